@@ -1,0 +1,101 @@
+"""The error tree. Every error that this package raises on purpose is one of these.
+
+BlbError
+├── InputError (ValueError)            what the caller gave is wrong: an option, a file, a row, a model name
+│   ├── DataError                      a task file or one of its rows
+│   ├── ProfileError                   a provider profile is missing, malformed or does not allow what was asked
+│   ├── BiasError                      a bias file is malformed or exceeds a limit
+│   │   └── TokenizerMismatch          a bias learned under one tokenizer met another
+│   └── StoreError                     a rollout store is missing, foreign, or of a newer schema
+└── ProviderError (RuntimeError)       the other side of the wire
+    ├── ConnectionFailed               nothing answers, or the connection broke, after all retries
+    ├── AuthenticationFailed           401 and 403
+    ├── RateLimited                    429 after all retries
+    ├── RequestRejected                any other 4xx: the provider refuses this request
+    ├── ServerFailed                   5xx after all retries
+    ├── NoLogprobs                     a well-formed answer without the token logprobs that were asked for
+    └── CorruptResponse                an answer that breaks its own contract: NaN, positive logprob, missing fields
+
+Each message says what happened, with the value, the limit and the remedy.
+The command line prints it as one sentence and exits with 2.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AuthenticationFailed",
+    "BiasError",
+    "BlbError",
+    "ConnectionFailed",
+    "CorruptResponse",
+    "DataError",
+    "InputError",
+    "NoLogprobs",
+    "ProfileError",
+    "ProviderError",
+    "RateLimited",
+    "RequestRejected",
+    "ServerFailed",
+    "StoreError",
+    "TokenizerMismatch",
+]
+
+
+class BlbError(Exception):
+    """Root of the tree; catch this to catch everything this package raises on purpose."""
+
+
+class InputError(BlbError, ValueError):
+    """What the caller gave cannot be used."""
+
+
+class DataError(InputError):
+    """A task file, or one row of it, cannot be used; the message carries the line number."""
+
+
+class ProfileError(InputError):
+    """A provider profile is missing, malformed, or does not allow what was asked."""
+
+
+class BiasError(InputError):
+    """A bias file is malformed or exceeds a limit."""
+
+
+class TokenizerMismatch(BiasError):
+    """A bias learned under one tokenizer was about to be sent to another."""
+
+
+class StoreError(InputError):
+    """A rollout store is missing, is not one of ours, or was written by a newer version."""
+
+
+class ProviderError(BlbError, RuntimeError):
+    """The inference API failed or refused."""
+
+
+class ConnectionFailed(ProviderError):
+    """Nothing answered, or the connection broke, after all retries."""
+
+
+class AuthenticationFailed(ProviderError):
+    """The API key is missing, wrong or not allowed (401, 403)."""
+
+
+class RateLimited(ProviderError):
+    """Still refused with 429 after all retries."""
+
+
+class RequestRejected(ProviderError):
+    """The provider refuses this request (a 4xx other than 401, 403, 408, 409 and 429)."""
+
+
+class ServerFailed(ProviderError):
+    """The server kept failing (5xx) after all retries."""
+
+
+class NoLogprobs(ProviderError):
+    """The answer carries no token logprobs although they were asked for."""
+
+
+class CorruptResponse(ProviderError):
+    """The answer breaks its own contract: NaN or positive logprobs, missing or inconsistent fields."""

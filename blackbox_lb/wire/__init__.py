@@ -1,0 +1,11 @@
+"""The wire: requests as dictionaries, answers as completions; pure functions that never touch a network.
+
+A provider profile chooses, row by row, how a request is written and in which dialect its answer is read.
+"""
+
+from __future__ import annotations
+
+from blackbox_lb.wire.request import build_request
+from blackbox_lb.wire.response import parse_response
+
+__all__ = ["build_request", "parse_response"]
