@@ -1,0 +1,191 @@
+"""The projection against the optimum of the exact objective, found by gradient descent on the enumerated model."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.ips import IPS
+from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.projection import Fit, projection
+from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.testing import Exact, ExactModel
+
+VOCAB, RARE, TAU, N, L2 = 40, 37, 0.5, 20_000, 5.0
+
+
+def contains_rare(tokens: tuple[int, ...], prompt: int) -> float:
+    """2 nats for a token that only 2.8 % of completions contain and that a top-5 list hardly ever shows."""
+    return 2.0 if RARE in tokens else 0.0
+
+
+@pytest.fixture(scope="module")
+def truth() -> tuple[ExactModel, Exact, np.ndarray]:
+    """Model with a heavy tail, its exact quantities and its exact optimum at the estimator's l2."""
+    unigram = -0.7 * np.log1p(np.arange(VOCAB))
+    unigram[RARE] -= 0.5
+    model = ExactModel(VOCAB, 3, seed=3, sharpness=0.7, unigram=unigram)
+    exact = Exact(model, contains_rare)
+    return model, exact, exact.optimum(TAU, l2=L2 / N)
+
+
+def dense(fit: Fit) -> np.ndarray:
+    """(VOCAB,) with 0 for tokens that were never seen."""
+    out = np.zeros(VOCAB)
+    out[fit.token_ids] = fit.delta
+    return out
+
+
+def excess(exact: Exact, delta: np.ndarray, best: np.ndarray) -> float:
+    """KL(p* || p_delta) beyond the best fixed bias's, as a share of what that one gains over no bias."""
+    reached, least, none = (exact.kl_to_target(d, TAU) for d in (delta, best, np.zeros(VOCAB)))
+    return (reached - least) / (none - least)
+
+
+@pytest.mark.parametrize(("top", "tolerance"), [(None, 0.015), (20, 0.02), (5, 0.02)])
+def test_projection_reaches_the_exact_optimum(
+    truth: tuple[ExactModel, Exact, np.ndarray], top: int | None, tolerance: float
+) -> None:
+    """20,000 rollouts reach 98 % of the exact gain with full, top-20 (6 % tail) and top-5 (28 % tail) logprobs."""
+    model, exact, best = truth
+    fit = projection(model.rollouts(N, contains_rare, 1, top=top), tau=TAU, l2=L2)
+    delta = dense(fit)
+    assert fit.converged
+    assert 0 <= excess(exact, delta, best) < tolerance
+    assert np.median(np.abs((delta - delta.mean()) - (best - best.mean()))) < 0.2
+    assert delta[RARE] - delta.mean() == pytest.approx(best[RARE] - best.mean(), abs=0.2)
+    assert exact.expected_reward(delta) == pytest.approx(exact.expected_reward(best), abs=0.06)
+    assert exact.kl(delta) == pytest.approx(exact.kl(best), rel=0.1)
+
+
+def test_more_rollouts_come_closer(truth: tuple[ExactModel, Exact, np.ndarray]) -> None:
+    """The excess falls about tenfold with ten times the rollouts, as maximum likelihood should (here at least fourfold)."""
+    model, exact, best = truth
+    few, many = (
+        excess(exact, dense(projection(model.rollouts(n, contains_rare, 1), tau=TAU, l2=L2 * n / N)), best)
+        for n in (2_000, 20_000)
+    )
+    assert many < few / 4
+
+
+def test_projection_beats_ips_on_its_own_objective(truth: tuple[ExactModel, Exact, np.ndarray]) -> None:
+    """On 2,000 rollouts with five logprobs a position, projection is closer to the tilted target than ips at any alpha."""
+    model, exact, best = truth
+    rollouts = model.rollouts(2_000, contains_rare, 1, top=5)
+    ips = IPS(Statistics.of(rollouts))
+    best_ips = np.inf
+    for alpha in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0):
+        delta = np.zeros(VOCAB)
+        delta[ips.token_ids] = ips.delta(TAU, alpha, relative=True)
+        best_ips = min(best_ips, excess(exact, delta, best))
+    assert excess(exact, dense(projection(rollouts, tau=TAU, l2=L2)), best) < best_ips
+
+
+def test_a_tail_left_at_zero_is_biased_upward(truth: tuple[ExactModel, Exact, np.ndarray]) -> None:
+    """Why the tail is spread: with the unlisted mass at bias 0 the rare token's bias comes out more than 0.5 nats too high."""
+    model, exact, best = truth
+    rollouts = model.rollouts(N, contains_rare, 1, top=5)
+    table = NextToken.of(rollouts)
+    undone = table.listed.copy()
+    undone.data += np.repeat(table.spread, np.diff(undone.indptr)) * table.unigram[undone.indices]
+    naive = dataclasses.replace(table, listed=undone, spread=np.zeros_like(table.spread), rest=table.tail_mass)
+    delta = dense(projection(rollouts, tau=TAU, l2=L2, next_token=naive))
+    assert delta[RARE] - delta[0] > best[RARE] - best[0] + 0.5
+    assert excess(exact, delta, best) > 3 * excess(exact, dense(projection(rollouts, tau=TAU, l2=L2)), best)
+
+
+def test_weights_within_prompts_reach_their_own_optimum() -> None:
+    """With scale 'prompt' an easy prompt does not drown a hard one: each scale is best on its own exact objective."""
+    model = ExactModel(8, 3, seed=5, prompts=3, sharpness=0.7, end=True)
+
+    def reward(tokens: tuple[int, ...], prompt: int) -> float:
+        return (0.5 + prompt) * (prompt + 1 in tokens)
+
+    exact, rollouts = Exact(model, reward), model.rollouts(15_000, reward, 2)
+    fits = {scale: projection(rollouts, l2=1.0, weights=scale) for scale in ("global", "prompt")}
+    for scale, per_prompt in (("global", False), ("prompt", True)):
+        reached = {name: exact.kl_to_target(fit.delta, per_prompt=per_prompt) for name, fit in fits.items()}
+        least = exact.kl_to_target(exact.optimum(per_prompt=per_prompt, l2=1e-4), per_prompt=per_prompt)
+        assert reached[scale] == min(reached.values())
+        assert reached[scale] - least < 0.002
+
+
+def test_support_and_start() -> None:
+    """Only tokens of ``support`` may move, unseen ones are counted, and a warm start ends at the same place."""
+    model = ExactModel(12, 3, seed=5)
+    rollouts = model.rollouts(2_000, lambda tokens, _: 1.0 * (3 in tokens), 2, top=6)
+    full = projection(rollouts)
+    some = projection(rollouts, support=[3, 7, 99], start=full)
+    assert set(some.token_ids[some.delta != 0]) == {3, 7}
+    assert some.unseen_support == 1
+    assert 0 < some.gain < full.gain
+    again = projection(rollouts, start=full)
+    assert again.iterations <= 2
+    np.testing.assert_allclose(again.delta, full.delta, atol=1e-5)
+
+
+def test_gain_is_the_weighted_likelihood_per_token() -> None:
+    """``gain`` equals the mean over weighted tokens of log pi_delta / pi_0, read off the full lists."""
+    rollouts = ExactModel(6, 3, seed=5, end=True).rollouts(300, lambda tokens, _: 0.4 * len(tokens), 2)
+    fit = projection(rollouts, tau=0.5)
+    weights = np.exp(rollouts.rewards / 0.5)[rollouts.rollout_of]
+    by_token = fit.delta[np.searchsorted(fit.token_ids, rollouts.top_ids)]
+    normaliser = np.log((np.exp(rollouts.top_logprobs + by_token)).sum(axis=1))
+    sampled = fit.delta[np.searchsorted(fit.token_ids, rollouts.token_ids)]
+    assert fit.gain == pytest.approx(weights @ (sampled - normaliser) / weights.sum(), abs=1e-6)
+
+
+def test_nothing_is_dropped_silently() -> None:
+    """Worthless rollouts, prompts without any reward and the effective sample size are reported."""
+    model = ExactModel(6, 2, seed=5, prompts=3)
+    rollouts = model.rollouts(90, lambda tokens, p: 0.0 if p < 2 and 1 in tokens else -np.inf, 2)
+    good = int((rollouts.rewards == 0).sum())
+    fit = projection(rollouts, weights="prompt")
+    assert fit.dead_prompts == 1
+    assert fit.zero_weight == 90 - good
+    assert fit.rollouts == 90
+    assert projection(rollouts).effective_sample_size == pytest.approx(good)
+
+
+def test_rewards_beyond_exp_do_not_overflow() -> None:
+    """Rewards of 10^5 nats apart give finite weights: the best completions count, the others do not."""
+    rollouts = ExactModel(5, 2, seed=5).rollouts(200, lambda tokens, _: 1e5 * (1 in tokens), 2)
+    fit = projection(rollouts)
+    assert np.isfinite(fit.delta).all()
+    assert fit.effective_sample_size == pytest.approx((rollouts.rewards > 0).sum())
+
+
+def test_no_reward_at_all_is_an_error() -> None:
+    """All rewards -inf: the message says so and what to do."""
+    rollouts = ExactModel(5, 2, seed=5).rollouts(20, lambda *_: -np.inf, 2)
+    with pytest.raises(InputError, match="no completion earned a reward: all 20 are -inf"):
+        projection(rollouts)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"tau": 0.0}, "tau is 0"), ({"l2": -1.0}, "l2 is -1"), ({"weights": "each"}, "'each' are unknown")],
+)
+def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
+    """Each option out of range is refused by name."""
+    rollouts = ExactModel(5, 2, seed=5).rollouts(20, lambda *_: 0.0, 2)
+    with pytest.raises(InputError, match=message):
+        projection(rollouts, **options)  # type: ignore[arg-type]
+
+
+def test_rewarded_completions_without_tokens_are_an_error() -> None:
+    """If only empty completions earned a reward there is nothing to fit."""
+    one = ExactModel(5, 2, seed=5).rollouts(1, lambda *_: -np.inf, 2)
+    rollouts = Rollouts(
+        keys=("a", "b"),
+        prompts=np.zeros(2, np.int64),
+        rewards=np.array([-np.inf, 0.0]),
+        lengths=np.array([2, 0]),
+        **{name: getattr(one, name) for name in ("token_ids", "logprobs", "top_ids", "top_logprobs")},
+    )
+    with pytest.raises(InputError, match="no completion with a reward holds a token"):
+        projection(rollouts)

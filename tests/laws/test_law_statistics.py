@@ -1,0 +1,178 @@
+"""Statistics is a monoid: laws that hold for any rollouts, any order, any sharding and any repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.ips import IPS
+from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.statistics import Statistics
+
+Row = tuple[str, float, list[tuple[int, float]]]
+
+rows = st.lists(
+    st.tuples(
+        st.text(min_size=1, max_size=6),
+        st.one_of(st.floats(-20, 20), st.just(-np.inf)),
+        st.lists(st.tuples(st.integers(0, 6), st.floats(-30, 0, width=32)), max_size=8),
+    ),
+    max_size=10,
+    unique_by=lambda row: row[0],
+)
+draws = st.sampled_from([None, 1, 3])
+
+
+def columns(some: Sequence[Row]) -> Rollouts:
+    """Rollouts from (key, reward, [(token, logprob)])."""
+    tokens = [pair for row in some for pair in row[2]]
+    return Rollouts(
+        keys=tuple(row[0] for row in some),
+        prompts=np.zeros(len(some), np.int64),
+        rewards=np.array([row[1] for row in some], np.float64),
+        lengths=np.array([len(row[2]) for row in some], np.int64),
+        token_ids=np.array([token for token, _ in tokens], np.int32),
+        logprobs=np.array([logprob for _, logprob in tokens], np.float32),
+        top_ids=np.zeros((len(tokens), 0), np.int32),
+        top_logprobs=np.zeros((len(tokens), 0), np.float32),
+    )
+
+
+def of(some: Sequence[Row], positions: int | None = None, seed: int = 0) -> Statistics:
+    """Statistics of these rows."""
+    return Statistics.of(columns(some), positions=positions, seed=seed)
+
+
+@given(rows, draws)
+def test_zero_is_neutral(some: list[Row], positions: int | None) -> None:
+    """zero + s = s + zero = s, and no rollouts give zero."""
+    s = of(some, positions)
+    assert Statistics.zero() + s == s
+    assert s + Statistics.zero() == s
+    assert of([]) == Statistics.zero()
+
+
+@given(rows, rows, rows)
+def test_addition_is_associative_and_commutative(a: list[Row], b: list[Row], c: list[Row]) -> None:
+    """Grouping and order of shards do not matter, bit for bit."""
+    x, y, z = (
+        of([(name + key, reward, tokens) for key, reward, tokens in part])
+        for name, part in zip("abc", (a, b, c), strict=True)
+    )
+    assert (x + y) + z == x + (y + z)
+    assert x + y == y + x
+
+
+@given(rows, draws, st.integers(0, 3), st.data())
+def test_any_sharding_and_order_is_the_whole(
+    some: list[Row], positions: int | None, seed: int, data: st.DataObject
+) -> None:
+    """Shards in any order, of any size, overlapping or empty, add up to the statistics of all rollouts at once."""
+    whole = of(some, positions, seed)
+    shuffled = data.draw(st.permutations(some))
+    where = [data.draw(st.sets(st.integers(0, 3), min_size=1)) for _ in some]
+    shards = [[row for row, at in zip(shuffled, where, strict=True) if i in at] for i in range(4)]
+    total = sum((of(shard, positions, seed) for shard in shards), Statistics.zero())
+    assert total == whole
+    if whole.n_used and (whole.rewards[whole.lengths > 0] > -np.inf).any():
+        np.testing.assert_array_equal(IPS(total).zhat(1.3), IPS(whole).zhat(1.3))
+
+
+@given(rows, draws)
+def test_resuming_adds_nothing(some: list[Row], positions: int | None) -> None:
+    """Adding rollouts that are already in changes nothing."""
+    s = of(some, positions)
+    assert s + s == s
+    assert s + of(some[: len(some) // 2], positions) == s
+
+
+@given(rows.filter(lambda some: any(row[2] for row in some)), st.data())
+def test_a_key_with_two_contents_is_refused(some: list[Row], data: st.DataObject) -> None:
+    """The same key with another reward or another logprob is an error that names the key."""
+    key, reward, tokens = data.draw(st.sampled_from([row for row in some if row[2]]))
+    changed = (key, 1.0 if reward == -np.inf else reward + 1, tokens)
+    other = (key, reward, [(tokens[0][0], tokens[0][1] - 1), *tokens[1:]])
+    for row in (changed, other):
+        with pytest.raises(InputError, match="occurs twice with different contents") as caught:
+            of(some) + of([row])
+        assert key in str(caught.value)
+
+
+@given(rows, st.integers(1, 9))
+def test_rows_account_for_every_position(some: list[Row], positions: int) -> None:
+    """P_n is min(P, T_n), counts cover all positions, and each row is its drawn positions' mean of 1 / pi_0."""
+    s = of(some, positions)
+    by_key = {row[0]: row for row in some}
+    for n, key in enumerate(s.keys):
+        tokens = by_key[key][2]
+        part = slice(s.starts[n], s.starts[n + 1])
+        assert s.drawn[n] == min(positions, len(tokens))
+        assert s.counts[part].sum() == s.lengths[n] == len(tokens)
+        if positions >= len(tokens) > 0:
+            expected = np.zeros(7)
+            for token, logprob in tokens:
+                expected[token] += np.exp(-logprob) / len(tokens)
+            np.testing.assert_allclose(s.inverse[part], expected[s.token_ids[part]], rtol=1e-6)
+
+
+@settings(max_examples=20)
+@given(st.integers(2, 12), st.integers(1, 11), st.integers(0, 5))
+def test_positions_are_drawn_uniformly(length: int, positions: int, seed: int) -> None:
+    """Over 400 keys every position is drawn about equally often, exactly min(P, T) of each, never twice."""
+    tokens = [(t, 0.0) for t in range(length)]
+    s = of([(f"k{i}", 0.0, tokens) for i in range(400)], positions, seed)
+    kept = s.inverse.reshape(400, length) > 0
+    share = min(positions, length) / length
+    assert (kept.sum(axis=1) == min(positions, length)).all()
+    assert np.abs(kept.mean(axis=0) - share).max() < 5 * np.sqrt(share * (1 - share) / 400) + 1e-9
+
+
+def test_the_draw_is_recorded() -> None:
+    """The drawn positions of one key under one seed are a recorded fact, so that stored results can be reproduced."""
+    s = of([("rollout", 0.0, [(t, 0.0) for t in range(10)])], 3, 1)
+    assert s.token_ids[s.inverse > 0].tolist() == [0, 1, 6]
+
+
+@pytest.mark.parametrize(
+    ("logprob", "message"),
+    [
+        (np.nan, "sampled logprob nan in rollout bad"),
+        (0.01, "sampled logprob 0.0[0-9]* in rollout bad"),
+        (-np.inf, "-inf in rollout bad"),
+        (-9999.0, "-9999 in rollout bad is a mark for 'not given'"),
+    ],
+)
+def test_impossible_logprobs_are_refused_by_key(logprob: float, message: str) -> None:
+    """NaN, positive, -inf and censored logprobs are errors that name the rollout."""
+    with pytest.raises(InputError, match=message):
+        of([("good", 0.0, [(1, -0.5)]), ("bad", 0.0, [(1, -0.5), (2, logprob)])])
+
+
+def test_rounding_above_zero_is_clamped() -> None:
+    """A logprob of 1e-4 is rounding and counts as probability 1."""
+    assert of([("a", 0.0, [(1, 1e-4)])]).inverse.tolist() == [1.0]
+
+
+def test_empty_completions_do_not_enter_n() -> None:
+    """A completion without positions is counted apart, and the estimate is that of the others."""
+    rows: list[Row] = [("a", 0.5, [(1, -0.5)]), ("b", 0.2, [(0, -1.0)])]
+    with_empty = of([*rows, ("c", 3.0, [])])
+    assert (with_empty.n_empty, with_empty.n_used) == (1, 2)
+    np.testing.assert_array_equal(IPS(with_empty).zhat(1.0), IPS(of(rows)).zhat(1.0))
+    with pytest.raises(InputError, match="no token position"):
+        IPS(of([("c", 3.0, [])]))
+
+
+def test_bad_arguments_are_named() -> None:
+    """No positions, a vocabulary that is too small and a negative id are errors."""
+    with pytest.raises(InputError, match="positions is 0"):
+        of([], 0)
+    with pytest.raises(InputError, match="vocabulary has 2 entries"):
+        of([("a", 0.0, [(5, -0.5)])]).matrix(2)
+    with pytest.raises(InputError, match="token id -1 in rollout a"):
+        of([("a", 0.0, [(-1, -0.5)])])
