@@ -1,0 +1,375 @@
+"""Rewards: known values, what counts as correct, and what a user's own function may return."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.tasks import load_task, parse_reward
+from blackbox_lb.tasks.matching import normalise, parse_matcher
+from blackbox_lb.types import Completion, Example, Prompt
+
+
+def completion(text: str, tokens: int = 5) -> Completion:
+    zeros = np.zeros(tokens, dtype=np.float32)
+    none = np.zeros((tokens, 0))
+    return Completion(text, "stop", zeros.astype(np.int32), zeros, none.astype(np.int32), none.astype(np.float32))
+
+
+def asked(*answers: str) -> Example:
+    return Example("q1", Prompt.user("What is the capital of Norway?"), answers)
+
+
+OSLO = asked("Oslo")
+
+# Normalisation and matchers
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("  The  Capital\nis OSLO! ", "the capital is oslo"),
+        ("Bogotá, Brasília & Chișinău", "bogota brasilia chisinau"),
+        ("N'Djamena", "ndjamena"),
+        ("N’Djaména", "ndjamena"),
+        ("Nukuʻalofa", "nukualofa"),
+        ("Washington, D.C.", "washington dc"),
+        ("U.S.A.", "usa"),
+        ("Port-au-Prince", "port au prince"),
+        ("København, Łódź, Straße, Œuvre", "kobenhavn lodz strasse oeuvre"),
+        ("**Paris**, _France_", "paris france"),
+        ("St. John's", "st johns"),
+        ("$1,234,567.50.", "1234567.50"),
+        ("1,2345", "1 2345"),
+        ("x = -5, y = −5, 2020-2021", "x -5 y -5 2020 2021"),
+        ("東京です。", "東 京 て す"),
+        ("서울", "서 울"),
+        ("ﬁne ½", "fine 1⁄2".replace("⁄", " ")),
+        ("... !?", ""),
+    ],
+)
+def test_normalise_worked_examples(text: str, words: str) -> None:
+    """Accents, case, apostrophes and punctuation go; numbers, signs and words stay."""
+    assert normalise(text) == words
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"])) | st.text("aB1.,-−'´ ेกが각İßﬁ½"))
+def test_normalise_is_idempotent(text: str) -> None:
+    """Normalising what is normalised changes nothing."""
+    assert normalise(normalise(text)) == normalise(text)
+
+
+@settings(deadline=None)
+@given(st.text(), st.text(), st.text("abc é.5", min_size=1))
+def test_contains_finds_what_stands_between_spaces(before: str, after: str, answer: str) -> None:
+    """Whatever surrounds it, an answer set off by spaces and dashes is found."""
+    if normalise(answer):
+        assert parse_matcher("contains")(asked(answer), f"{before} — {answer} — {after}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "answer", "text", "correct"),
+    [
+        ("contains", "Oslo", "It is Oslo.", True),
+        ("contains", "Oslo", "OSLO", True),
+        ("contains", "Rome", "Romero lives in Rometta.", False),
+        ("contains", "Rome", "The answer: **Rome**", True),
+        ("contains", "N'Djamena", "It is N’Djaména, in Chad.", True),
+        ("contains", "New Delhi", "Delhi, or New York", False),
+        ("contains", "72", "So she earns $72.", True),
+        ("contains", "72", "So she earns $72.50", False),
+        ("contains", "72", "So she earns 1,072", False),
+        ("contains", "1072", "So she earns 1,072.", True),
+        ("contains", "5", "x = -5", False),
+        ("contains", "東京", "首都は東京です", True),
+        ("contains", "+", "the operator is +", True),
+        ("contains", "+", "the operator is -", False),
+        ("contains", "Oslo", "", False),
+        ("exact-match", "Oslo", " oslo.\n", True),
+        ("exact-match", "Oslo", "It is Oslo.", False),
+        ("exact-match", "+", "+", True),
+        ("exact-match", "+", "-", False),
+        ("exact-match", "+", "", False),
+        ("regex:^{answer}$", "a.b", "a.b", True),
+        ("regex:^{answer}$", "a.b", "axb", False),
+        (r"regex:#### {answer}\b", "18", "9*2\n#### 18", True),
+        (r"regex:#### {answer}\b", "18", "#### 180", False),
+        ("regex:oslo", "Oslo", "Oslo", False),
+        ("regex:(?i)oslo", "Oslo", "Oslo", True),
+        ("regex:a{2}:b", "Oslo", "aa:b", True),
+    ],
+)
+def test_matchers_worked_examples(spec: str, answer: str, text: str, correct: bool) -> None:
+    """Each matcher, on a completion one can judge by eye."""
+    assert parse_matcher(spec)(asked(answer), text) is correct
+
+
+@pytest.mark.parametrize("spec", ["contains", "exact-match", "regex:^{answer}$"])
+def test_any_accepted_answer_will_do(spec: str) -> None:
+    """One of several accepted answers is enough."""
+    matcher = parse_matcher(spec)
+    assert matcher(asked("Kyiv", "Kiev"), "Kiev")
+    assert not matcher(asked("Kyiv", "Kiev"), "Lviv")
+
+
+def test_every_capital_is_recognised_in_a_sentence() -> None:
+    """The built-in task's own answers are correct in the sentence a model would write, and the question alone is not."""
+    task = load_task("capitals")
+    matcher = parse_matcher(task.correct)
+    for example in task.train + task.validation + task.test:
+        assert not matcher(example, example.prompt.text)
+        assert all(matcher(example, f"The capital is **{answer}**, of course.") for answer in example.answers)
+
+
+# Built-in rewards
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "tokens", "nats", "read"),
+    [
+        ("contains", "It is Oslo.", 5, 1.0, 1.0),
+        ("contains", "It is Bergen.", 5, 0.0, 0.0),
+        ("exact-match", "Oslo", 5, 1.0, 1.0),
+        ("exact-match", "It is Oslo.", 5, 0.0, 0.0),
+        ("regex:Os(lo|terdal)", "It is Oslo.", 5, 1.0, 1.0),
+        ("length", "anything", 12, math.log(4), 4.0),
+        ("length", "anything", 48, 0.0, 1.0),
+        ("length", "anything", 96, -math.log(2), 0.5),
+        ("length", "", 0, math.log(48), 48.0),
+        ("log-accuracy", "Oslo", 7, 0.0, 1.0),
+        ("log-accuracy", "Bergen", 7, -math.inf, 0.0),
+        ("correct-and-short", "Oslo", 12, math.log(4), 4.0),
+        ("correct-and-short", "Bergen", 12, -math.inf, 0.0),
+    ],
+)
+def test_rewards_worked_examples(spec: str, text: str, tokens: int, nats: float, read: float) -> None:
+    """With T = 48 tokens each reward has the value its formula gives, and is read on its scale."""
+    reward = parse_reward(spec, max_tokens=48)
+    score = reward.score(OSLO, completion(text, tokens))
+    assert score == pytest.approx(nats)
+    assert reward.value(score) == pytest.approx(read)
+
+
+@pytest.mark.parametrize(
+    ("spec", "scale", "needs_answer", "label"),
+    [
+        ("exact-match", "linear", True, "exact-match"),
+        ("contains", "linear", True, "contains"),
+        ("regex:^A", "linear", False, "matches '^A'"),
+        ("regex:^{answer}", "linear", True, "matches '^{answer}'"),
+        ("length", "log", False, "T/len"),
+        ("log-accuracy", "log", True, "accuracy"),
+        ("correct-and-short", "log", True, "correct x T/len"),
+        ("math:dist", "linear", False, "math:dist"),
+    ],
+)
+def test_each_reward_says_how_it_is_read(spec: str, scale: str, needs_answer: bool, label: str) -> None:
+    """Scale, label and whether an answer is needed are facts of the reward."""
+    reward = parse_reward(spec, max_tokens=48)
+    assert (reward.spec, reward.scale, reward.needs_answer, reward.label) == (spec, scale, needs_answer, label)
+    assert reward.max_tokens == 48
+
+
+def test_the_correctness_matcher_gates_the_reward() -> None:
+    """What counts as correct is set by ``correct`` where the reward does not say it itself."""
+    wordy = completion("It is Oslo.", 12)
+    assert parse_reward("correct-and-short", max_tokens=48, correct="exact-match").score(OSLO, wordy) == -math.inf
+    assert parse_reward("log-accuracy", max_tokens=48, correct="regex:Oslo").score(asked(), wordy) == 0.0
+    assert not parse_reward("log-accuracy", max_tokens=48, correct="regex:Oslo").needs_answer
+
+
+def test_accuracy_is_known_where_there_is_an_answer() -> None:
+    """``correct`` is a truth value with an answer, and None, not False, without one."""
+    reward = parse_reward("length", max_tokens=48)
+    assert reward.correct(OSLO, completion("It is Oslo.")) is True
+    assert reward.correct(OSLO, completion("Bergen")) is False
+    assert reward.correct(asked(), completion("Bergen")) is None
+    assert (
+        parse_reward("exact-match", max_tokens=48, correct="contains").correct(OSLO, completion("It is Oslo.")) is False
+    )
+
+
+@pytest.mark.parametrize("spec", ["contains", "exact-match", "regex:{answer}", "log-accuracy", "correct-and-short"])
+def test_an_example_without_answer_is_refused(spec: str) -> None:
+    """A reward that compares never scores an example with nothing to compare with."""
+    with pytest.raises(DataError, match=r"example 'q1' has no answer, .* choose a reward that needs none"):
+        parse_reward(spec, max_tokens=48).score(asked(), completion("Oslo"))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 500), st.integers(1, 500))
+def test_shorter_is_better(one: int, two: int) -> None:
+    """Among correct completions, the order by reward is the reverse order by length."""
+    reward = parse_reward("correct-and-short", max_tokens=100)
+    first, second = (reward.score(OSLO, completion("Oslo", n)) for n in (one, two))
+    assert (first > second) == (one < two)
+
+
+@pytest.mark.parametrize("spec", ["accuracy", "", "regex", "my-module:f", "a:", ":f", "a:b c", "length:3"])
+def test_an_unknown_reward_lists_the_known_ones(spec: str) -> None:
+    """The error names every reward with its meaning."""
+    with pytest.raises(InputError) as caught:
+        parse_reward(spec, max_tokens=48)
+    if spec == "length:3":
+        assert "unknown reward 'length:3'" in str(caught.value)
+    for name in (
+        "exact-match",
+        "contains",
+        "regex:PATTERN",
+        "length",
+        "log-accuracy",
+        "correct-and-short",
+        "module:function",
+    ):
+        assert f"\n  {name} " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "correct", "tokens", "message"),
+    [
+        ("regex:(", "contains", 48, r"regex '\(' is not a valid regular expression: missing \)"),
+        ("regex:", "contains", 48, "'regex:' has no pattern"),
+        ("length", "regex:[", 48, "not a valid regular expression"),
+        ("length", "fuzzy", 48, "unknown correctness matcher 'fuzzy'; use exact-match, contains or regex:PATTERN"),
+        ("length", "contains", 0, "max_tokens is 0; .* at least 1 token"),
+    ],
+)
+def test_broken_specs_are_refused_before_anything_is_sampled(
+    spec: str, correct: str, tokens: int, message: str
+) -> None:
+    """A pattern, matcher or limit that cannot work is an error of parse_reward, not of the first score."""
+    with pytest.raises(InputError, match=message):
+        parse_reward(spec, max_tokens=tokens, correct=correct)
+
+
+def test_a_reward_too_large_to_read_is_refused() -> None:
+    """exp(710) is no double; the error says the limit."""
+    with pytest.raises(InputError, match="must be below 709"):
+        parse_reward("length", max_tokens=48).value(710.0)
+
+
+# The user's own function
+
+Module = Callable[[str], str]
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Module]:
+    """Write a module into the working directory and return its name."""
+    monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
+
+    def write(text: str) -> str:
+        (tmp_path / "own_reward_for_test.py").write_text(text)
+        return "own_reward_for_test"
+
+    yield write
+    for name in set(sys.modules) - before:
+        if name.startswith("own_reward"):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("body", "nats"),
+    [
+        ("True", 1.0),
+        ("3", 3.0),
+        ("-0.5", -0.5),
+        ("-math.inf", -math.inf),
+        ("np.bool_(True)", 1.0),
+        ("np.float32(0.5)", 0.5),
+        ("np.int64(2)", 2.0),
+        ("len(completion.text) - len(example.answers[0])", 0.0),
+    ],
+)
+def test_a_users_function_is_called_with_example_and_completion(module: Module, body: str, nats: float) -> None:
+    """A module in the working directory is found, and numbers of Python and numpy are taken as nats."""
+    name = module(f"import math\nimport numpy as np\ndef f(example, completion):\n    return {body}\n")
+    path = list(sys.path)
+    reward = parse_reward(f"{name}:f", max_tokens=48)
+    assert reward.score(OSLO, completion("Oslo")) == nats
+    assert (reward.name, reward.value(-2.0)) == (f"{name}:f", -2.0)
+    assert sys.path == path
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("float('nan')", "returned nan for example 'q1'; it must return a number of nats, finite or -inf"),
+        ("float('inf')", "returned inf for example 'q1'"),
+        ("10**400", "returned a number beyond 1e308 for example 'q1'"),
+        ("None", "returned None for example 'q1'"),
+        ("'0.5'", "returned '0.5' for example 'q1'"),
+        ("[0.5]", r"returned \[0.5\] for example 'q1'"),
+        ("1 / 0", "raised ZeroDivisionError on example 'q1': division by zero"),
+    ],
+)
+def test_a_users_function_must_return_a_number(module: Module, body: str, message: str) -> None:
+    """Anything but a finite number or -inf is refused with the function's name and the example."""
+    name = module(f"def f(example, completion):\n    return {body}\n")
+    with pytest.raises(InputError, match=f"reward {name}:f {message}") as caught:
+        parse_reward(f"{name}:f", max_tokens=48).score(OSLO, completion("Oslo"))
+    if "raised" in message:
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize(
+    ("text", "attribute", "message"),
+    [
+        ("def g(e, c): ...\n", "f", r"own_reward_for_test\.py has no 'f'; it has 'g'"),
+        ("f = 3\n", "f", r"is 3, not a function; it must take \(example, completion\)"),
+        ("def f(text): ...\n", "f", r"takes \(text\); it is called with two arguments, \(example, completion\)"),
+        ("async def f(e, c): ...\n", "f", "is asynchronous"),
+        (
+            "import own_reward_missing_part\n",
+            "f",
+            "raised ModuleNotFoundError: No module named 'own_reward_missing_part'",
+        ),
+        ("def f(:\n", "f", "raised SyntaxError"),
+        ("raise SystemExit(1)\n", "f", "raised SystemExit"),
+    ],
+)
+def test_a_module_that_cannot_serve_is_explained_at_once(
+    module: Module, text: str, attribute: str, message: str
+) -> None:
+    """What is wrong with the module or the function is said before anything is sampled."""
+    name = module(text)
+    with pytest.raises(InputError, match=message):
+        parse_reward(f"{name}:{attribute}", max_tokens=48)
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [("own_reward_nowhere:f", "check the spelling"), ("own_reward_for_test.py:f", "write the module without .py")],
+)
+def test_a_missing_module_is_explained(module: Module, spec: str, hint: str) -> None:
+    """The message names the working directory that was searched, and the remedy."""
+    module("def f(e, c): return 0\n")
+    with pytest.raises(
+        InputError, match=rf"there is no module .* in {Path.cwd()} or among the installed packages; {hint}"
+    ):
+        parse_reward(spec, max_tokens=48)
+
+
+def test_regex_before_the_colon_is_always_a_pattern(module: Module, tmp_path: Path) -> None:
+    """A module called regex cannot be named: the prefix decides, as documented."""
+    (tmp_path / "regex.py").write_text("def f(e, c): return 5\n")
+    assert parse_reward("regex:f", max_tokens=48).score(OSLO, completion("of")) == 1.0
+
+
+def test_rewards_are_values() -> None:
+    """A reward is frozen, and two of one spec are equal."""
+    reward = parse_reward("contains", max_tokens=48)
+    assert reward == parse_reward("contains", max_tokens=48)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        reward.spec = "length"  # type: ignore[misc]

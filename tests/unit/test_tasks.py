@@ -1,0 +1,477 @@
+"""Tasks: what a file may hold, how rows are divided, and the facts of the built-in task."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blackbox_lb import tasks
+from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.tasks import Task, load_examples, load_task
+from blackbox_lb.tasks.files import content_hash
+from blackbox_lb.tasks.matching import normalise
+from blackbox_lb.types import Example, Message, Prompt
+
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a file of the given name and text, in UTF-8."""
+
+    def _write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.write_bytes(text.encode())
+        return path
+
+    return _write
+
+
+def jsonl(*rows: object) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def numbered(count: int, start: int = 0) -> list[Example]:
+    return [Example(f"q{n}", Prompt.user(f"question {n}"), (str(n),)) for n in range(start, start + count)]
+
+
+def test_the_door_is_sorted() -> None:
+    """The package exports exactly five names, in order."""
+    assert tasks.__all__ == ["Reward", "Task", "load_examples", "load_task", "parse_reward"]
+
+
+# Files
+
+
+def test_jsonl_rows_become_examples(write: Write) -> None:
+    """A prompt is one user message; an answer may be a string, a number or a list; blank lines and a BOM are skipped."""
+    path = write(
+        "a.jsonl",
+        '\ufeff{"id": "a", "prompt": "1+1?", "answer": 2}\r\n\n'
+        '{"id": 7, "prompt": "Pi?", "answer": [3.14, "π"], "note": null}\n'
+        '{"id": "c", "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], "answer": "x"}',
+    )
+    chat = Prompt((Message("system", "Be brief."), Message("user", "Hi")))
+    assert load_examples(path) == [
+        Example("a", Prompt.user("1+1?"), ("2",)),
+        Example("7", Prompt.user("Pi?"), ("3.14", "π")),
+        Example("c", chat, ("x",)),
+    ]
+
+
+@pytest.mark.parametrize(("name", "mark"), [("a.csv", ","), ("a.tsv", "\t"), ("A.CSV", ",")])
+def test_tables_become_examples(write: Write, name: str, mark: str) -> None:
+    """A cell that is a JSON list holds several answers, any other cell one; quoted cells may span lines."""
+    table = io.StringIO()
+    rows = [
+        ["id", "prompt", "answer"],
+        ["a", "two\nlines", '["x", 1]'],
+        [],
+        ["b", "interval?", "[0, 1)"],
+        ["c", "number?", "3"],
+    ]
+    csv.writer(table, delimiter=mark).writerows(rows)
+    examples = load_examples(write(name, table.getvalue()))
+    assert [(e.id, e.prompt.text, e.answers) for e in examples] == [
+        ("a", "two\nlines", ("x", "1")),
+        ("b", "interval?", ("[0, 1)",)),
+        ("c", "number?", ("3",)),
+    ]
+
+
+def test_chat_messages_in_csv_are_json(write: Write) -> None:
+    """The messages cell of a table is read as JSON, and the empty prompt cell beside it counts as absent."""
+    cell = json.dumps([{"role": "user", "content": "Hi"}]).replace('"', '""')
+    (example,) = load_examples(write("a.csv", f'prompt,messages,answer\n,"{cell}",x\n'))
+    assert example.prompt == Prompt.user("Hi")
+
+
+def test_columns_can_be_renamed(write: Write) -> None:
+    """GSM8K's question and answer columns are read by name."""
+    path = write("a.jsonl", jsonl({"question": "Q", "final": "4", "answer": "long"}))
+    assert load_examples(path, prompt_column="question", answer_column="final")[0].answers == ("4",)
+
+
+def test_answers_may_be_left_out_where_none_are_needed(write: Write) -> None:
+    """With require_answers=False a row without an answer, or with an empty one in a table, has no answers."""
+    assert load_examples(write("a.jsonl", jsonl({"prompt": "Q"})), require_answers=False)[0].answers == ()
+    assert load_examples(write("a.csv", "prompt,answer\nQ,\n"), require_answers=False)[0].answers == ()
+
+
+def test_the_default_id_depends_on_content_only(write: Write) -> None:
+    """The same row has the same id in JSONL and CSV, in any place; another answer gives another id."""
+    one = load_examples(write("a.jsonl", jsonl({"prompt": "P", "answer": "0"}, {"answer": 1, "prompt": "Q"})))[1]
+    two = load_examples(write("b.csv", "answer,prompt\n1,Q\n"))[0]
+    assert one.id == two.id == content_hash(Prompt.user("Q"), ("1",)) == "5285a0c535d7d873"
+    assert content_hash(Prompt.user("Q"), ("2",)) != one.id
+
+
+def test_line_separators_inside_strings_do_not_break_lines(write: Write) -> None:
+    """U+2028 and U+0085 belong to the prompt they stand in."""
+    (example,) = load_examples(write("a.jsonl", '{"prompt": "a\u2028b\u0085c", "answer": "x"}\n'))
+    assert example.prompt.text == "a\u2028b\u0085c"
+
+
+BROKEN = {
+    "missing answer": (
+        {"prompt": "Q"},
+        "line 2: has no column 'answer' (its columns: prompt; the names can be set); add one",
+    ),
+    "null answer": ({"prompt": "Q", "answer": None}, "line 2: answer is empty; add one"),
+    "empty list": ({"prompt": "Q", "answer": []}, "line 2: answer is empty; add one"),
+    "blank answer": ({"prompt": "Q", "answer": " "}, "line 2: answer is empty; write one"),
+    "true": ({"prompt": "Q", "answer": True}, "line 2: answer is True; it must be a string, a number or a list"),
+    "object": ({"prompt": "Q", "answer": {"a": 1}}, "line 2: answer is {'a': 1}; it must be a string"),
+    "no prompt": (
+        {"text": "Q", "answer": "x"},
+        "line 2: has no column 'prompt' or 'messages' (its columns: text, answer;",
+    ),
+    "number prompt": ({"prompt": 5, "answer": "x"}, "line 2: prompt is 5; it must be a string"),
+    "empty prompt": ({"prompt": " ", "answer": "x"}, "line 2: prompt is empty"),
+    "both": ({"prompt": "Q", "messages": [], "answer": "x"}, "line 2: has both 'prompt' and 'messages'; keep one"),
+    "no messages": ({"messages": [], "answer": "x"}, "line 2: messages is []; it must be a list such as"),
+    "text messages": ({"messages": "hello", "answer": "x"}, "line 2: messages is not JSON"),
+    "role": (
+        {"messages": [{"role": "bot", "content": "Q"}], "answer": "x"},
+        "line 2: messages has the unknown role 'bot'; the roles are assistant, developer, system, user",
+    ),
+    "extra key": (
+        {"messages": [{"role": "user", "content": "Q", "name": "N"}], "answer": "x"},
+        "each message has exactly a role and a content",
+    ),
+    "content": (
+        {"messages": [{"role": "user", "content": 3}], "answer": "x"},
+        "has the content 3; it must be a string",
+    ),
+    "blank chat": ({"messages": [{"role": "user", "content": ""}], "answer": "x"}, "messages has only empty contents"),
+    "split": (
+        {"prompt": "Q", "answer": "x", "split": "dev"},
+        "split is 'dev'; it must be one of train, validation, test",
+    ),
+    "id": ({"prompt": "Q", "answer": "x", "id": 1.5}, "line 2: id is 1.5; it must be a string or an integer"),
+    "not an object": ("hello", "line 2: 'hello' is not an object; write one JSON object a line"),
+    "list": (
+        [1],
+        "line 2: [1] is not an object; write one JSON object a line; a list becomes one object a line with: jq",
+    ),
+    "same id": ({"prompt": "Q", "answer": "x", "id": "first"}, "line 2 has the id 'first' of"),
+    "same row": ({"prompt": "P", "answer": "1", "id": "first"}, "line 2 is the same row as"),
+    "surrogate": ({"prompt": "\ud800", "answer": "x"}, r"line 2: not JSON: a lone surrogate '\ud800' is no character"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_row_is_named_by_file_and_line(write: Write, case: str) -> None:
+    """Whatever is wrong with the second row, the message names the file, line 2, the value and the rule."""
+    row, message = BROKEN[case]
+    path = write("rows.jsonl", jsonl({"prompt": "P", "answer": "1", "id": "first"}, row))
+    with pytest.raises(DataError) as caught:
+        load_examples(path)
+    assert str(caught.value).startswith(f"{path}, line 2")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.jsonl", "", "is empty"),
+        ("a.jsonl", "\ufeff \n\n", "is empty"),
+        ("a.jsonl", '{"prompt": "Q", \n', "line 1: not JSON: Expecting property name"),
+        ("a.jsonl", '\n\n{"prompt": "Q", "answer": NaN}', "line 3: not JSON: NaN is no JSON number"),
+        ("a.jsonl", "[" * 100_000, "line 1: not JSON"),
+        ("a.jsonl", '{"prompt": "Q", "answer": 1' + "0" * 5000 + "}", "line 1: not JSON"),
+        ("a.jsonl", '{"prompt": "Q", "answer": 1e999}', "line 1: answer is inf; it must be"),
+        ("a.json", "[", "line 1: not JSON"),
+        ("a.txt", "Q", "the suffix '.txt', which tells no format; name the file with one of .jsonl"),
+        ("a", "Q", "the suffix ''"),
+        (
+            "a.csv",
+            "question,answer\nQ,x\n",
+            "line 2: has no column 'prompt' or 'messages' (its columns: question, answer;",
+        ),
+        ("a.csv", "prompt,gold\nQ,x\n", "line 2: has no column 'answer' (its columns: prompt, gold;"),
+        ("a.csv", 'prompt,answer\n"a\nb",x\nQ,\n', "line 4: answer is empty"),
+        ("a.csv", "prompt,answer\n,x\n", "line 2: prompt is empty"),
+        ("a.csv", "prompt,answer\nQ,x,y\n", "line 2: 3 cells, but the header has 2 (prompt, answer)"),
+        ("a.csv", "prompt,answer\nQ\n", "line 2: 1 cells, but the header has 2"),
+        ("a.csv", 'prompt,answer\nQ,"x\n', "line 2: unexpected end of data; check the quotes"),
+        ("a.csv", "prompt,answer\nQ," + "x" * 200_000, "line 2: field larger than field limit (131072)"),
+        ("a.csv", "prompt,answer,answer\nQ,x,y\n", "line 1: the header names 'answer' twice"),
+        ("a.csv", "prompt,answer\n", "has no rows"),
+        ("a.csv", ",,\n", "has no header"),
+    ],
+)
+def test_a_broken_file_is_explained(write: Write, name: str, text: str, message: str) -> None:
+    """A file that cannot be read as a whole is named with the line, what was found and the remedy."""
+    path = write(name, text)
+    with pytest.raises(DataError) as caught:
+        load_examples(path)
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 300 + len(str(path))
+
+
+def test_a_path_that_is_no_text_file_is_explained(tmp_path: Path) -> None:
+    """A missing file, a directory and a file in another encoding are three different messages."""
+    with pytest.raises(DataError, match=r"there is no file .*none\.jsonl; check the path"):
+        load_examples(tmp_path / "none.jsonl")
+    folder = tmp_path / "folder.jsonl"
+    folder.mkdir()
+    with pytest.raises(DataError, match="is a directory; name one file in it"):
+        load_examples(folder)
+    latin = tmp_path / "latin.csv"
+    latin.write_bytes("prompt,answer\nBogotá,x\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"latin\.csv, line 2: byte 0xe1 is not UTF-8; save the file as UTF-8"):
+        load_examples(latin)
+
+
+def test_a_file_over_the_limit_is_refused(tmp_path: Path) -> None:
+    """A file over 256 MiB is refused by its size, unread."""
+    huge = tmp_path / "huge.jsonl"
+    with huge.open("wb") as file:
+        file.truncate(2**28 + 1)
+    with pytest.raises(DataError, match="has 268435457 bytes, over the limit of 268435456"):
+        load_examples(huge)
+
+
+# Splits
+
+
+@settings(deadline=None)
+@given(st.integers(30, 80), st.integers(1, 60), st.integers(0, 5))
+def test_adding_rows_moves_no_other(count: int, more: int, seed: int) -> None:
+    """A row's split depends on the seed and its id alone: rows added before or after leave it where it was."""
+    try:
+        small = Task.from_examples("t", numbered(count, start=100), seed=seed)
+    except DataError:
+        return
+    large = Task.from_examples("t", numbered(more) + numbered(count, start=100) + numbered(more, start=1000), seed=seed)
+    for split in ("train", "validation", "test"):
+        assert [e for e in large.split(split) if e in small.split(split)] == list(small.split(split))
+
+
+def test_the_shares_are_the_fractions() -> None:
+    """Of 20,000 examples half go to train, a fifth to validation and .3 to test, within four standard errors."""
+    task = Task.from_examples("t", numbered(20_000))
+    assert len(task.train) == pytest.approx(10_000, abs=283)
+    assert len(task.validation) == pytest.approx(4_000, abs=226)
+    assert len(task.test) == pytest.approx(6_000, abs=260)
+    assert len({e.id for e in task.train + task.validation + task.test}) == 20_000
+
+
+def test_another_seed_gives_another_split() -> None:
+    """The seed enters the hash."""
+    assert Task.from_examples("t", numbered(60), seed=0).train != Task.from_examples("t", numbered(60), seed=1).train
+
+
+def test_too_few_rows_are_refused_with_the_number_needed() -> None:
+    """Two rows cannot fill three splits; the message says how many rows do, with 99 % probability."""
+    with pytest.raises(DataError, match=r"t has 2 rows and none of them in .*: give 26 rows or more"):
+        Task.from_examples("t", numbered(2))
+    assert 3 * 0.8**26 < 0.01 <= 3 * 0.8**25
+
+
+@pytest.mark.parametrize(
+    "fractions", [(0.5, 0.5), (0.5, 0.5, 0.5), (1.0, 0.0, 0.0), (1.5, -0.2, -0.3), (float("nan"),) * 3]
+)
+def test_fractions_must_be_positive_and_sum_to_one(fractions: tuple[float, ...]) -> None:
+    """Shares that cannot be shares are refused."""
+    with pytest.raises(InputError, match="give 3 positive shares that sum to 1"):
+        Task.from_examples("t", numbered(50), fractions=fractions)
+
+
+def test_a_split_column_is_obeyed(write: Write) -> None:
+    """Rows that name their split go there, in file order; rows that name none beside them are refused."""
+    rows = [
+        {"id": n, "prompt": f"Q{n}", "answer": n, "split": s}
+        for n, s in enumerate(["test", "train", "validation", "train"])
+    ]
+    task = load_task(data=write("mine.jsonl", jsonl(*rows)))
+    assert task.name == "mine"
+    assert [[e.id for e in split] for split in (task.train, task.validation, task.test)] == [["1", "3"], ["2"], ["0"]]
+    with pytest.raises(DataError, match="line 5 names no split although other rows do"):
+        load_task(data=write("mine.jsonl", jsonl(*rows, {"prompt": "P", "answer": 1})))
+    with pytest.raises(DataError, match="none of them in validation"):
+        load_task(data=write("mine.jsonl", jsonl(*rows[:2])))
+
+
+def rows_of(letter: str, count: int) -> str:
+    return jsonl(*({"prompt": f"{letter}{n}", "answer": n} for n in range(count)))
+
+
+def test_files_given_for_a_split_are_used_whole(write: Write) -> None:
+    """A validation or test file keeps every row, and the data file is divided over what is left."""
+    data, small = write("data.jsonl", rows_of("a", 100)), write("small.jsonl", rows_of("b", 3))
+    task = load_task(data=data, validation=small)
+    assert (len(task.validation), len(task.train) + len(task.test)) == (3, 100)
+    assert 45 < len(task.train) < 80
+    task = load_task(data=data, test=small)
+    assert (len(task.test), len(task.train) + len(task.validation)) == (3, 100)
+    task = load_task(data=data, test=small, validation=write("c.jsonl", rows_of("c", 2)))
+    assert (len(task.train), len(task.validation), len(task.test)) == (100, 2, 3)
+
+
+def test_files_that_contradict_a_split_column_are_refused(write: Write) -> None:
+    """A row of train inside the test file, and a test row beside a test file, are both contradictions."""
+    marked = write("m.jsonl", jsonl({"prompt": "Q", "answer": 1, "split": "test"}))
+    other = write("o.jsonl", rows_of("a", 50))
+    with pytest.raises(DataError, match=r"m\.jsonl, line 1 says split test, which has a file of its own"):
+        load_task(data=marked, test=other)
+    with pytest.raises(DataError, match=r"m\.jsonl, line 1 says split test, but the file was given as validation data"):
+        load_task(data=other, validation=marked)
+
+
+def test_a_prompt_in_two_splits_is_a_leak(write: Write) -> None:
+    """The same prompt in two splits is refused with both rows, even where white space and answers differ."""
+    data = write("data.jsonl", rows_of("a", 40))
+    leak = write("leak.jsonl", jsonl({"prompt": "b", "answer": 1}, {"prompt": " a7\n", "answer": "seven"}))
+    with pytest.raises(
+        DataError, match=r"leak\.jsonl, line 2 \(test\) has the prompt of .*data\.jsonl, line 8 \((train|validation)\)"
+    ):
+        load_task(data=data, test=leak)
+
+
+def test_an_id_in_two_splits_is_refused(write: Write) -> None:
+    """Two rows of one id cannot be told apart later, so they are refused across files as within one."""
+    one = write("one.jsonl", jsonl({"id": "x", "prompt": "P", "answer": 1}))
+    two = write("two.jsonl", jsonl({"id": "x", "prompt": "Q", "answer": 1}))
+    three = write("three.jsonl", rows_of("c", 1))
+    with pytest.raises(
+        DataError, match=r"two\.jsonl, line 1 \(test\) has the id 'x' of .*one\.jsonl, line 1 \(train\)"
+    ):
+        load_task(data=one, test=two, validation=three)
+
+
+def test_the_data_hash_names_content_and_split() -> None:
+    """Equal tasks have equal hashes whatever they are called; a moved example or another answer changes it."""
+    a, b, c = numbered(3)
+    task = Task("t", (a,), (b,), (c,))
+    assert task.data_hash == Task("other", (a,), (b,), (c,)).data_hash
+    assert task.data_hash != Task("t", (b,), (a,), (c,)).data_hash
+    assert task.data_hash != Task("t", (Example(a.id, a.prompt, ("-1",)),), (b,), (c,)).data_hash
+
+
+def test_what_to_load_must_be_said_once(tmp_path: Path) -> None:
+    """An unknown name lists the known ones; a name and a file, or neither, is refused."""
+    with pytest.raises(InputError, match="unknown task 'capital'; the built-in tasks are: capitals"):
+        load_task("capital")
+    with pytest.raises(InputError, match="were both given"):
+        load_task("capitals", tmp_path / "a.jsonl")
+    with pytest.raises(InputError, match=r"name a built-in one \(capitals\) or give a data file"):
+        load_task(test=tmp_path / "a.jsonl")
+
+
+# Capitals
+
+CAPITALS = load_task("capitals")
+COUNTRIES = CAPITALS.train + CAPITALS.validation + CAPITALS.test
+
+
+def country(example: Example) -> str:
+    return example.id.removeprefix("capitals:")
+
+
+def gives_away(name: str, prompt: str, answer: str) -> bool:
+    """The rule of the built-in task: an answer occurs in the prompt, or the country in the answer."""
+    return normalise(answer) in normalise(prompt) or normalise(name) in normalise(answer)
+
+
+def test_capitals_has_its_size() -> None:
+    """96 countries to train, 32 to validate, 49 to test; no country twice; 48 tokens, answers by contains."""
+    assert [len(split) for split in (CAPITALS.train, CAPITALS.validation, CAPITALS.test)] == [96, 32, 49]
+    assert len({e.prompt for e in COUNTRIES}) == 177
+    assert (CAPITALS.name, CAPITALS.correct, CAPITALS.max_tokens) == ("capitals", "contains", 48)
+
+
+def test_capitals_splits_follow_the_hash() -> None:
+    """The recorded splits are the order of SHA-256 of the country's name, so nobody chose them."""
+    ranked = sorted(map(country, COUNTRIES), key=lambda name: hashlib.sha256(f"capitals:{name}".encode()).hexdigest())
+    assert set(map(country, CAPITALS.train)) == set(ranked[:96])
+    assert set(map(country, CAPITALS.validation)) == set(ranked[96:128])
+
+
+def test_no_prompt_gives_its_capital_away() -> None:
+    """No accepted answer occurs in its prompt, no country in its answer, and the rule catches those that were left out."""
+    assert not [e.id for e in COUNTRIES for answer in e.answers if gives_away(country(e), e.prompt.text, answer)]
+    for name, answer in [
+        ("Singapore", "Singapore"),
+        ("Mexico", "Mexico City"),
+        ("Tunisia", "Tunis"),
+        ("Guinea-Bissau", "Bissau"),
+    ]:
+        assert gives_away(name, f"What is the capital of {name}?", answer)
+
+
+def test_answers_are_in_plain_form() -> None:
+    """Every accepted answer keeps letters after normalisation, and no two of one country are the same then."""
+    for example in COUNTRIES:
+        forms = [normalise(answer) for answer in example.answers]
+        assert all(forms), example.id
+        assert len(set(forms)) == len(forms), example.id
+
+
+def test_no_city_is_the_capital_of_two_countries() -> None:
+    """An answer accepted for two countries would be a slip in the file."""
+    forms = [normalise(answer) for example in COUNTRIES for answer in example.answers]
+    assert len(set(forms)) == len(forms)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answers"),
+    [
+        ("What is the capital of France?", ("Paris",)),
+        ("What is the capital of the Netherlands?", ("Amsterdam",)),
+        ("What is the capital of the United States?", ("Washington, D.C.", "Washington")),
+        ("What is the capital of Ukraine?", ("Kyiv", "Kiev")),
+        ("What is the capital of Burundi?", ("Gitega",)),
+        ("What is the capital of Indonesia?", ("Jakarta", "Djakarta")),
+        ("What is the capital of Bolivia?", ("Sucre", "La Paz")),
+        ("What is the capital of South Africa?", ("Pretoria", "Cape Town", "Bloemfontein")),
+        ("What is the capital of Australia?", ("Canberra",)),
+        ("What is the capital of Turkey?", ("Ankara",)),
+        ("What is the capital of Brazil?", ("Brasília",)),
+        ("What is the capital of the Democratic Republic of the Congo?", ("Kinshasa",)),
+    ],
+)
+def test_capitals_known_truths(prompt: str, answers: tuple[str, ...]) -> None:
+    """Countries that are often got wrong have the right capital, and the article the language asks for."""
+    assert {e.prompt.text: e.answers for e in COUNTRIES}[prompt] == answers
+
+
+def test_capitals_leaves_out_what_it_says() -> None:
+    """States whose capital is given away, in dispute, unofficial, or shared in name with another place are not asked about."""
+    left_out = {"Singapore", "Monaco", "Luxembourg", "Djibouti", "Tunisia", "Israel", "Palestine", "Nauru", "Georgia"}
+    assert not left_out & set(map(country, COUNTRIES))
+
+
+def test_the_article_is_in_the_file_only_where_english_wants_one() -> None:
+    """These sixteen states take "the", and no other in the file does."""
+    with_article = {
+        e.prompt.text.removeprefix("What is the capital of the ")[:-1]
+        for e in COUNTRIES
+        if " of the " in e.prompt.text[:27]
+    }
+    assert with_article == {
+        "Bahamas", "Central African Republic", "Comoros", "Democratic Republic of the Congo", "Dominican Republic",
+        "Federated States of Micronesia", "Gambia", "Maldives", "Marshall Islands", "Netherlands", "Philippines",
+        "Republic of the Congo", "Solomon Islands", "United Arab Emirates", "United Kingdom", "United States",
+    }  # fmt: skip
+
+
+def test_the_file_is_plain_csv_in_order() -> None:
+    """A reader finds a country by the alphabet, and the four columns are the documented ones."""
+    path = Path(tasks.__file__).with_name("capitals.csv")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["country", "article", "capitals", "split"]
+    names = [row["country"] for row in rows]
+    assert names == sorted(names)
+    assert {row["article"] for row in rows} == {"", "the"}
