@@ -1,0 +1,456 @@
+"""The bias file keeps every value, refuses what is not one of ours, and never lets a token's text touch the terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import unicodedata
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import blackbox_lb
+from blackbox_lb import bias as module
+from blackbox_lb.bias import Bias, Compiled, Drawn, Entry, Verdict, printable
+from blackbox_lb.errors import BiasError, TokenizerMismatch
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+counts = st.integers(0, 2**53)
+names = st.text(min_size=1, max_size=20)
+entry_lists = st.lists(
+    st.builds(
+        Entry,
+        id=st.integers(0, 2**31 - 1),
+        bytes=st.none() | st.binary(max_size=6).map(bytes.hex),
+        text=st.none() | st.text(max_size=12),
+        bias=finite,
+        seen=counts,
+    ),
+    max_size=12,
+    unique_by=lambda entry: entry.id,
+)
+verdicts = st.builds(
+    Verdict,
+    setting=st.sampled_from(["greedy", "temperature 1", "temperature 0.5"]),
+    metric=names,
+    base=finite,
+    biased=finite,
+    difference=finite,
+    low=st.floats(-1e9, 0),
+    high=st.floats(0, 1e9),
+    n_prompts=counts,
+    n_base=counts,
+    n_biased=counts,
+    better=st.sampled_from(["higher", "lower"]),
+    verdict=st.sampled_from(["HELPS", "NO EVIDENCE", "HURTS"]),
+)
+biases = st.builds(
+    Bias,
+    provider=names,
+    model=names,
+    tokenizer=names,
+    vocab_size=st.none() | st.just(2**31),
+    task=st.none() | st.text(max_size=20),
+    reward=names,
+    estimator=names,
+    settings=st.dictionaries(
+        st.text(max_size=8), st.none() | st.booleans() | st.integers() | finite | st.text(max_size=8), max_size=5
+    ),
+    data_hash=st.none() | names,
+    rollouts=counts,
+    tokens=counts,
+    sampling=st.none() | st.builds(Drawn, max_tokens=st.integers(1, 9), top_logprobs=counts, endpoint=st.just("chat")),
+    created=st.datetimes(datetime(1970, 1, 2), timezones=st.just(timezone(timedelta(hours=2)))),
+    compiled=st.none()
+    | st.builds(Compiled, entries_limit=st.none() | counts, integers=st.booleans(), kept_share=st.floats(0, 1)),
+    verdict=st.lists(verdicts, max_size=3),
+    entries=entry_lists,
+)
+
+
+def make(**fields: Any) -> Bias:
+    """A small valid bias, with any field replaced."""
+    given: dict[str, Any] = {
+        "provider": "local",
+        "model": "tiny",
+        "tokenizer": "probe-sha256:aa",
+        "reward": "exact-match",
+        "estimator": "projection",
+        "settings": {"tau": 1.0, "l2": 5, "positions": "all"},
+        "created": datetime(2026, 11, 21, 12, tzinfo=UTC),
+        "blackbox_lb": "0.1.0",
+        "entries": (
+            Entry(id=7, bytes="20c3a9", text=" é", bias=1.25, seen=3),
+            Entry(id=2, bytes="0a", text="\n", bias=-0.5, seen=40),
+        ),
+    }
+    return Bias(**{**given, **fields})
+
+
+def row(**fields: Any) -> Verdict:
+    """One valid verdict row, with any field replaced."""
+    given: dict[str, Any] = {
+        "setting": "temperature 1",
+        "metric": "accuracy",
+        "base": 0.33,
+        "biased": 0.41,
+        "difference": 0.08,
+        "low": 0.01,
+        "high": 0.15,
+        "n_prompts": 29,
+        "n_base": 232,
+        "n_biased": 232,
+        "better": "higher",
+        "verdict": "HELPS",
+    }
+    return Verdict(**{**given, **fields})
+
+
+def written(path: Path, **changes: Any) -> Path:
+    """A valid bias file whose top-level fields were changed by hand."""
+    make().save(path)
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, **changes}))
+    return path
+
+
+@given(bias=biases)
+def test_round_trip(tmp_path_factory: pytest.TempPathFactory, bias: Bias) -> None:
+    """What is saved is what is loaded, and saving it again gives the same bytes."""
+    path = tmp_path_factory.mktemp("bias") / "bias.json"
+    bias.save(path)
+    first = path.read_bytes()
+    again = Bias.load(path)
+    assert again == bias
+    assert [math.copysign(1, e.bias) for e in again.entries] == [math.copysign(1, e.bias) for e in bias.entries]
+    again.save(path)
+    assert path.read_bytes() == first
+
+
+@given(bias=biases)
+def test_file_is_safe_to_print_and_to_diff(tmp_path_factory: pytest.TempPathFactory, bias: Bias) -> None:
+    """The file is UTF-8 with no control, bidirectional or surrogate character but its own line ends, one entry a line."""
+    path = tmp_path_factory.mktemp("bias") / "bias.json"
+    bias.save(path)
+    text = path.read_bytes().decode()
+    assert text.endswith("}\n")
+    assert not {c for c in text if (c != "\n" and unicodedata.category(c)[0] == "C") or c in "\u2028\u2029"}
+    lines = [line for line in text.splitlines() if line.lstrip().startswith('{"id"')]
+    assert [json.loads(line.rstrip(","))["id"] for line in lines] == [entry.id for entry in bias.entries]
+
+
+@given(entries=entry_lists, seed=st.randoms(use_true_random=False))
+def test_order_of_entries_does_not_matter(entries: list[Entry], seed: Any) -> None:
+    """Entries are kept sorted by id, however they were given."""
+    shuffled = list(entries)
+    seed.shuffle(shuffled)
+    assert make(entries=tuple(shuffled)) == make(entries=tuple(entries))
+    assert list(make(entries=tuple(shuffled)).logit_bias) == sorted(entry.id for entry in entries)
+
+
+def test_the_file_as_a_person_sees_it(tmp_path: Path) -> None:
+    """The format is recorded: any change of layout or key order shows here and asks for a new version."""
+    path = tmp_path / "bias.json"
+    make(verdict=(row(),)).save(path)
+    assert (
+        path.read_text(encoding="utf-8")
+        == """{
+  "format": "blackbox-lb/bias",
+  "version": 1,
+  "provider": "local",
+  "model": "tiny",
+  "tokenizer": "probe-sha256:aa",
+  "vocab_size": null,
+  "task": null,
+  "reward": "exact-match",
+  "estimator": "projection",
+  "settings": {
+    "l2": 5,
+    "positions": "all",
+    "tau": 1.0
+  },
+  "data_hash": null,
+  "rollouts": 0,
+  "tokens": 0,
+  "sampling": null,
+  "created": "2026-11-21T12:00:00Z",
+  "blackbox_lb": "0.1.0",
+  "compiled": null,
+  "verdict": [
+    {"setting": "temperature 1", "metric": "accuracy", "base": 0.33, "biased": 0.41, "difference": 0.08, "low": 0.01, \
+"high": 0.15, "n_prompts": 29, "n_base": 232, "n_biased": 232, "better": "higher", "verdict": "HELPS"}
+  ],
+  "entries": [
+    {"id": 2, "bytes": "0a", "text": "\\n", "bias": -0.5, "seen": 40},
+    {"id": 7, "bytes": "20c3a9", "text": " é", "bias": 1.25, "seen": 3}
+  ]
+}
+"""
+    )
+
+
+@pytest.mark.parametrize("text", ["\x7f", "\x1b[2J", "a\u202eb", "\u2028", "\ufeff", "\U000e0041", "\x85é"])
+def test_unsafe_text_is_escaped_in_the_file_and_comes_back(tmp_path: Path, text: str) -> None:
+    """Printing a bias file to a terminal does nothing to it, and no character is lost."""
+    path = tmp_path / "bias.json"
+    make(entries=(Entry(id=1, text=text, bias=0.5),)).save(path)
+    assert not set(path.read_text(encoding="utf-8")) & {c for c in text if not c.isprintable()}
+    assert Bias.load(path).entries[0].text == text
+
+
+def test_created_is_kept_in_utc(tmp_path: Path) -> None:
+    """A local time is written as the same instant in UTC; a time without a zone is refused."""
+    path = tmp_path / "bias.json"
+    make(created=datetime(2026, 11, 21, 14, 30, tzinfo=timezone(timedelta(hours=2)))).save(path)
+    assert '"created": "2026-11-21T12:30:00Z"' in path.read_text()
+    with pytest.raises(BiasError, match="field created"):
+        make(created=datetime(2026, 11, 21))
+
+
+def test_many_bad_entries_are_one_finding() -> None:
+    """Reading stops at the first bad entry, so a large foreign file costs no more than its first line."""
+    with pytest.raises(BiasError, match=r"^field entries\[0\]\.id is missing$"):
+        make(entries=[{"bias": 1.0}] * 1000)
+
+
+def test_logit_bias_is_id_to_nats() -> None:
+    """The request field follows from the entries alone."""
+    assert make().logit_bias == {2: -0.5, 7: 1.25}
+
+
+def test_status_without_a_verdict_is_unverified() -> None:
+    """A bias that nobody tested says so."""
+    assert make().status == "UNVERIFIED"
+
+
+def test_status_names_every_row_by_verdict() -> None:
+    """A bias that helps one metric and hurts another shows both."""
+    hurt = row(metric="tokens", setting="greedy", verdict="HURTS", better="lower")
+    assert make().verified([hurt, row()]).status == "HELPS: accuracy (temperature 1); HURTS: tokens (greedy)"
+
+
+def test_verified_changes_the_verdict_alone() -> None:
+    """A verdict is added to a copy; the rest stays equal."""
+    before = make()
+    after = before.verified([row()])
+    assert (before.verdict, after.verdict) == ((), (row(),))
+    assert after.verified([]) == before
+
+
+def test_another_tokenizer_is_refused_with_both_fingerprints() -> None:
+    """Ids of one tokenizer never go to another, and the message names both and the way out."""
+    make().check_tokenizer("probe-sha256:aa")
+    with pytest.raises(TokenizerMismatch, match=r"probe-sha256:aa.*probe-sha256:bb.*fit a new bias"):
+        make().check_tokenizer("probe-sha256:bb")
+
+
+@given(text=st.text(st.characters(codec=None)))
+def test_printable_is_harmless_and_tells_texts_apart(text: str) -> None:
+    """Nothing that moves a cursor or turns a line survives, and the escape can be undone."""
+    shown = printable(text)
+    assert all(unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"} for c in shown)
+    undone = "".join(
+        part if not part.startswith("\\") else part.encode().decode("unicode_escape") for part in _escapes(shown)
+    )
+    assert undone == text
+
+
+def _escapes(shown: str) -> list[str]:
+    """The text cut into single characters and whole escapes."""
+    parts, at = [], 0
+    widths = {"x": 4, "u": 6, "U": 10}
+    while at < len(shown):
+        width = widths.get(shown[at + 1], 2) if shown[at] == "\\" else 1
+        parts.append(shown[at : at + width])
+        at += width
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("a\u202eb", "a\\u202eb"),
+        ("\x9b2J", "\\x9b2J"),
+        ("\\n", "\\\\n"),
+        (" Zürich 東京 🙂", " Zürich 東京 🙂"),
+    ],
+)
+def test_printable_examples(text: str, shown: str) -> None:
+    """ANSI, C1 and bidirectional characters are escaped; letters of any script and emoji are not."""
+    assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("entry", "shown"),
+    [
+        (Entry(id=5, bytes="41", text="A\n", bias=1), "A\\n"),
+        (Entry(id=5, bytes="e282", text=None, bias=1), "<bytes e282>"),
+        (Entry(id=5, bytes="", text="", bias=1), "<token 5>"),
+    ],
+)
+def test_readable(entry: Entry, shown: str) -> None:
+    """A token shows its text, else its bytes, else its id."""
+    assert entry.readable == shown
+
+
+NAN_ENTRY = {"id": 3, "bytes": None, "text": None, "bias": math.nan, "seen": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "other"}, r"not a bias file"),
+        ({"version": 2}, r"version 2, but blackbox-lb .* reads 1; upgrade"),
+        ({"version": True}, r'"version" is True, not a positive integer'),
+        ({"version": "1"}, r'"version" is "1", not a positive integer'),
+        ({"entries": [NAN_ENTRY]}, r"field entries\[0\]\.bias is nan: Input should be a finite number"),
+        ({"entries": [NAN_ENTRY | {"bias": -math.inf}]}, r"field entries\[0\]\.bias is -inf"),
+        ({"entries": [NAN_ENTRY | {"bias": "2.9"}]}, r'field entries\[0\]\.bias is "2\.9"'),
+        ({"entries": [NAN_ENTRY | {"bias": 1, "id": -1}]}, r"field entries\[0\]\.id is -1"),
+        ({"entries": [NAN_ENTRY | {"bias": 1, "bytes": "0g"}]}, r'field entries\[0\]\.bytes is "0g"'),
+        ({"entries": [NAN_ENTRY | {"bias": 1}] * 2}, r"token id 3 is listed twice"),
+        ({"vocab_size": 7}, r"token id 7 is outside the vocabulary of 7 tokens"),
+        ({"settings": {"tau": [1]}}, r"field settings\.tau"),
+        ({"verdict": [row().model_dump() | {"low": 1.0}]}, r"runs from 1\.0 down to 0\.15"),
+        ({"verdict": [row().model_dump() | {"setting": "hot"}]}, r'verdict\[0\]\.setting is "hot"'),
+        ({"colour": "red\x1b[31m"}, r"unknown field colour"),
+        ({"self": 1}, r"unknown field self"),
+        ({"model": 3}, r"field model is 3"),
+        ({"created": "yesterday"}, r'field created is "yesterday"'),
+    ],
+)
+def test_bad_field_is_one_sentence(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    """A wrong field is named with its value and the file, in one line."""
+    path = written(tmp_path / "bias.json", **changes)
+    with pytest.raises(BiasError, match=message) as caught:
+        Bias.load(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe{}", "not JSON in UTF-8"),
+        (b"[" * 200_000, "not JSON"),
+        (b"[1]", "not a bias file"),
+        (b'{"7": 1.5}', "not a bias file"),
+        (b'{"format": "blackbox-lb/bias"}', '"version" is None'),
+        (b'{"format": "blackbox-lb/bias", "version": 1}', r"field provider is missing \(and 5 more\)"),
+    ],
+)
+def test_foreign_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    """Whatever a file holds, loading it is a bias or one clear error."""
+    path = tmp_path / "bias.json"
+    path.write_bytes(content)
+    with pytest.raises(BiasError, match=message):
+        Bias.load(path)
+
+
+@pytest.mark.parametrize("name", ["absent.json", "", "nul\0.json"])
+def test_unreadable_path_is_refused(tmp_path: Path, name: str) -> None:
+    """A missing file, a folder and an impossible name are clear errors."""
+    with pytest.raises(BiasError, match=r"no such bias file|cannot be read"):
+        Bias.load(f"{tmp_path}/{name}")
+
+
+def test_construction_raises_from_the_tree() -> None:
+    """A fit that produced NaN fails with the package's own error, not with a validator's."""
+    with pytest.raises(BiasError, match=r"field entries\[1\]\.bias is nan"):
+        make(entries=({"id": 1, "bias": 0.0}, {"id": 2, "bias": math.nan}))
+
+
+def test_too_many_entries() -> None:
+    """1,000,001 entries are refused for their number; a million pass that check (and fail the next, being one token)."""
+    entry = Entry(id=1, bias=0.0)
+    with pytest.raises(BiasError, match=r"at most 1000000 items"):
+        make(entries=(entry,) * (module.MAX_ENTRIES + 1))
+    with pytest.raises(BiasError, match=r"listed twice"):
+        make(entries=(entry,) * module.MAX_ENTRIES)
+
+
+def test_too_large_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file above the limit is neither read nor written; one at the limit is."""
+    path = tmp_path / "bias.json"
+    make().save(path)
+    monkeypatch.setattr(module, "MAX_BYTES", path.stat().st_size)
+    make().save(path)
+    assert Bias.load(path) == make()
+    monkeypatch.setattr(module, "MAX_BYTES", path.stat().st_size - 1)
+    with pytest.raises(BiasError, match="larger than the limit"):
+        Bias.load(path)
+    with pytest.raises(BiasError, match=r"the limit is .* compile it"):
+        make().save(path)
+
+
+def test_real_size_limit(tmp_path: Path) -> None:
+    """The limit is 64 MiB, and it is found without parsing the file."""
+    path = tmp_path / "bias.json"
+    with path.open("wb") as file:
+        file.truncate(64 * 2**20 + 1)
+    with pytest.raises(BiasError, match="67,108,864 bytes"):
+        Bias.load(path)
+
+
+def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the disk fills up the bias that was there is still there, and no temporary file stays."""
+    path = tmp_path / "bias.json"
+    make().save(path)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(BiasError, match="No space left on device"):
+        make(model="other").save(path)
+    assert Bias.load(path) == make()
+    assert [file.name for file in tmp_path.iterdir()] == ["bias.json"]
+
+
+def test_save_to_an_impossible_place(tmp_path: Path) -> None:
+    """A folder that does not exist and a file in its place are clear errors."""
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "absent" / "bias.json", tmp_path / "file" / "bias.json", tmp_path):
+        with pytest.raises(BiasError, match="cannot be written"):
+            make().save(place)
+
+
+def test_a_byte_order_mark_is_tolerated(tmp_path: Path) -> None:
+    """An editor that adds a byte order mark does not break the file."""
+    path = tmp_path / "bias.json"
+    make().save(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert Bias.load(path) == make()
+
+
+def test_frozen() -> None:
+    """A bias does not change under a client that sends it."""
+    with pytest.raises(ValueError, match="frozen"):
+        make().model = "other"  # type: ignore[misc]
+
+
+def test_version_is_recorded() -> None:
+    """The writer's version is in the file unless another is given."""
+    fields = dict(make())
+    del fields["blackbox_lb"]
+    assert Bias(**fields).blackbox_lb == blackbox_lb.__version__
+
+
+def test_reading_and_applying_are_light() -> None:
+    """Neither numpy, scipy nor any module that learns, collects or talks is loaded to apply a bias."""
+    code = "import sys; from blackbox_lb.client import apply; from blackbox_lb.bias import Bias; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    heavy = {"numpy", "scipy", *(f"blackbox_lb.{name}" for name in ("types", "estimate", "wire", "session"))}
+    loaded = set(done.stdout.split())
+    assert "blackbox_lb.client" in loaded
+    assert not heavy & loaded

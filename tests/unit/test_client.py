@@ -1,0 +1,720 @@
+"""A biased client sends the bias exactly once with every chat and completion request of its model, and changes nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import json
+import logging
+import threading
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai import AsyncAzureOpenAI, AsyncOpenAI, AzureOpenAI, OpenAI
+from openai.types.chat import ChatCompletionMessageParam
+from pydantic import BaseModel
+
+from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.client import apply
+from blackbox_lb.errors import BiasError, InputError
+
+VALUES = {2: -100.0, 7: 1.25, 50256: 0.1, 199998: -3.0000000000000004}
+SENT = {"2": -100, "7": 1.25, "50256": 0.1, "199998": -3.0000000000000004}
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "héllo 🙂"}]
+
+
+class Answer(BaseModel):
+    """What ``.parse`` reads."""
+
+    text: str
+
+
+@dataclass
+class Seen:
+    """One request as it arrived."""
+
+    path: str
+    headers: dict[str, str]
+    raw: bytes
+
+    @property
+    def body(self) -> Any:
+        """The JSON body; a repeated key fails."""
+
+        def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            assert len({key for key, _ in pairs}) == len(pairs), f"repeated key in {self.raw[:200]!r}"
+            return dict(pairs)
+
+        return json.loads(self.raw, object_pairs_hook=unique)
+
+
+@dataclass
+class Server:
+    """A loopback server that records requests and answers like a chat API."""
+
+    url: str
+    seen: list[Seen] = field(default_factory=list)
+    failures: list[int] = field(default_factory=list)
+    redirects: dict[str, str] = field(default_factory=dict)
+    connections: set[Any] = field(default_factory=set)
+
+    @property
+    def last(self) -> Seen:
+        """The latest request."""
+        return self.seen[-1]
+
+
+def _completion(path: str, body: Any) -> dict[str, Any]:
+    common = {"id": "x", "created": 0, "model": body.get("model", ""), "usage": None}
+    if path.endswith("/chat/completions"):
+        message = {"role": "assistant", "content": '{"text": "ok"}'}
+        return {
+            **common,
+            "object": "chat.completion",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+        }
+    choice = {"index": 0, "finish_reason": "stop", "text": "ok", "logprobs": None}
+    return {**common, "object": "text_completion", "choices": [choice]}
+
+
+def _events(body: Any) -> bytes:
+    def chunk(delta: dict[str, Any], finish: str | None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        event = {
+            "id": "x",
+            "object": "chat.completion.chunk",
+            "created": 0,
+            "model": body["model"],
+            "choices": [choice],
+        }
+        return b"data: " + json.dumps(event).encode() + b"\n\n"
+
+    return (
+        chunk({"role": "assistant", "content": '{"text":'}, None)
+        + chunk({"content": '"ok"}'}, "stop")
+        + b"data: [DONE]\n\n"
+    )
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    record: Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep the test output clean."""
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers["Content-Length"]))
+        path = self.path.partition("?")[0]
+        self.record.seen.append(Seen(path, {name.lower(): value for name, value in self.headers.items()}, raw))
+        self.record.connections.add(self.client_address)
+        if self.record.failures:
+            return self._answer(self.record.failures.pop(0), "application/json", b"{}", {"retry-after-ms": "1"})
+        if path in self.record.redirects:
+            return self._answer(307, "text/plain", b"", {"location": self.record.redirects[path]})
+        try:
+            body = json.loads(raw)
+        except ValueError:
+            body = {}
+        if isinstance(body, dict) and body.get("stream"):
+            return self._answer(200, "text/event-stream", _events(body), {})
+        body = body if isinstance(body, dict) else {}
+        return self._answer(200, "application/json", json.dumps(_completion(path, body)).encode(), {})
+
+    def _answer(self, status: int, kind: str, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {"content-type": kind, "content-length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A fresh server on a free loopback port."""
+
+    class Handler(_Handler):
+        pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.daemon_threads = True
+    Handler.record = Server(f"http://127.0.0.1:{http.server_address[1]}/v1")
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield Handler.record
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[OpenAI]:
+    """The caller's own client, with settings of its own."""
+    with OpenAI(
+        api_key="key-1",
+        base_url=server.url,
+        organization="org-1",
+        default_headers={"x-own": "kept"},
+        default_query={"api-version": "1"},
+        timeout=11.0,
+        max_retries=3,
+    ) as own:
+        yield own
+
+
+@pytest.fixture
+def bias() -> Bias:
+    """Four entries: whole, binary-exact, not binary-exact, and one with all 17 digits."""
+    return make(VALUES)
+
+
+def make(values: dict[int, float]) -> Bias:
+    """A bias for the model "tiny"."""
+    return Bias(
+        provider="local",
+        model="tiny",
+        tokenizer="probe-sha256:aa",
+        reward="exact-match",
+        estimator="projection",
+        entries=tuple(Entry(id=token, bias=value) for token, value in values.items()),
+    )
+
+
+def ask(client: OpenAI, **options: Any) -> Any:
+    """One plain chat request for the model "tiny", unless another is named."""
+    return client.chat.completions.create(**{"model": "tiny", "messages": HELLO, "temperature": 0.5, **options})
+
+
+def assert_biased(seen: Seen, expected: object = SENT) -> None:
+    """The bias arrived once, as it is, with a true content length."""
+    assert seen.body["logit_bias"] == expected
+    assert seen.raw.count(b'"logit_bias"') == 1
+    assert int(seen.headers["content-length"]) == len(seen.raw)
+
+
+def test_body_differs_by_the_bias_alone(server: Server, client: OpenAI, bias: Bias) -> None:
+    """Every byte of the unbiased body is in the biased one, and only the bias is added; headers agree but for the length."""
+    options = {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"x": [1.0, 1e-7, None]}}}]}
+    ask(client, **options)
+    ask(apply(client, bias), **options)
+    plain, biased = server.seen
+    assert_biased(biased)
+    assert "logit_bias" not in plain.body
+    assert biased.raw.startswith(plain.raw[:-1])
+    assert {**plain.body, "logit_bias": SENT} == biased.body
+    assert {**plain.headers, "content-length": ""} == {**biased.headers, "content-length": ""}
+    assert plain.path == biased.path
+
+
+def test_values_arrive_exactly(server: Server, client: OpenAI, bias: Bias) -> None:
+    """A value that is not binary-exact arrives as the same double, and a whole one as an integer."""
+    ask(apply(client, bias))
+    arrived = server.last.body["logit_bias"]
+    assert {int(token): value for token, value in arrived.items()} == VALUES
+    assert [type(value) for value in arrived.values()] == [int, float, float, float]
+
+
+def test_the_callers_client_stays_unbiased(server: Server, client: OpenAI, bias: Bias) -> None:
+    """Before, between and after biased requests, and after the biased client is closed, the caller's client sends none."""
+    biased = apply(client, bias)
+    ask(client)
+    ask(biased)
+    ask(client)
+    biased.close()
+    ask(client)
+    assert ["logit_bias" in seen.body for seen in server.seen] == [False, True, False, False]
+
+
+def test_settings_and_connections_are_shared(server: Server, client: OpenAI, bias: Bias) -> None:
+    """Auth, headers, query, timeout and retries are kept, and no second connection is opened."""
+    ask(client)
+    biased = apply(client, bias)
+    ask(biased)
+    assert len(server.connections) == 1
+    assert server.last.headers["authorization"] == "Bearer key-1"
+    assert server.last.headers["openai-organization"] == "org-1"
+    assert server.last.headers["x-own"] == "kept"
+    assert (biased.timeout, biased.max_retries, biased.base_url) == (
+        client.timeout,
+        client.max_retries,
+        client.base_url,
+    )
+    assert type(biased) is OpenAI
+
+
+def test_stream(server: Server, client: OpenAI, bias: Bias) -> None:
+    """``stream=True`` carries the bias and still streams."""
+    with ask(apply(client, bias), stream=True) as events:
+        assert "".join(event.choices[0].delta.content or "" for event in events) == '{"text":"ok"}'
+    assert_biased(server.last)
+
+
+def test_stream_helper(server: Server, client: OpenAI, bias: Bias) -> None:
+    """``.stream()`` carries the bias and still assembles the answer."""
+    with apply(client, bias).chat.completions.stream(model="tiny", messages=HELLO, response_format=Answer) as stream:
+        final = stream.get_final_completion()
+    assert final.choices[0].message.parsed == Answer(text="ok")
+    assert_biased(server.last)
+
+
+def test_parse(server: Server, client: OpenAI, bias: Bias) -> None:
+    """``.parse()`` carries the bias and still returns the model's object."""
+    done = apply(client, bias).chat.completions.parse(model="tiny", messages=HELLO, response_format=Answer)
+    assert done.choices[0].message.parsed == Answer(text="ok")
+    assert server.last.body["response_format"]["type"] == "json_schema"
+    assert_biased(server.last)
+
+
+def test_raw_and_streaming_response(server: Server, client: OpenAI, bias: Bias) -> None:
+    """``with_raw_response`` and ``with_streaming_response`` carry the bias."""
+    biased = apply(client, bias)
+    raw = biased.chat.completions.with_raw_response.create(model="tiny", messages=HELLO)
+    assert raw.parse().choices[0].message.content == '{"text": "ok"}'
+    assert_biased(server.last)
+    with biased.chat.completions.with_streaming_response.create(model="tiny", messages=HELLO) as response:
+        assert b'"ok' in response.read()
+    assert_biased(server.last)
+    assert len(server.seen) == 2
+
+
+def test_with_options(server: Server, client: OpenAI, bias: Bias) -> None:
+    """A client derived from the biased one carries the bias; one derived from the caller's does not."""
+    biased = apply(client, bias)
+    ask(biased.with_options(timeout=3, max_retries=0))
+    assert_biased(server.last)
+    ask(client.with_options(timeout=3))
+    assert "logit_bias" not in server.last.body
+
+
+def test_legacy_completions(server: Server, client: OpenAI, bias: Bias) -> None:
+    """The legacy endpoint carries the bias."""
+    assert apply(client, bias).completions.create(model="tiny", prompt="a").choices[0].text == "ok"
+    assert server.last.path == "/v1/completions"
+    assert_biased(server.last)
+
+
+def test_raw_post(server: Server, client: OpenAI, bias: Bias) -> None:
+    """A raw ``client.post`` with a dict or with JSON bytes carries the bias, whatever white space it ends in."""
+    biased = apply(client, bias)
+    biased.post("/chat/completions", body={"model": "tiny"}, cast_to=object)
+    assert_biased(server.last)
+    biased.post("/chat/completions", content=b'{ "model": "tiny" }\n ', cast_to=object)
+    assert_biased(server.last)
+    biased.post("/chat/completions", content=b'{"model":"tiny","logit_bias":null}', cast_to=object)
+    assert_biased(server.last)
+
+
+def test_retries_add_it_once(server: Server, client: OpenAI, bias: Bias) -> None:
+    """Each attempt after a failure carries the bias exactly once, and all attempts are the same bytes."""
+    server.failures = [500, 429]
+    ask(apply(client, bias))
+    assert len(server.seen) == 3
+    for seen in server.seen:
+        assert_biased(seen)
+    assert len({seen.raw for seen in server.seen}) == 1
+
+
+def test_redirect_keeps_it_once(server: Server, client: OpenAI, bias: Bias) -> None:
+    """A 307 to another chat endpoint carries the biased body on, once."""
+    server.redirects = {"/v1/chat/completions": "/v2/chat/completions"}
+    ask(apply(client, bias))
+    assert [seen.path for seen in server.seen] == ["/v1/chat/completions", "/v2/chat/completions"]
+    for seen in server.seen:
+        assert_biased(seen)
+
+
+def test_server_error_reaches_the_caller(server: Server, client: OpenAI, bias: Bias) -> None:
+    """A refusal is the SDK's own error."""
+    server.failures = [400]
+    with pytest.raises(openai.BadRequestError):
+        ask(apply(client, bias))
+
+
+def test_azure(server: Server, bias: Bias) -> None:
+    """Azure's deployment paths carry the bias, and the client keeps its type."""
+    endpoint = server.url.removesuffix("/v1")
+    with AzureOpenAI(api_key="k", azure_endpoint=endpoint, api_version="2026-01-01") as client:
+        biased = apply(client, bias)
+        assert type(biased) is AzureOpenAI
+        ask(biased)
+    assert server.last.path == "/openai/deployments/tiny/chat/completions"
+    assert server.last.headers["api-key"] == "k"
+    assert_biased(server.last)
+
+
+def test_from_a_file(server: Server, client: OpenAI, bias: Bias, tmp_path: Path) -> None:
+    """A path, as text or Path, is as good as a loaded bias; a bad one fails at once."""
+    path = tmp_path / "bias.json"
+    bias.save(path)
+    for given_as in (path, str(path)):
+        ask(apply(client, given_as))
+        assert_biased(server.last)
+    with pytest.raises(BiasError, match="no such bias file"):
+        apply(client, tmp_path / "absent.json")
+
+
+def test_as_pairs(server: Server, client: OpenAI, bias: Bias) -> None:
+    """``as_pairs`` sends a list of [id, value]."""
+    ask(apply(client, bias, as_pairs=True))
+    assert_biased(server.last, [[int(token), value] for token, value in SENT.items()])
+
+
+@pytest.mark.parametrize("as_pairs", [False, True])
+def test_fifty_thousand_entries(server: Server, client: OpenAI, as_pairs: bool) -> None:
+    """A full-vocabulary bias arrives whole, in each format."""
+    values = {token: (token % 997 - 498) / 7 for token in range(50_000)}
+    ask(apply(client, make(values), as_pairs=as_pairs))
+    arrived = server.last.body["logit_bias"]
+    assert {int(token): value for token, value in (arrived if as_pairs else arrived.items())} == values
+    assert int(server.last.headers["content-length"]) == len(server.last.raw) > 500_000
+
+
+def test_empty_bias_sends_nothing(server: Server, client: OpenAI) -> None:
+    """A bias without entries leaves the body as it is."""
+    ask(apply(client, make({})))
+    assert "logit_bias" not in server.last.body
+
+
+def test_other_models_pass(server: Server, client: OpenAI, bias: Bias, caplog: pytest.LogCaptureFixture) -> None:
+    """By default a request for another model goes out as it is, and the log says that it did."""
+    with caplog.at_level(logging.INFO, "blackbox_lb.client"):
+        ask(apply(client, bias), model="tiny-2", logit_bias={"1": 5})
+    assert server.last.body["logit_bias"] == {"1": 5}
+    assert "no logit bias sent: the request is for 'tiny-2', the bias for 'tiny'" in caplog.text
+
+
+def test_other_models_raise(server: Server, client: OpenAI, bias: Bias) -> None:
+    """``others="raise"`` refuses another model and a body without one, before anything is sent."""
+    biased = apply(client, bias, others="raise")
+    with pytest.raises(InputError, match=r"biases 'tiny', but the request is for 'tiny\\x1b'"):
+        ask(biased, model="tiny\x1b")
+    with pytest.raises(InputError, match="no named model"):
+        biased.post("/chat/completions", body={}, cast_to=object)
+    assert not server.seen
+    ask(biased)
+    assert_biased(server.last)
+
+
+def test_models_replaces_the_name(server: Server, client: OpenAI, bias: Bias) -> None:
+    """``models`` names what the server calls the model, in place of the bias's own name."""
+    biased = apply(client, bias, models=["alias-a", "alias-b"])
+    for model, expected in [("alias-a", True), ("alias-b", True), ("tiny", False)]:
+        ask(biased, model=model)
+        assert ("logit_bias" in server.last.body) is expected
+
+
+def test_own_bias_is_refused(server: Server, client: OpenAI, bias: Bias) -> None:
+    """Two biases are a mistake unless a rule is named; an empty one is none."""
+    biased = apply(client, bias)
+    with pytest.raises(InputError, match="on_conflict='ours', 'theirs' or 'add'"):
+        ask(biased, logit_bias={"7": 1})
+    assert not server.seen
+    ask(biased, logit_bias={})
+    assert_biased(server.last)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("ours", SENT),
+        ("theirs", {"7": -1, "9": 0.5}),
+        ("add", {"2": -100, "7": 0.25, "50256": 0.1, "199998": -3.0000000000000004, "9": 0.5}),
+    ],
+)
+def test_conflict_rules(server: Server, client: OpenAI, bias: Bias, rule: Any, expected: object) -> None:
+    """Each rule sends what it says, once, and leaves the rest of the body."""
+    ask(apply(client, bias, on_conflict=rule), logit_bias={"7": -1, "9": 0.5}, seed=3)
+    assert_biased(server.last, expected)
+    assert (server.last.body["messages"], server.last.body["seed"]) == (HELLO, 3)
+
+
+def test_add_reads_llama_cpp_forms(server: Server, client: OpenAI, bias: Bias) -> None:
+    """Pairs are summed per id, repeats included, and ``false`` (never sample) wins over any number."""
+    own = [[7, 1], [7, 0.5], [2, False], [2, 3]]
+    ask(apply(client, bias, on_conflict="add"), extra_body={"logit_bias": own})
+    assert_biased(server.last, {**SENT, "7": 2.75, "2": False})
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"cat": 1}, "has the key 'cat', which is no token id"),
+        ({"-1": 1}, "has the key '-1'"),
+        ({"1": "2"}, "gives '2' to token 1"),
+        ({"1": True}, "gives True to token 1"),
+        ({"1": 10**400}, r"gives 1000.* to token 1"),
+        ([[1, 2, 3]], "neither an object nor a list"),
+        (5, "neither an object nor a list"),
+    ],
+)
+def test_add_refuses_what_it_cannot_add(server: Server, client: OpenAI, bias: Bias, own: Any, message: str) -> None:
+    """A bias of the caller's that has no sum with ours is refused before anything is sent."""
+    with pytest.raises(InputError, match=message):
+        ask(apply(client, bias, on_conflict="add"), extra_body={"logit_bias": own})
+    assert not server.seen
+
+
+@given(
+    own=st.dictionaries(st.integers(0, 9), st.integers(-100, 100) | st.floats(-100, 100), min_size=1),
+    ours=st.dictionaries(st.integers(0, 9), st.floats(-100, 100), min_size=1),
+)
+def test_add_is_the_sum_per_id(own: dict[int, float], ours: dict[int, float]) -> None:
+    """For any two biases the sum has every id of either, with 0 for the one that lacks it."""
+    sent: list[Any] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(json.loads(request.content)["logit_bias"])
+        return httpx2.Response(200, json=_completion("/chat/completions", {"model": "tiny"}))
+
+    with OpenAI(api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answer))) as client:
+        ask(apply(client, make(ours), on_conflict="add"), logit_bias={str(token): own[token] for token in own})
+    expected = {str(token): ours.get(token, 0) + own.get(token, 0) for token in own.keys() | ours.keys()}
+    assert sent == [expected]
+
+
+def test_applying_twice_is_a_conflict(server: Server, client: OpenAI, bias: Bias) -> None:
+    """A bias on a biased client follows the later call's rule, so nothing is doubled by accident."""
+    with pytest.raises(InputError, match="logit_bias of its own"):
+        ask(apply(apply(client, bias), bias))
+    ask(apply(apply(client, bias), make({7: 1.0}), on_conflict="add"))
+    assert_biased(server.last, {**SENT, "7": 2.25})
+
+
+def test_responses_is_refused(server: Server, client: OpenAI, bias: Bias) -> None:
+    """The Responses API has no such field: a biased model is refused there with the way out, another model passes."""
+    biased = apply(client, bias)
+    with pytest.raises(InputError, match=r"Responses API takes no logit_bias.*client\.chat\.completions"):
+        biased.responses.create(model="tiny", input="a")
+    assert not server.seen
+    biased.post("/responses", body={"model": "other"}, cast_to=object)
+    assert server.last.body == {"model": "other"}
+
+
+def test_other_endpoints_are_untouched(server: Server, client: OpenAI, bias: Bias) -> None:
+    """Embeddings, files and a stored completion's own path go out as they are, even under ``others="raise"``."""
+    biased = apply(client, bias, others="raise")
+    biased.post("/embeddings", body={"model": "tiny", "input": "a"}, cast_to=object)
+    assert server.last.body == {"model": "tiny", "input": "a"}
+    biased.post("/chat/completions/abc", body={"metadata": None}, cast_to=object)
+    assert server.last.body == {"metadata": None}
+    biased.files.create(file=("a.jsonl", b'{"model": "tiny"}'), purpose="batch")
+    assert server.last.headers["content-type"].startswith("multipart/form-data")
+    assert b"logit_bias" not in server.last.raw
+
+
+@pytest.mark.parametrize("content", [b"plain", b"", b"[1]", b'{"model": "tiny"', b'\xff{"model": "tiny"}'])
+@pytest.mark.parametrize("kind", ["text/plain", "application/json"])
+def test_bodies_that_are_no_json_object_are_untouched(
+    server: Server, client: OpenAI, bias: Bias, content: bytes, kind: str
+) -> None:
+    """What names no model goes out byte for byte; the server has the say."""
+    apply(client, bias).post(
+        "/chat/completions", content=content, options={"headers": {"content-type": kind}}, cast_to=object
+    )
+    assert server.last.raw == content
+
+
+def test_a_body_that_cannot_be_read_is_refused(server: Server, client: OpenAI, bias: Bias) -> None:
+    """A streamed or compressed JSON body would go out unbiased in silence, so it is refused."""
+
+    def parts() -> Generator[bytes]:
+        yield b'{"model":"tiny"}'
+
+    biased = apply(client, bias)
+    with pytest.raises(InputError, match="streamed"):
+        biased.post("/chat/completions", content=parts(), cast_to=object)
+    packed = gzip.compress(b'{"model":"tiny"}')
+    with pytest.raises(InputError, match="compressed"):
+        biased.post(
+            "/chat/completions", content=packed, options={"headers": {"content-encoding": "gzip"}}, cast_to=object
+        )
+    assert not server.seen
+
+
+class Signature(httpx2.Auth):
+    """Signs the body, as some gateways ask for."""
+
+    requires_request_body = True
+
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response]:
+        """Add the body's digest."""
+        request.headers["x-signature"] = hashlib.sha256(request.content).hexdigest()
+        yield request
+
+
+class Counting(httpx2.BaseTransport):
+    """A mounted transport that counts what goes through it."""
+
+    def __init__(self) -> None:
+        self.inner = httpx2.HTTPTransport()
+        self.count = 0
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Count and pass on."""
+        self.count += 1
+        return self.inner.handle_request(request)
+
+    def close(self) -> None:
+        """Close the real transport."""
+        self.inner.close()
+
+
+def test_custom_http_client_keeps_working(server: Server, bias: Bias) -> None:
+    """Hooks, auth, cookies, headers and mounts of the caller's HTTP client see the final body, once a request."""
+    hooked: list[tuple[str, bool]] = []
+    mounted = Counting()
+    http_client = httpx2.Client(
+        auth=Signature(),
+        headers={"x-gateway": "g"},
+        cookies={"session": "s"},
+        mounts={"http://127.0.0.1": mounted},
+        event_hooks={
+            "request": [lambda request: hooked.append(("request", b"logit_bias" in request.content))],
+            "response": [lambda response: hooked.append(("response", b"logit_bias" in response.request.content))],
+        },
+    )
+    with OpenAI(api_key="k", base_url=server.url, http_client=http_client) as client:
+        ask(apply(client, bias))
+    assert_biased(server.last)
+    assert server.last.headers["x-signature"] == hashlib.sha256(server.last.raw).hexdigest()
+    assert (server.last.headers["x-gateway"], server.last.headers["cookie"]) == ("g", "session=s")
+    assert hooked == [("request", True), ("response", True)]
+    assert mounted.count == 1
+
+
+def test_built_request_keeps_method_and_timeouts(bias: Bias) -> None:
+    """A request's own timeout survives the edit, and a GET whose path ends in completions is no sampling request."""
+    sent: list[httpx2.Request] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request)
+        return httpx2.Response(200, json=_completion("/chat/completions", {"model": "tiny"}))
+
+    with OpenAI(api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answer))) as client:
+        biased = apply(client, bias, others="raise")
+        ask(biased, timeout=2.5)
+        biased.get("/organization/usage/completions", cast_to=object)
+    assert b"logit_bias" in sent[0].content
+    assert sent[0].extensions["timeout"] == httpx2.Timeout(2.5).as_dict()
+    assert (sent[1].method, sent[1].content) == ("GET", b"")
+
+
+def test_transport_alone_adds_no_auth_or_redirect(server: Server, bias: Bias) -> None:
+    """Whoever borrows only the transport has its own auth and redirects; the caller's are not added below it."""
+    server.redirects = {"/v1/chat/completions": "/v2/chat/completions"}
+    http_client = httpx2.Client(auth=Signature(), follow_redirects=True)
+    with OpenAI(api_key="k", base_url=server.url, http_client=http_client) as client:
+        borrowed = apply(client, bias)._client
+        request = borrowed.build_request("POST", f"{server.url}/chat/completions", json={"model": "tiny"})
+        response = borrowed._transport_for_url(request.url).handle_request(request)
+        response.read()
+    assert response.status_code == 307
+    assert "x-signature" not in server.last.headers
+
+
+def test_transport_alone_reaches_the_callers_client(server: Server, client: OpenAI, bias: Bias) -> None:
+    """SDK code that borrows only the transport of the HTTP client (X.509 identity) sends what was built, once."""
+    http_client = apply(client, bias)._client
+    request = http_client.build_request("POST", f"{server.url}/chat/completions", json={"model": "tiny"})
+    response = http_client._transport_for_url(request.url).handle_request(request)
+    assert response.read()
+    assert_biased(server.last)
+
+
+def test_closing(server: Server, client: OpenAI, bias: Bias) -> None:
+    """A closed biased client refuses to send and leaves the caller's open; closing the caller's closes both."""
+    with apply(client, bias) as biased:
+        ask(biased)
+    assert biased.is_closed()
+    assert not client.is_closed()
+    with pytest.raises(RuntimeError, match="closed"):
+        ask(biased)
+    other = apply(client, bias)
+    client.close()
+    assert other.is_closed()
+    with pytest.raises(RuntimeError, match="closed"):
+        ask(other)
+    assert len(server.seen) == 1
+
+
+def test_async(server: Server, bias: Bias) -> None:
+    """The asynchronous client: create, stream, parse, raw response, options, retries; then the caller's own unbiased."""
+
+    async def talk() -> None:
+        async with AsyncOpenAI(api_key="k", base_url=server.url) as client:
+            biased = apply(client, bias)
+            server.failures = [500]
+            await biased.chat.completions.create(model="tiny", messages=HELLO)
+            events = await biased.chat.completions.create(model="tiny", messages=HELLO, stream=True)
+            text = "".join([event.choices[0].delta.content or "" async for event in events])
+            assert text == '{"text":"ok"}'
+            async with biased.chat.completions.stream(model="tiny", messages=HELLO) as stream:
+                assert (await stream.get_final_completion()).choices[0].message.content == '{"text":"ok"}'
+            done = await biased.chat.completions.parse(model="tiny", messages=HELLO, response_format=Answer)
+            assert done.choices[0].message.parsed == Answer(text="ok")
+            await biased.chat.completions.with_raw_response.create(model="tiny", messages=HELLO)
+            await biased.with_options(timeout=3).completions.create(model="tiny", prompt="a")
+            await asyncio.gather(*(biased.completions.create(model="tiny", prompt=str(n)) for n in range(5)))
+            with pytest.raises(InputError, match="Responses API"):
+                await biased.responses.create(model="tiny", input="a")
+            http_client = biased._client
+            request = http_client.build_request("POST", f"{server.url}/completions", json={"model": "tiny"})
+            response = await http_client._transport_for_url(request.url).handle_async_request(request)
+            assert await response.aread()
+            await biased.close()
+            assert (biased.is_closed(), client.is_closed()) == (True, False)
+            with pytest.raises(RuntimeError, match="closed"):
+                await biased.completions.create(model="tiny", prompt="a")
+            await client.completions.create(model="tiny", prompt="a")
+
+    asyncio.run(talk())
+    *biased, plain = server.seen
+    assert len(biased) == 13
+    for seen in biased:
+        assert_biased(seen)
+    assert "logit_bias" not in plain.body
+
+
+def test_async_azure(server: Server, bias: Bias) -> None:
+    """Asynchronous Azure carries the bias."""
+
+    async def talk() -> None:
+        endpoint = server.url.removesuffix("/v1")
+        async with AsyncAzureOpenAI(api_key="k", azure_endpoint=endpoint, api_version="2026-01-01") as client:
+            await apply(client, bias).chat.completions.create(model="tiny", messages=HELLO)
+
+    asyncio.run(talk())
+    assert_biased(server.last)
+
+
+def test_wrong_arguments(client: OpenAI, bias: Bias) -> None:
+    """Each wrong argument is refused at once, with the choices."""
+    with pytest.raises(InputError, match=r"others='skip' is not a choice; give one of 'pass', 'raise'"):
+        apply(client, bias, others="skip")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"on_conflict='merge'"):
+        apply(client, bias, on_conflict="merge")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"models='tiny' is one string.*\['tiny'\]"):
+        apply(client, bias, models="tiny")
+    with pytest.raises(InputError, match=r"models is empty"):
+        apply(client, bias, models=[])
+    with pytest.raises(InputError, match=r"cannot bias a str"):
+        apply("client", bias)  # type: ignore[type-var]
+
+
+def test_a_client_on_another_http_library_is_refused(bias: Bias, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of openai 2, or one given an httpx client, is refused with the class found and the remedy."""
+    legacy = type("Client", (), {"__module__": "httpx"})()
+    with OpenAI(api_key="k") as client:
+        monkeypatch.setattr(client, "_client", legacy)
+        with pytest.raises(InputError, match=r"HTTP client is a httpx\.Client, not one of httpx2; use openai 3"):
+            apply(client, bias)
+        monkeypatch.undo()
