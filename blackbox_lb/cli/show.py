@@ -1,0 +1,62 @@
+"""``blb show``: read a bias file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from blackbox_lb.bias import Bias, Entry, printable
+from blackbox_lb.cli.terminal import print_json, print_table, verdict_table
+
+__all__ = ["command"]
+
+
+@click.command("show")
+@click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path))
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Tokens of each kind.")
+@click.option("--json", "as_json", is_flag=True, help="Print the bias file as JSON on stdout.")
+def command(bias_file: Path, top: int, as_json: bool) -> None:
+    """Show the bias file BIAS: where it comes from, whether it helps, which tokens it promotes and suppresses."""
+    bias = Bias.load(bias_file)
+    if as_json:
+        print_json(bias.model_dump(mode="json"))
+        return
+    _origin(bias)
+    if bias.verdict:
+        verdict_table(bias.verdict)
+    else:
+        click.echo("UNVERIFIED: no fresh completions were compared; run blb eval with --save")
+    ranked = sorted(bias.entries, key=lambda entry: entry.bias)
+    _tokens("Promoted tokens", [entry for entry in reversed(ranked) if entry.bias > 0], top)
+    _tokens("Suppressed tokens", [entry for entry in ranked if entry.bias < 0], top)
+
+
+def _origin(bias: Bias) -> None:
+    settings = ", ".join(f"{name} {value}" for name, value in bias.settings.items() if value is not None)
+    click.echo(
+        f"model      {printable(bias.model)} ({printable(bias.provider)}), tokenizer {printable(bias.tokenizer)}"
+    )
+    click.echo(
+        f"learned    {printable(bias.estimator)} ({printable(settings)}) from {bias.rollouts} rollouts, {bias.tokens:,} tokens"
+    )
+    click.echo(f"reward     {printable(bias.reward)} on {printable(bias.task or 'unknown task')}")
+    click.echo(f"entries    {len(bias.entries)}{_compiled(bias)}")
+    click.echo(f"made       {bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {printable(bias.blackbox_lb)}")
+
+
+def _compiled(bias: Bias) -> str:
+    done = bias.compiled
+    if done is None or done.kept_share is None:
+        return ""
+    return f", {done.kept_share:.0%} of the learned change kept, {done.dropped} dropped, {done.clipped} clipped"
+
+
+def _tokens(title: str, entries: Iterable[Entry], top: int) -> None:
+    rows = list(entries)
+    print_table(
+        f"{title}: {min(top, len(rows))} of {len(rows)}",
+        ("token", "id", "bias (nats)", "seen"),
+        ((f"'{entry.readable}'", str(entry.id), f"{entry.bias:+.3f}", str(entry.seen)) for entry in rows[:top]),
+    )

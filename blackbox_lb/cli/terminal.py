@@ -1,0 +1,107 @@
+"""What a person sees: progress with tokens a second and time left, remarks, tables. Everything but results goes to stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from blackbox_lb.bias import Verdict
+from blackbox_lb.collect import Watcher
+from blackbox_lb.progress import Reporter, Silent
+from blackbox_lb.types import Completion
+
+__all__ = ["Terminal", "print_json", "print_table", "reporter", "verdict_table"]
+
+
+class Terminal:
+    """A reporter on stderr."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+
+    @contextmanager
+    def stage(self, title: str, completions: int) -> Iterator[Watcher]:
+        """A progress bar of new completions; gone when the stage had nothing to ask for."""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self._console) as progress:
+            bar = progress.add_task(title, total=completions, rate="")
+            tokens = 0
+
+            def watch(completion: Completion) -> None:
+                nonlocal tokens
+                tokens += completion.n_tokens
+                elapsed = progress.tasks[0].elapsed or 0.0
+                rate = f"{tokens / elapsed:.0f} tokens/s" if elapsed > 1 else ""
+                progress.update(bar, advance=1, rate=rate)
+
+            yield watch
+            done = progress.tasks[0]
+            if done.completed < completions:
+                progress.update(bar, completed=completions, rate=f"{completions - int(done.completed)} were stored")
+
+    def remark(self, text: str) -> None:
+        """One sentence."""
+        self._console.print(text, markup=False)
+
+
+def reporter(options: Mapping[str, Any]) -> Reporter:
+    """A Terminal, or nobody with --quiet."""
+    return Silent() if options["quiet"] else Terminal()
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]], *, left: int = 1) -> None:
+    """A table on stdout; the first ``left`` columns are text, the others numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for place, name in enumerate(header):
+        table.add_column(name, justify="left" if place < left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(_plain(cell) for cell in row))
+    Console(highlight=False).print(table)
+
+
+def _plain(cell: str) -> Text:
+    """A cell as it is: brackets in a token are not markup."""
+    return Text(cell)
+
+
+def verdict_table(verdicts: Iterable[Verdict]) -> None:
+    """Base against biased, one row a setting and metric."""
+    print_table(
+        "Test prompts, base against biased",
+        ("setting", "metric", "base", "biased", "diff", "95 % interval", "verdict"),
+        (
+            (
+                row.setting,
+                row.metric,
+                f"{row.base:.2f}",
+                f"{row.biased:.2f}",
+                f"{row.difference:+.2f}",
+                f"{row.low:+.2f} to {row.high:+.2f}",
+                row.verdict,
+            )
+            for row in verdicts
+        ),
+        left=2,
+    )

@@ -1,0 +1,120 @@
+"""Collection: prompts go through a session into the store, many at a time, and nothing that is there is asked for again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from blackbox_lb.session import Session
+from blackbox_lb.store import RolloutStore, prompt_hash, request_hash, rollout_key
+from blackbox_lb.tokens import Tokenizer
+from blackbox_lb.types import Completion, Prompt, Sampling
+
+__all__ = ["Collection", "Watcher", "collect"]
+
+Watcher = Callable[[Completion], None]
+"""Called with every completion as it arrives, to show progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """What ``collect`` made sure is in the store. ``keys[p][s]``: prompt p, sample s. ``received``: asked for this time."""
+
+    keys: tuple[tuple[str, ...], ...]
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    key: str
+    prompt: Prompt
+    sample: int
+
+
+def settings_of(
+    session: Session, tokenizer: Tokenizer, sampling: Sampling, bias: Mapping[int, float] | None
+) -> dict[str, Any]:
+    """Everything but prompt and sample number that determines a completion; its hash is the request hash of the store."""
+    return {
+        "provider": session.profile.name,
+        "model": session.model,
+        "tokenizer": tokenizer.fingerprint,
+        "endpoint": session.endpoint,
+        "fields": {**session.profile.neutral, **session.profile.request},
+        "sampling": asdict(sampling),
+        "bias": sorted([token, value] for token, value in (bias or {}).items()),
+    }
+
+
+async def collect(
+    session: Session,
+    store: RolloutStore,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Prompt],
+    *,
+    sampling: Sampling,
+    samples: int,
+    bias: Mapping[int, float] | None = None,
+    concurrency: int | None = None,
+    watch: Watcher | None = None,
+) -> Collection:
+    """Make sure that the store holds ``samples`` completions of every prompt; ask only for those that are missing.
+
+    At most ``concurrency`` requests are in flight (default: the profile's). When one fails for good, no new ones start, those in
+    flight are still received and stored, and the failure is raised.
+
+    Raises:
+        ProviderError: the first failure that retries did not cure.
+    """
+    settings = settings_of(session, tokenizer, sampling, bias)
+    request = request_hash(settings)
+    keys = tuple(tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples)) for prompt in prompts)
+    missing = _missing(store.keys(request), prompts, keys)
+
+    async def receive(wanted: _Request) -> None:
+        drawn = sampling if sampling.seed is None else replace(sampling, seed=_seed(sampling.seed, wanted))
+        completion = await session.complete(wanted.prompt, drawn, bias)
+        store.add(settings, wanted.prompt, wanted.sample, completion)
+        if watch is not None:
+            watch(completion)
+
+    await _all(missing, receive, concurrency or session.profile.connection.concurrency)
+    return Collection(keys, len(missing))
+
+
+def _missing(stored: set[str], prompts: Sequence[Prompt], keys: Sequence[Sequence[str]]) -> list[_Request]:
+    """Requests to make, prompt by prompt, so that a server's prefix cache serves the samples of one prompt."""
+    wanted = {
+        key: _Request(key, prompt, sample)
+        for prompt, row in zip(prompts, keys, strict=True)
+        for sample, key in enumerate(row)
+        if key not in stored
+    }
+    return list(wanted.values())
+
+
+def _seed(seed: int, wanted: _Request) -> int:
+    """A seed of its own for every sample, the same in every run: 31 bits, which every server takes."""
+    return (seed + int(wanted.key[:8], 16)) & 0x7FFFFFFF
+
+
+async def _all(requests: Sequence[_Request], receive: Callable[[_Request], Any], concurrency: int) -> None:
+    """Run ``receive`` over all requests, at most ``concurrency`` at a time; on a failure let those in flight end, then raise it."""
+    queue: Iterator[_Request] = iter(requests)
+    failures: list[BaseException] = []
+
+    async def worker() -> None:
+        for wanted in queue:
+            if failures:
+                return
+            try:
+                await receive(wanted)
+            except Exception as error:  # noqa: BLE001  (raised again below, once the others have been stored)
+                failures.append(error)
+                return
+
+    await asyncio.gather(*(worker() for _ in range(min(concurrency, len(requests)))))
+    if failures:
+        raise failures[0]

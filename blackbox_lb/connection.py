@@ -1,0 +1,49 @@
+"""From a provider's name to an open session; an embedded engine is started first and stopped last."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.session import Session
+from blackbox_lb.types import Endpoint
+
+__all__ = ["connect"]
+
+
+@asynccontextmanager
+async def connect(
+    provider: str,
+    *,
+    model: str | None = None,
+    base_url: str | None = None,
+    endpoint: Endpoint = "chat",
+    concurrency: int | None = None,
+    max_tokens: int = 256,
+) -> AsyncIterator[Session]:
+    """A session with the provider's model. ``concurrency`` and ``max_tokens`` size an embedded engine's slots.
+
+    Raises:
+        BlbError: unknown provider, missing key, model not found, server down.
+    """
+    profile = load_profile(provider)
+    async with AsyncExitStack() as stack:
+        if profile.connection.embedded:
+            if base_url is not None:
+                raise InputError(
+                    f"{provider} starts its own engine and takes no --base-url; use --provider llamacpp for a server"
+                )
+            from blackbox_lb.local import LocalEngine, resolve_model
+
+            slots = concurrency or profile.connection.concurrency
+            engine = stack.enter_context(
+                LocalEngine(resolve_model(model), parallel=slots, context=PROMPT_ROOM + max_tokens)
+            )
+            model, base_url = None, engine.base_url
+        yield await stack.enter_async_context(Session(profile, model=model, base_url=base_url, endpoint=endpoint))
+
+
+PROMPT_ROOM = 1024
+"""Tokens of a slot left for the prompt of an embedded engine."""

@@ -1,0 +1,150 @@
+"""Judging a bias: fresh completions with and without it, paired by prompt, and a verdict that says how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.bias import Verdict
+from blackbox_lb.errors import InputError
+from blackbox_lb.tasks import Reward
+from blackbox_lb.types import Completion, Example
+
+__all__ = ["GREEDY", "SAMPLED", "Scores", "Setting", "bootstrap_interval", "compare", "parse_setting", "score"]
+
+Array = npt.NDArray[np.float64]
+REPLICATES = 10_000
+"""Bootstrap replicates: the paper's B (appendix on bootstrap confidence intervals)."""
+BLOCK = 2_000_000
+"""Resampled values held at once, to bound memory at 16 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Sampling settings that a user deploys with; ``temperature`` 0 is greedy."""
+
+    name: str
+    temperature: float
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether a second sample of a prompt would only repeat the first."""
+        return self.temperature == 0
+
+
+SAMPLED = Setting("temperature 1", 1.0)
+GREEDY = Setting("greedy", 0.0)
+
+
+def parse_setting(spec: str) -> Setting:
+    """``greedy`` or ``temperature=T`` with T in [0, 2].
+
+    Raises:
+        InputError: anything else.
+    """
+    if spec == "greedy":
+        return GREEDY
+    name, _, number = spec.partition("=")
+    try:
+        temperature = float(number)
+    except ValueError:
+        temperature = -1.0
+    if name != "temperature" or not 0 <= temperature <= 2:
+        raise InputError(
+            f"cannot deploy with {spec!r}; write greedy, or temperature=T with T from 0 to 2, as in temperature=0.5"
+        )
+    return GREEDY if temperature == 0 else Setting(f"temperature {temperature:g}", temperature)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Scores of one policy at one setting; each list holds one array a prompt, with one value a completion.
+
+    ``reward``: what a user reads (``Reward.value``); ``correct``: 0 or 1, None where the reward knows no right answer;
+    ``tokens``: completion lengths.
+    """
+
+    reward: tuple[Array, ...]
+    correct: tuple[Array, ...] | None
+    tokens: tuple[Array, ...]
+
+    @property
+    def n_completions(self) -> int:
+        """Completions scored."""
+        return sum(len(row) for row in self.tokens)
+
+
+def score(reward: Reward, examples: Sequence[Example], completions: Sequence[Sequence[Completion]]) -> Scores:
+    """Score ``completions[p]``, the completions of ``examples[p]``."""
+    pairs = list(zip(examples, completions, strict=True))
+    values = tuple(np.array([reward.value(reward.score(e, c)) for c in row], dtype=float) for e, row in pairs)
+    right = [[reward.correct(e, c) for c in row] for e, row in pairs]
+    known = all(flag is not None for row in right for flag in row)
+    correct = tuple(np.array(row, dtype=float) for row in right) if known else None
+    return Scores(values, correct, tuple(np.array([c.n_tokens for c in row], dtype=float) for _, row in pairs))
+
+
+def compare(setting: Setting, base: Scores, biased: Scores, reward: Reward, *, seed: int = 0) -> list[Verdict]:
+    """A verdict for each metric: reward, accuracy where the reward knows it, tokens."""
+    verdicts = [_verdict(setting, reward.label, "higher", base.reward, biased.reward, seed)]
+    if base.correct is not None and biased.correct is not None and reward.label != "accuracy":
+        verdicts.append(_verdict(setting, "accuracy", "higher", base.correct, biased.correct, seed))
+    return [*verdicts, _verdict(setting, "tokens", "lower", base.tokens, biased.tokens, seed)]
+
+
+def _verdict(
+    setting: Setting,
+    metric: str,
+    better: Literal["higher", "lower"],
+    base: Sequence[Array],
+    biased: Sequence[Array],
+    seed: int,
+) -> Verdict:
+    base_means, biased_means = _means(base), _means(biased)
+    differences = biased_means - base_means
+    low, high = bootstrap_interval(differences, seed=seed)
+    helps, hurts = (low > 0, high < 0) if better == "higher" else (high < 0, low > 0)
+    return Verdict(
+        setting=setting.name,
+        metric=metric,
+        better=better,
+        base=float(base_means.mean()),
+        biased=float(biased_means.mean()),
+        difference=float(differences.mean()),
+        low=low,
+        high=high,
+        n_prompts=len(differences),
+        n_base=sum(len(row) for row in base),
+        n_biased=sum(len(row) for row in biased),
+        verdict="HELPS" if helps else "HURTS" if hurts else "NO EVIDENCE",
+    )
+
+
+def _means(rows: Sequence[Array]) -> Array:
+    return np.array([row.mean() for row in rows])
+
+
+def bootstrap_interval(values: Array, *, replicates: int = REPLICATES, seed: int = 0) -> tuple[float, float]:
+    """The 95 % percentile bootstrap interval of the mean (the paper, appendix on bootstrap confidence intervals).
+
+    ``values``: shape (n,), one paired difference a prompt. Prompts are what is resampled, because completions of one prompt are not
+    independent.
+
+    Raises:
+        InputError: no values.
+    """
+    n = len(values)
+    if n == 0:
+        raise InputError("nothing to compare: no prompts were evaluated")
+    generator = np.random.default_rng(seed)
+    means = np.empty(replicates)
+    step = max(1, BLOCK // n)
+    for start in range(0, replicates, step):
+        count = min(step, replicates - start)
+        means[start : start + count] = values[generator.integers(0, n, size=(count, n))].mean(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)

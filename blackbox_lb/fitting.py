@@ -1,0 +1,220 @@
+"""The main job: collect, reward, estimate, choose the strength on validation prompts, and judge on unseen test prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from blackbox_lb.bias import Bias, Compiled, Drawn, Entry, Verdict
+from blackbox_lb.compile import most_entries
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.candidates import Candidate, Limits, Sweep, candidates
+from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.evaluate import GREEDY, SAMPLED, Scores, Setting
+from blackbox_lb.progress import Reporter
+from blackbox_lb.session import Session
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.training import Training, training_set
+from blackbox_lb.trials import Trials
+from blackbox_lb.types import Example
+
+__all__ = ["FitPlan", "FitResult", "Tried", "fit"]
+
+
+@dataclass(frozen=True, slots=True)
+class FitPlan:
+    """What a fit does. Counts are of completions a prompt; ``entries`` None means as many as the provider takes."""
+
+    samples: int = 8
+    max_tokens: int = 256
+    top_logprobs: int = 20
+    limit: int | None = None
+    validation_samples: int = 4
+    test_samples: int = 4
+    sweep: Sweep = field(default_factory=Sweep)
+    entries: int | None = None
+    integers: bool = False
+    settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
+    seed: int | None = None
+    concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One candidate and its mean reward on the validation prompts, as a user reads it."""
+
+    settings: dict[str, float | int | None]
+    entries: int
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult:
+    """``bias``: what was judged, with its verdict. ``kl``: nats a completion from the base, at temperature 1.
+
+    ``base_reward`` and ``tried``: mean rewards on the validation prompts. ``incomplete``: completions left out of the fit.
+    """
+
+    bias: Bias
+    base_reward: float
+    tried: tuple[Tried, ...]
+    kl: float
+    rollouts: int
+    tokens: int
+    incomplete: int
+    outside: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything a program wants to know, the entries of the bias aside."""
+        rows: dict[str, Any] = {
+            "status": self.bias.status,
+            "verdict": [row.model_dump() for row in self.bias.verdict],
+            "chosen": dict(self.bias.settings),
+            "entries": len(self.bias.entries),
+            "kl_nats_per_completion": self.kl,
+            "validation": {"base": self.base_reward, "tried": [asdict(row) for row in self.tried]},
+            "training": {"rollouts": self.rollouts, "tokens": self.tokens, "incomplete": self.incomplete},
+            "tail_mass": self.outside,
+        }
+        return rows
+
+
+async def fit(
+    session: Session, store: RolloutStore, task: Task, reward: Reward, plan: FitPlan, report: Reporter
+) -> FitResult:
+    """Learn a bias and judge it on fresh completions. Everything received is in ``store``: the same call resumes.
+
+    Raises:
+        ProviderError: the API failed; what was received is kept.
+        InputError: nothing can be learned, for instance because no completion earned a reward.
+    """
+    tokenizer = await session.tokenizer()
+    trials = Trials(
+        session, store, tokenizer, reward, report, plan.max_tokens, plan.top_logprobs, plan.seed, plan.concurrency
+    )
+    examples = task.train[: plan.limit]
+    keys = await trials.collect("training", examples, SAMPLED, plan.samples)
+    training = training_set(store, examples, keys, reward)
+    _remark_on(training, reward, report)
+    next_token = NextToken.of(training.rollouts)
+    chosen, tried, base_reward = await _choose(trials, task.validation, training.rollouts, next_token, plan)
+    verdict: list[Verdict] = []
+    for setting in plan.settings:
+        verdict += await trials.judge(task.test, setting, plan.test_samples, chosen.logit_bias)
+    bias = await _bias(trials, task, training, next_token, chosen, plan, verdict)
+    kl = await trials.kl(task.test, plan.test_samples, chosen.logit_bias, next_token)
+    return FitResult(
+        bias=bias,
+        base_reward=base_reward,
+        tried=tuple(tried),
+        kl=kl,
+        rollouts=bias.rollouts,
+        tokens=bias.tokens,
+        incomplete=training.incomplete,
+        outside=float(next_token.tail_mass.mean()),
+    )
+
+
+def _remark_on(training: Training, reward: Reward, report: Reporter) -> None:
+    values = np.array([reward.value(r) for r in training.rollouts.rewards])
+    report.remark(
+        f"{len(values)} rollouts, {len(training.rollouts.token_ids):,} tokens, mean {reward.label} {values.mean():.3f}"
+    )
+    if training.incomplete:
+        report.remark(
+            f"{training.incomplete} completions are left out: the provider listed fewer tokens than it generated "
+            "(characters split over several tokens)"
+        )
+    if np.ptp(values) == 0:
+        raise InputError(
+            f"every completion has the same {reward.label} ({values[0]:.3g}): there is nothing to learn from this reward; "
+            "use another reward or harder prompts"
+        )
+
+
+async def _choose(
+    trials: Trials, examples: Sequence[Example], rollouts: Rollouts, next_token: NextToken, plan: FitPlan
+) -> tuple[Candidate, list[Tried], float]:
+    """The candidate with the highest mean reward on fresh completions of the validation prompts."""
+    rules = trials.session.profile.bias
+    limits = Limits(
+        most_entries(trials.session.profile, plan.entries), rules.low, rules.high, plan.integers or not rules.fractions
+    )
+    base = _mean(await trials.scores("validation, base", examples, SAMPLED, plan.validation_samples))
+    tried: list[Tried] = []
+    best: Candidate | None = None
+    for candidate in candidates(rollouts, next_token, plan.sweep, limits):
+        label = ", ".join(f"{name} {value:g}" for name, value in candidate.settings.items() if value is not None)
+        scores = await trials.scores(
+            f"validation, {label}", examples, SAMPLED, plan.validation_samples, candidate.logit_bias
+        )
+        if best is None or _mean(scores) > max(row.reward for row in tried):
+            best = candidate
+        tried.append(Tried(candidate.settings, candidate.sparse.entries, _mean(scores)))
+        trials.report.remark(f"validation, {label}: {trials.reward.label} {_mean(scores):.3f} (base {base:.3f})")
+    if best is None:
+        raise InputError("the sweep is empty: give at least one --tau, and one --l2 or --alpha")
+    return best, tried, base
+
+
+def _mean(scores: Scores) -> float:
+    return float(np.mean([row.mean() for row in scores.reward]))
+
+
+async def _bias(
+    trials: Trials,
+    task: Task,
+    training: Training,
+    next_token: NextToken,
+    chosen: Candidate,
+    plan: FitPlan,
+    verdict: Iterable[Verdict],
+) -> Bias:
+    session, sparse = trials.session, chosen.sparse
+    return Bias(
+        provider=session.profile.name,
+        model=session.model,
+        tokenizer=trials.tokenizer.fingerprint,
+        vocab_size=trials.tokenizer.vocabulary_size,
+        task=task.name,
+        reward=trials.reward.spec,
+        estimator=plan.sweep.estimator,
+        settings=chosen.settings,
+        data_hash=task.data_hash,
+        rollouts=len(training.rollouts.keys),
+        tokens=len(training.rollouts.token_ids),
+        sampling=Drawn(max_tokens=plan.max_tokens, top_logprobs=plan.top_logprobs, endpoint=session.endpoint),
+        compiled=Compiled(
+            entries_limit=most_entries(session.profile, plan.entries),
+            integers=plan.integers or not session.profile.bias.fractions,
+            kl_lost_nats_per_token=sparse.kl_lost,
+            kept_share=max(sparse.kept, 0.0),
+            clipped=sparse.clipped,
+            rounded=sparse.rounded_to_zero,
+            dropped=sparse.entries_dropped,
+        ),
+        verdict=tuple(verdict),
+        entries=await _named(trials, next_token, chosen),
+    )
+
+
+async def _named(trials: Trials, next_token: NextToken, chosen: Candidate) -> tuple[Entry, ...]:
+    """The entries with what each token reads as: its bytes if an answer showed them, its text from the server."""
+    known = trials.store.token_bytes(trials.tokenizer.fingerprint)
+    counts = dict(zip(next_token.token_ids.tolist(), next_token.sampled_counts().astype(int).tolist(), strict=True))
+    texts = await trials.session.texts_of(chosen.sparse.token_ids.tolist())
+    return tuple(
+        Entry(
+            id=token,
+            bytes=known[token].hex() if token in known else None,
+            text=text,
+            bias=value,
+            seen=counts.get(token, 0),
+        )
+        for (token, value), text in zip(chosen.logit_bias.items(), texts, strict=True)
+    )

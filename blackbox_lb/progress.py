@@ -1,0 +1,38 @@
+"""How long work tells of itself: stages with a known number of completions, and remarks. Silent unless somebody listens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from blackbox_lb.collect import Watcher
+from blackbox_lb.types import Completion
+
+__all__ = ["Reporter", "Silent"]
+
+
+class Reporter(Protocol):
+    """Whoever shows progress to a person."""
+
+    def stage(self, title: str, completions: int) -> AbstractContextManager[Watcher]:
+        """A stage of at most ``completions`` new completions; call the watcher with each."""
+
+    def remark(self, text: str) -> None:
+        """One sentence that the user should read."""
+
+
+class Silent:
+    """A reporter that says nothing."""
+
+    @contextmanager
+    def stage(self, title: str, completions: int) -> Iterator[Watcher]:
+        """Ignore every completion."""
+
+        def ignore(completion: Completion) -> None:
+            del completion
+
+        yield ignore
+
+    def remark(self, text: str) -> None:
+        """Ignore the remark."""

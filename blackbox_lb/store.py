@@ -1,0 +1,191 @@
+"""The rollout store: every paid completion in one SQLite file, durable before the next request is awaited.
+
+A completion's key is a hash of everything that determined it: the request without the prompt, the prompt, and the number of the
+sample. Asking for a key that is there is free; that is all that resuming a collection means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from blackbox_lb.errors import StoreError
+from blackbox_lb.packing import pack, unpack
+from blackbox_lb.types import Completion, Prompt
+
+__all__ = ["RolloutStore", "canonical", "prompt_hash", "request_hash", "rollout_key"]
+
+APPLICATION_ID = 0x626C6221
+"""Marks the file as ours, so that somebody else's database is refused and never written to."""
+
+MIGRATIONS = (
+    """
+    CREATE TABLE prompts (
+        hash TEXT PRIMARY KEY,
+        messages TEXT NOT NULL           -- canonical JSON: [{"role", "content"}]
+    ) WITHOUT ROWID;
+    CREATE TABLE requests (
+        hash TEXT PRIMARY KEY,
+        settings TEXT NOT NULL           -- canonical JSON: provider, model, tokenizer, endpoint, sampling, bias
+    ) WITHOUT ROWID;
+    CREATE TABLE completions (
+        key TEXT PRIMARY KEY,            -- hash of (request_hash, prompt_hash, sample)
+        request_hash TEXT NOT NULL REFERENCES requests (hash),
+        prompt_hash TEXT NOT NULL REFERENCES prompts (hash),
+        sample INTEGER NOT NULL,         -- 0, 1, ...: which of the samples of this prompt
+        text TEXT NOT NULL,
+        finish_reason TEXT NOT NULL,
+        model TEXT NOT NULL,             -- as the provider named it in the answer
+        prompt_tokens INTEGER NOT NULL,
+        n_tokens INTEGER NOT NULL,
+        whole INTEGER NOT NULL,          -- 0 where the provider listed fewer tokens than it generated
+        tokens BLOB NOT NULL,            -- ids, logprobs, top ids, top logprobs: see blackbox_lb.packing
+        received REAL NOT NULL           -- seconds since 1970
+    );
+    CREATE INDEX completions_by_request ON completions (request_hash, prompt_hash, sample);
+    CREATE TABLE token_bytes (
+        tokenizer TEXT NOT NULL,         -- fingerprint
+        id INTEGER NOT NULL,
+        bytes BLOB NOT NULL,
+        PRIMARY KEY (tokenizer, id)
+    ) WITHOUT ROWID;
+    """,
+)
+"""Applied in order, each once; ``PRAGMA user_version`` counts them. Never edit one that was released: append."""
+
+
+def canonical(value: Any) -> str:
+    """``value`` as JSON with one spelling: sorted keys, no spaces, UTF-8."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _tagged_hash(tag: str, text: str) -> str:
+    return hashlib.sha256(f"blackbox-lb/{tag}\n{text}".encode()).hexdigest()
+
+
+def _messages(prompt: Prompt) -> str:
+    return canonical([{"role": message.role, "content": message.content} for message in prompt.messages])
+
+
+def prompt_hash(prompt: Prompt) -> str:
+    """The content hash of a prompt."""
+    return _tagged_hash("prompt", _messages(prompt))
+
+
+def request_hash(settings: Mapping[str, Any]) -> str:
+    """The content hash of a request's settings, the prompt aside."""
+    return _tagged_hash("request", canonical(settings))
+
+
+def rollout_key(request: str, prompt: str, sample: int) -> str:
+    """The key of one completion: ``request`` and ``prompt`` are hashes, ``sample`` counts from 0."""
+    return _tagged_hash("rollout", f"{request}\n{prompt}\n{sample}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSize:
+    """What a store holds: completions, tokens, and bytes of packed token data."""
+
+    completions: int
+    tokens: int
+    token_bytes: int
+
+
+class RolloutStore:
+    """Completions by content-hash key in one SQLite file. Use as a context manager.
+
+    Raises:
+        StoreError: the path cannot be opened, is another program's file, or was written by a newer version.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.path, isolation_level=None)
+            self._migrate()
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(f"cannot open the rollout store {path}: {error}; give another with --out") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; everything added is already durable."""
+        self._db.close()
+
+    def _migrate(self) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        (mark,) = self._db.execute("PRAGMA application_id").fetchone()
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if mark != APPLICATION_ID and tables:
+            raise StoreError(f"{self.path} is a database of another program; give another path with --out")
+        if version > len(MIGRATIONS):
+            raise StoreError(
+                f"{self.path} has schema {version}, this version knows {len(MIGRATIONS)}; upgrade blackbox_lb"
+            )
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA busy_timeout = 10000")
+        for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+            self._db.executescript(
+                f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; {script} PRAGMA user_version = {number}; COMMIT;"
+            )
+
+    def add(self, settings: Mapping[str, Any], prompt: Prompt, sample: int, completion: Completion) -> str:
+        """Store one received completion in one transaction; when this returns, a crash cannot lose it. Returns its key."""
+        request, asked = request_hash(settings), prompt_hash(prompt)
+        key = rollout_key(request, asked, sample)
+        tokens = pack(completion.token_ids, completion.logprobs, completion.top_ids, completion.top_logprobs)
+        row = (key, request, asked, sample, completion.text, completion.finish_reason, completion.model)
+        row_numbers = (completion.prompt_tokens, completion.n_tokens, completion.whole, tokens, time.time())
+        names = [(settings.get("tokenizer", ""), token, raw) for token, raw in completion.token_bytes.items()]
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute("INSERT OR IGNORE INTO prompts VALUES (?, ?)", (asked, _messages(prompt)))
+            self._db.execute("INSERT OR IGNORE INTO requests VALUES (?, ?)", (request, canonical(settings)))
+            self._db.execute("INSERT OR IGNORE INTO completions VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", row + row_numbers)
+            self._db.executemany("INSERT OR IGNORE INTO token_bytes VALUES (?, ?, ?)", names)
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        return key
+
+    def keys(self, request: str) -> set[str]:
+        """Keys of all stored completions of one request hash."""
+        return {key for (key,) in self._db.execute("SELECT key FROM completions WHERE request_hash = ?", (request,))}
+
+    def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
+        """The completions with these keys, in this order. Raises StoreError for one that is not there."""
+        for key in keys:
+            row = self._db.execute(
+                "SELECT text, finish_reason, model, prompt_tokens, whole, tokens FROM completions WHERE key = ?", (key,)
+            ).fetchone()
+            if row is None:
+                raise StoreError(
+                    f"{self.path} has no completion {key[:12]}...; run the same command again to collect it"
+                )
+            text, finish_reason, model, prompt_tokens, whole, tokens = row
+            yield Completion(text, finish_reason, *unpack(tokens), prompt_tokens, model, bool(whole))
+
+    def token_bytes(self, tokenizer: str) -> dict[int, bytes]:
+        """The bytes of every token of this tokenizer that any stored answer showed."""
+        return dict(self._db.execute("SELECT id, bytes FROM token_bytes WHERE tokenizer = ?", (tokenizer,)))
+
+    def size(self) -> StoredSize:
+        """How much is stored."""
+        row = self._db.execute("SELECT count(*), total(n_tokens), total(length(tokens)) FROM completions").fetchone()
+        return StoredSize(*(int(value) for value in row))

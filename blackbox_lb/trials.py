@@ -1,0 +1,95 @@
+"""Trials: completions of one policy at one setting, drawn unless they are in the store, then scored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from blackbox_lb.bias import Verdict
+from blackbox_lb.collect import collect
+from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.evaluate import SAMPLED, Scores, Setting, compare, score
+from blackbox_lb.progress import Reporter
+from blackbox_lb.session import Session
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Reward
+from blackbox_lb.tokens import Tokenizer
+from blackbox_lb.training import columns
+from blackbox_lb.types import Example, Sampling
+
+__all__ = ["Trials"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """One model under test, with everything that drawing and scoring its completions needs."""
+
+    session: Session
+    store: RolloutStore
+    tokenizer: Tokenizer
+    reward: Reward
+    report: Reporter
+    max_tokens: int
+    top_logprobs: int
+    seed: int | None = None
+    concurrency: int | None = None
+
+    async def collect(
+        self,
+        title: str,
+        examples: Sequence[Example],
+        setting: Setting,
+        samples: int,
+        bias: Mapping[int, float] | None = None,
+    ) -> tuple[tuple[str, ...], ...]:
+        """Keys of ``samples`` completions of every example, drawn at ``setting`` with ``bias``."""
+        sampling = Sampling(setting.temperature, self.max_tokens, self.top_logprobs, self.seed)
+        with self.report.stage(title, len(examples) * samples) as watch:
+            done = await collect(
+                self.session,
+                self.store,
+                self.tokenizer,
+                [example.prompt for example in examples],
+                sampling=sampling,
+                samples=samples,
+                bias=bias,
+                concurrency=self.concurrency,
+                watch=watch,
+            )
+        return done.keys
+
+    async def scores(
+        self,
+        title: str,
+        examples: Sequence[Example],
+        setting: Setting,
+        samples: int,
+        bias: Mapping[int, float] | None = None,
+    ) -> Scores:
+        """Scores of such completions."""
+        keys = await self.collect(title, examples, setting, samples, bias)
+        return score(self.reward, examples, [list(self.store.completions(row)) for row in keys])
+
+    async def judge(
+        self, examples: Sequence[Example], setting: Setting, samples: int, bias: Mapping[int, float]
+    ) -> list[Verdict]:
+        """Base against ``bias`` on ``examples`` at ``setting``: one verdict a metric. Greedy takes one sample a prompt."""
+        count = 1 if setting.deterministic else samples
+        base = await self.scores(f"test at {setting.name}, base", examples, setting, count)
+        biased = await self.scores(f"test at {setting.name}, biased", examples, setting, count, bias)
+        return compare(setting, base, biased, self.reward)
+
+    async def kl(self, examples: Sequence[Example], samples: int, bias: Mapping[int, float], tail: NextToken) -> float:
+        """Mean KL of the biased policy to the base over whole completions at temperature 1, in nats.
+
+        ``tail`` lends the tail unigram, so that it is that of unbiased completions.
+        """
+        keys = await self.collect("KL to the base", examples, SAMPLED, samples, bias)
+        owner = {key: p for p, row in enumerate(keys) for key in row}
+        drawn = dict(zip(owner, self.store.completions(owner), strict=True))
+        whole = {key: completion for key, completion in drawn.items() if completion.whole and completion.n_tokens}
+        if not whole:
+            return float("nan")
+        rollouts = columns(whole, [owner[key] for key in whole], [0.0] * len(whole))
+        table = NextToken.of(rollouts, tail=tail)
+        return float(table.kl(table.align(list(bias), list(bias.values()))).sum() / len(whole))

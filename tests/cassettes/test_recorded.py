@@ -1,0 +1,162 @@
+"""Real servers' answers, replayed: collection, both endpoints, the bias, the tokenizer and the errors of each provider."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pytest
+from vcr.cassette import Cassette
+from vcr.record_mode import RecordMode
+
+from blackbox_lb.collect import collect
+from blackbox_lb.errors import RequestRejected
+from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.projection import projection
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.session import Session
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import load_task, parse_reward
+from blackbox_lb.training import training_set
+from blackbox_lb.types import Endpoint, Prompt, Sampling
+
+T = TypeVar("T")
+END = 2
+VOCABULARY = 49_152
+FINGERPRINT = "probe-sha256:cd84d358e4b578e905070cbdfe1dab8d"
+RECORDED_AT = "http://127.0.0.1:8000/v1"
+EXAMPLES = load_task("capitals").train[:6]
+SAMPLING = Sampling(max_tokens=12, top_logprobs=5, seed=5)
+
+
+@pytest.fixture(params=["vllm", "llamacpp"])
+def provider(request: pytest.FixtureRequest) -> str:
+    """Each provider that was recorded."""
+    return str(request.param)
+
+
+@pytest.fixture
+def default_cassette_name(request: pytest.FixtureRequest, provider: str) -> str:
+    """cassettes/PROVIDER/TEST.yaml."""
+    return f"{provider}/{request.function.__name__.removeprefix('test_')}"
+
+
+def talk(provider: str, endpoint: Endpoint, work: Callable[[Session], Awaitable[T]]) -> T:
+    """Run ``work`` in a session with the recorded (or, to record, the running) server."""
+    address = os.environ.get(f"BLB_RECORD_{provider.upper()}", RECORDED_AT)
+
+    async def go() -> T:
+        async with Session(load_profile(provider), base_url=address, endpoint=endpoint) as session:
+            return await work(session)
+
+    return asyncio.run(go())
+
+
+def assert_played(vcr: Cassette) -> None:
+    """No part of a recording is left over."""
+    assert vcr.record_mode != RecordMode.NONE or vcr.all_played
+
+
+@pytest.mark.vcr
+def test_collect(provider: str, tmp_path: Path, vcr: Cassette) -> None:
+    """Six prompts with four samples each become rollouts that the estimator takes, and it promotes what short answers share."""
+    reward = parse_reward("length", max_tokens=12)
+    with RolloutStore(tmp_path / "s.db") as store:
+
+        async def work(session: Session) -> tuple[tuple[str, ...], ...]:
+            tokenizer = await session.tokenizer()
+            assert tokenizer.fingerprint == FINGERPRINT
+            assert tokenizer.vocabulary_size in (VOCABULARY, None)
+            prompts = [example.prompt for example in EXAMPLES]
+            done = await collect(session, store, tokenizer, prompts, sampling=SAMPLING, samples=4, concurrency=2)
+            return done.keys
+
+        keys = talk(provider, "chat", work)
+        training = training_set(store, EXAMPLES, keys, reward)
+    assert_played(vcr)
+    rollouts = training.rollouts
+    assert len(rollouts.keys) + training.incomplete == 24
+    assert set(rollouts.lengths) <= set(range(1, 13))
+    table = NextToken.of(rollouts)
+    assert table.overfull == 0
+    sure = 4 if provider == "vllm" else 5
+    assert ((rollouts.top_ids >= 0).sum(axis=1) == sure).all()
+    listed = rollouts.top_ids == rollouts.token_ids[:, None]
+    assert np.allclose(rollouts.top_logprobs[listed], rollouts.logprobs[listed.any(axis=1)], atol=1e-6)
+    ended = rollouts.token_ids[np.cumsum(rollouts.lengths) - 1] == END
+    assert ended[rollouts.lengths < 12].all()
+    fitted = projection(rollouts, l2=1.0, next_token=table)
+    assert fitted.converged
+    assert fitted.delta[table.token_ids == END] > 0
+
+
+@pytest.mark.vcr
+def test_completions_endpoint(provider: str, vcr: Cassette) -> None:
+    """The legacy endpoint gives ids, logprobs and all five alternatives."""
+
+    async def work(session: Session) -> None:
+        completion = await session.complete(EXAMPLES[0].prompt, SAMPLING)
+        assert completion.whole
+        assert completion.n_tokens >= 1
+        assert completion.top_ids.shape == (completion.n_tokens, 5)
+        assert (completion.top_ids >= 0).all()
+        assert (np.exp(completion.top_logprobs).sum(axis=1) <= 1.0001).all()
+
+    talk(provider, "completions", work)
+    assert_played(vcr)
+
+
+@pytest.mark.vcr
+def test_a_bias_moves_sampling_and_not_the_logprobs(provider: str, vcr: Cassette) -> None:
+    """+100 on the end token ends every completion at once; its logprob is still that of the unbiased model."""
+
+    async def work(session: Session) -> None:
+        prompt = EXAMPLES[0].prompt
+        biased = await session.complete(prompt, SAMPLING, {END: 100.0})
+        assert biased.token_ids.tolist() == [END]
+        assert biased.finish_reason == "stop"
+        assert biased.logprobs[0] < -3
+        free = await session.complete(prompt, SAMPLING)
+        assert biased.top_ids[0].tolist() == free.top_ids[0].tolist()
+        assert np.allclose(biased.top_logprobs[0], free.top_logprobs[0], atol=0.05)
+
+    talk(provider, "chat", work)
+    assert_played(vcr)
+
+
+@pytest.mark.vcr
+def test_texts_of_tokens(provider: str, vcr: Cassette) -> None:
+    """The server prints tokens, special ones and fragments of a character included."""
+
+    async def work(session: Session) -> None:
+        assert await session.texts_of([7042, END, 116]) == [" Paris", "<|im_end|>", "\ufffd"]
+
+    talk(provider, "chat", work)
+    assert_played(vcr)
+
+
+@pytest.mark.vcr
+def test_a_refusal_in_the_servers_own_words(provider: str, vcr: Cassette) -> None:
+    """A prompt longer than the context comes back as the server's sentence, without a retry."""
+
+    async def work(session: Session) -> None:
+        with pytest.raises(RequestRejected, match=r"answered 400: .*(context|maximum)"):
+            await session.complete(Prompt.user("word " * 4000), SAMPLING)
+
+    talk(provider, "chat", work)
+    assert_played(vcr)
+
+
+def test_no_cassette_is_orphaned() -> None:
+    """Every recording belongs to a test of this file, and no header but the content type was kept."""
+    folder = Path(__file__).parents[2] / "cassettes"
+    tests = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    for path in folder.rglob("*.yaml"):
+        assert path.stem in tests, path
+        text = path.read_text(encoding="utf-8").lower()
+        assert "authorization" not in text
+        assert "api-key" not in text

@@ -1,0 +1,224 @@
+"""The command line: help that answers, errors that are one sentence and exit code 2, and a fit from prompts to a verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.cli import COMMANDS, main
+from blackbox_lb.testing import ExactModel, ExactServer
+
+ROWS = [
+    {"prompt": f"question {n}", "answer": "a", "split": split}
+    for split, numbers in (("train", range(12)), ("validation", range(12, 18)), ("test", range(18, 30)))
+    for n in numbers
+]
+
+
+def blb(*arguments: object) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: object) -> str:
+    """Run the command, which must end with exit code 2, a sentence on stderr and no traceback; returns the sentence."""
+    result = blb(*arguments)
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Thirty questions in three splits."""
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """An exact model with an end token, so that some completions are shorter than others."""
+    with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as running:
+        yield running
+
+
+@pytest.fixture
+def call(data: Path, server: ExactServer, tmp_path: Path) -> Callable[..., tuple[object, ...]]:
+    """Arguments of a small run against the exact model."""
+
+    def arguments(*more: object, reward: str = "length") -> tuple[object, ...]:
+        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run")
+        return (*where, "--data", data, "--reward", reward, "--max-tokens", 8, "--top-logprobs", 5, "--quiet", *more)
+
+    return arguments
+
+
+def test_help_lists_every_command() -> None:
+    """``blb --help`` names all commands, and each answers its own help."""
+    listing = blb("--help").output
+    for name in COMMANDS:
+        assert name in listing
+        answer = blb(name, "--help")
+        assert answer.exit_code == 0
+        assert answer.output.startswith(f"Usage: main {name}")
+
+
+def test_providers() -> None:
+    """The overview names every profile, the detail says how each fact is known, and JSON is JSON."""
+    overview = blb("providers").output
+    assert all(name in overview for name in ("llamacpp", "local", "vllm"))
+    detail = blb("providers", "vllm").output
+    assert "replaces the last" in detail
+    assert "L 2026-11-21" in detail
+    assert json.loads(blb("providers", "vllm", "--json").stdout)[0]["bias"]["entries"] == 1024
+
+
+def test_a_fit_from_prompts_to_a_verdict(call: Callable[..., tuple[object, ...]], tmp_path: Path) -> None:
+    """A bias for short completions shortens them on unseen prompts; the files say so; a second run asks for nothing new."""
+    options = call("--samples-per-prompt", 40, "--validation-samples", 10, "--test-samples", 40, "--seed", 1)
+    first = blb("fit", *options, "--json")
+    assert first.exit_code == 0, first.output
+    result = json.loads(first.stdout)
+    bias = Bias.load(tmp_path / "run" / "bias.json")
+    (tokens,) = [row for row in bias.verdict if row.metric == "tokens" and row.setting == "temperature 1"]
+    assert tokens.verdict == "HELPS"
+    assert tokens.biased < tokens.base
+    assert result["kl_nats_per_completion"] > 0
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == bias.status
+    assert bias.logit_bias[11] > 0, "the end token is promoted"
+    again = blb("fit", *options, "--json")
+    assert json.loads(again.stdout) == result
+
+
+@pytest.mark.parametrize("estimator", ["projection", "ips"])
+def test_eval_and_show_read_what_fit_wrote(
+    call: Callable[..., tuple[object, ...]], tmp_path: Path, estimator: str
+) -> None:
+    """The bias of either estimator can be judged again at another setting, saved, and shown."""
+    fitted = blb("fit", *call("--samples-per-prompt", 10, "--estimator", estimator, "--entries", 4))
+    assert fitted.exit_code == 0, fitted.output
+    assert "verdict" in fitted.stdout
+    path = tmp_path / "run" / "bias.json"
+    assert len(Bias.load(path).entries) <= 4
+    judged = blb("eval", path, *call("--deploy", "temperature=0.5", "--save"))
+    assert judged.exit_code == 0, judged.output
+    assert {row.setting for row in Bias.load(path).verdict} == {"temperature 0.5"}
+    shown = blb("show", path)
+    assert "Promoted tokens" in shown.output
+    assert estimator in shown.output
+
+
+def test_an_unverified_bias_says_so(tmp_path: Path) -> None:
+    """A bias without a verdict is called UNVERIFIED, and its tokens are printed safely."""
+    bias = Bias(
+        provider="local",
+        model="m",
+        tokenizer="t",
+        reward="length",
+        estimator="ips",
+        entries=(Entry(id=1, text="\x1b[31m", bias=1.0),),
+    )
+    bias.save(tmp_path / "b.json")
+    shown = blb("show", tmp_path / "b.json").output
+    assert "UNVERIFIED" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_missing_data_file(tmp_path: Path) -> None:
+    """The path is named."""
+    assert "nowhere.jsonl" in refused("fit", "--data", tmp_path / "nowhere.jsonl", "--reward", "contains")
+
+
+def test_a_row_without_answer(tmp_path: Path) -> None:
+    """The line is named."""
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "c"}\n')
+    assert "line 2" in refused("fit", "--data", path, "--reward", "contains")
+
+
+def test_an_unknown_provider(data: Path) -> None:
+    """The known ones are named."""
+    assert "known: llamacpp, local, vllm" in refused(
+        "fit", "--provider", "opnai", "--data", data, "--reward", "contains"
+    )
+
+
+def test_an_unknown_task_reward_and_setting(data: Path) -> None:
+    """The known ones are named."""
+    assert "capitals" in refused("fit", "--task", "capitols", "--reward", "contains")
+    assert "correct-and-short" in refused("fit", "--data", data, "--reward", "shortness")
+    assert "temperature=T" in refused("fit", "--data", data, "--reward", "length", "--deploy", "top_p=0.5")
+    assert "--data FILE" in refused("fit", "--reward", "length") or "capitals" in refused("fit", "--reward", "length")
+
+
+def test_a_server_that_is_down(data: Path, tmp_path: Path) -> None:
+    """The address and the remedy are named."""
+    where = ("--provider", "vllm", "--base-url", "http://127.0.0.1:9/v1", "--out", tmp_path)
+    assert "is the server running?" in refused("fit", *where, "--data", data, "--reward", "contains")
+
+
+def test_a_model_without_logprobs(call: Callable[..., tuple[object, ...]], server: ExactServer) -> None:
+    """What is missing and what would do is named."""
+
+    def without(number: int, answer: dict[str, Any]) -> dict[str, Any]:
+        answer["choices"][0]["logprobs"] = None
+        return answer
+
+    server.faults = without
+    assert "returned no logprobs" in refused("fit", *call())
+
+
+@pytest.mark.parametrize(("value", "shown"), [(float("nan"), "nan"), (0.25, "0.25")])
+def test_a_logprob_that_is_none(
+    call: Callable[..., tuple[object, ...]], server: ExactServer, value: float, shown: str
+) -> None:
+    """A NaN or positive logprob ends the run; it never reaches an estimator."""
+
+    def spoil(number: int, answer: dict[str, Any]) -> dict[str, Any]:
+        answer["choices"][0]["logprobs"]["content"][0]["logprob"] = value
+        return answer
+
+    server.faults = spoil
+    assert f"returned the logprob {shown}" in refused("fit", *call())
+
+
+def test_a_bias_for_another_tokenizer(call: Callable[..., tuple[object, ...]], tmp_path: Path) -> None:
+    """Both fingerprints and the remedy are named, before a single completion is asked for."""
+    Bias(
+        provider="local",
+        model="m",
+        tokenizer="probe-sha256:0",
+        reward="length",
+        estimator="ips",
+        entries=(Entry(id=1, bias=1.0),),
+    ).save(tmp_path / "b.json")
+    assert "probe-sha256:0" in refused("eval", tmp_path / "b.json", *call())
+
+
+def test_nothing_to_learn(call: Callable[..., tuple[object, ...]]) -> None:
+    """A reward that no completion earns, and one that all earn alike, are named instead of fitted."""
+    assert "nothing to learn" in refused("fit", *call(reward="regex:no such text"))
+
+
+def test_more_entries_than_the_provider_takes(call: Callable[..., tuple[object, ...]], tmp_path: Path) -> None:
+    """The limit is named, and nothing is cut behind the user's back."""
+    profile = tmp_path / "small.toml"
+    profile.write_text('extends = "llamacpp"\nname = "small"\n[bias]\nentries = 3\n')
+    options = [profile if option == "llamacpp" else option for option in call("--entries", 5)]
+    assert "takes at most 3" in refused("fit", *options)
+    assert "neither a number" in refused("fit", *call("--entries", "many"))
+
+
+def test_integers_only(call: Callable[..., tuple[object, ...]], tmp_path: Path) -> None:
+    """--integers gives whole numbers."""
+    assert blb("fit", *call("--integers", "--samples-per-prompt", 20)).exit_code == 0
+    values = Bias.load(tmp_path / "run" / "bias.json").logit_bias.values()
+    assert all(value == int(value) for value in values)

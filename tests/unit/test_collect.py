@@ -1,0 +1,273 @@
+"""Collection: nothing is asked for twice, nothing received is lost, and faults are retried or named."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blackbox_lb import session as session_module
+from blackbox_lb.collect import Collection, collect
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    BlbError,
+    ConnectionFailed,
+    CorruptResponse,
+    InputError,
+    NoLogprobs,
+    RequestRejected,
+    ServerFailed,
+)
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.session import Session
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
+
+MODEL = ExactModel(12, 6, end=True, prompts=3)
+PROMPTS = [Prompt.user(f"question {number}") for number in range(5)]
+SAMPLING = Sampling(max_tokens=6, top_logprobs=4)
+COMPLETIONS = "/v1/chat/completions"
+
+
+@pytest.fixture(autouse=True)
+def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "_wait", lambda state: 0.01)
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """An exact model behind HTTP."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+def asked(server: ExactServer) -> list[dict[str, Any]]:
+    """Bodies of the completion requests that arrived."""
+    return [body for path, body in server.calls if path == COMPLETIONS]
+
+
+def run(
+    server: ExactServer,
+    folder: Path,
+    samples: int = 2,
+    *,
+    prompts: list[Prompt] = PROMPTS,
+    sampling: Sampling = SAMPLING,
+    bias: dict[int, float] | None = None,
+    endpoint: Endpoint = "chat",
+) -> tuple[Collection, list[Completion]]:
+    """Collect into the folder's store; also the stored completions in order."""
+
+    async def go() -> tuple[Collection, list[Completion]]:
+        async with Session(load_profile("llamacpp"), base_url=server.base_url, endpoint=endpoint) as session:
+            with RolloutStore(folder / "s.db") as store:
+                tokenizer = await session.tokenizer()
+                done = await collect(session, store, tokenizer, prompts, sampling=sampling, samples=samples, bias=bias)
+                return done, list(store.completions(key for row in done.keys for key in row))
+
+    return asyncio.run(go())
+
+
+def test_every_prompt_gets_its_samples(server: ExactServer, tmp_path: Path) -> None:
+    """Five prompts, two samples: ten requests, ten completions with logprobs, in order of prompt and sample."""
+    done, completions = run(server, tmp_path)
+    assert done.received == 10
+    assert [len(row) for row in done.keys] == [2] * 5
+    assert Counter(body["messages"][0]["content"] for body in asked(server)) == {f"question {n}": 2 for n in range(5)}
+    assert all(completion.n_tokens and completion.top_ids.shape[1] == 4 for completion in completions)
+
+
+def test_what_is_there_is_not_asked_for_again(server: ExactServer, tmp_path: Path) -> None:
+    """A second run asks for nothing; more samples ask for the new ones only; other settings ask for all."""
+    run(server, tmp_path)
+    assert run(server, tmp_path)[0].received == 0
+    assert run(server, tmp_path, samples=3)[0].received == 5
+    assert run(server, tmp_path, bias={1: 2.0})[0].received == 10
+    assert run(server, tmp_path, sampling=Sampling(max_tokens=5, top_logprobs=4))[0].received == 10
+
+
+def test_equal_prompts_share_their_completions(server: ExactServer, tmp_path: Path) -> None:
+    """The same prompt twice is one question."""
+    done, _ = run(server, tmp_path, prompts=[PROMPTS[0], PROMPTS[0]])
+    assert done.received == 2
+    assert done.keys[0] == done.keys[1]
+
+
+def test_a_seed_makes_a_run_repeatable(server: ExactServer, tmp_path: Path) -> None:
+    """Every sample has a seed of its own, the same in every run, so two stores hold the same texts."""
+    sampling = Sampling(max_tokens=6, top_logprobs=4, seed=7)
+    first = [c.text for c in run(server, tmp_path / "a", sampling=sampling)[1]]
+    second = [c.text for c in run(server, tmp_path / "b", sampling=sampling)[1]]
+    assert first == second
+    assert len({body["seed"] for body in asked(server)}) == 10
+
+
+def test_the_completions_endpoint(server: ExactServer, tmp_path: Path) -> None:
+    """The same collection through the legacy endpoint."""
+    _, completions = run(server, tmp_path, endpoint="completions")
+    assert all(completion.n_tokens for completion in completions)
+    assert {path for path, body in server.calls if "prompt" in body} == {"/v1/completions"}
+
+
+@pytest.mark.parametrize("fault", [500, 503, 429, "drop"])
+def test_passing_faults_are_retried(tmp_path: Path, fault: Any) -> None:
+    """Every second answer is a fault; all ten completions arrive."""
+    with ExactServer(MODEL, faults=lambda number, answer: fault if number % 2 else answer) as server:
+        done, completions = run(server, tmp_path)
+    assert done.received == len(completions) == 10
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "tries"),
+    [
+        (500, ServerFailed, 6),
+        ("drop", ConnectionFailed, 6),
+        (400, RequestRejected, 1),
+        (401, AuthenticationFailed, 1),
+    ],
+)
+def test_lasting_faults_are_named(tmp_path: Path, fault: Any, error: type[BlbError], tries: int) -> None:
+    """What may pass is tried six times, what cannot is tried once."""
+    with ExactServer(MODEL, faults=lambda number, answer: fault) as server:
+        with pytest.raises(error):
+            run(server, tmp_path, samples=1, prompts=PROMPTS[:1])
+        assert len(asked(server)) == tries
+
+
+def test_a_spent_quota_is_not_retried(tmp_path: Path) -> None:
+    """429 with insufficient_quota never passes, whatever the status says."""
+    calls = 0
+
+    class Refusing:
+        def __call__(self, request: Any) -> Any:
+            import httpx2
+
+            nonlocal calls
+            if request.url.path.endswith("/models"):
+                return httpx2.Response(200, json={"data": [{"id": "m"}]})
+            calls += 1
+            return httpx2.Response(
+                429, json={"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}
+            )
+
+    async def go() -> None:
+        import httpx2
+        import openai
+
+        session = Session(load_profile("vllm"), base_url="http://127.0.0.1:1/v1")
+        transport = httpx2.MockTransport(Refusing())
+        session._client = openai.AsyncOpenAI(
+            base_url="http://127.0.0.1:1/v1",
+            api_key="k",
+            max_retries=0,
+            http_client=httpx2.AsyncClient(transport=transport),
+        )
+        async with session:
+            await session.complete(PROMPTS[0], SAMPLING)
+
+    with pytest.raises(BlbError, match="exceeded your quota"):
+        asyncio.run(go())
+    assert calls == 1
+
+
+def _nan(answer: dict[str, Any]) -> dict[str, Any]:
+    answer["choices"][0]["logprobs"]["content"][0]["logprob"] = float("nan")
+    return answer
+
+
+def _positive(answer: dict[str, Any]) -> dict[str, Any]:
+    answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"][0]["logprob"] = 0.7
+    return answer
+
+
+def _none(answer: dict[str, Any]) -> dict[str, Any]:
+    answer["choices"][0]["logprobs"] = None
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"), [(_nan, CorruptResponse), (_positive, CorruptResponse), (_none, NoLogprobs)]
+)
+def test_a_bad_answer_stops_the_run_and_keeps_what_was_good(tmp_path: Path, spoil: Any, error: type[BlbError]) -> None:
+    """The fifth answer is spoiled: an error of the tree, and the other answers received are in the store."""
+    with ExactServer(MODEL, faults=lambda number, answer: spoil(answer) if number == 4 else answer) as server:
+        with pytest.raises(error):
+            run(server, tmp_path)
+        received = len(asked(server))
+        with RolloutStore(tmp_path / "s.db") as store:
+            assert store.size().completions == received - 1
+        assert run(server, tmp_path)[0].received == 10 - (received - 1)
+
+
+def test_a_server_that_is_down_is_one_sentence() -> None:
+    """The address and the remedy."""
+
+    async def go() -> None:
+        async with Session(load_profile("llamacpp"), base_url="http://127.0.0.1:9/v1"):
+            raise AssertionError("entered")
+
+    with pytest.raises(ConnectionFailed, match=r"no answer from http://127.0.0.1:9/v1.*is the server running\?"):
+        asyncio.run(go())
+
+
+def test_an_address_that_is_none() -> None:
+    """A URL without a scheme is refused before anything is sent."""
+    with pytest.raises(InputError, match="not a http"):
+        Session(load_profile("vllm"), base_url="localhost:8000")
+
+
+def test_kill_minus_nine_and_run_again(tmp_path: Path) -> None:
+    """Killed in the middle, run again: no received answer is asked for twice, and the store equals an uninterrupted run's.
+
+    Answers depend only on prompt and seed, so both stores must hold the same completions under the same keys.
+    """
+    samples, prompts = 6, 12
+    command = [sys.executable, "-m", "blackbox_lb", "collect", "--provider", "llamacpp", "--quiet", "--json"]
+    data = tmp_path / "data.jsonl"
+    data.write_text(
+        "".join(json.dumps({"prompt": f"question {n}", "answer": "x", "split": s}) + "\n" for n, s in _splits(prompts))
+    )
+    command += ["--data", str(data), "--reward", "length", "--max-tokens", "6", "--top-logprobs", "4", "--seed", "3"]
+    command += ["--samples-per-prompt", str(samples), "--concurrency", "4"]
+    with ExactServer(MODEL, delay=0.03) as server:
+        address = ["--base-url", server.base_url]
+        victim = subprocess.Popen([*command, *address, "--out", str(tmp_path / "cut")], stdout=subprocess.DEVNULL)
+        while len(asked(server)) < 25:
+            assert victim.poll() is None, "finished before it could be killed"
+            time.sleep(0.01)
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.wait()
+        time.sleep(0.2)
+        before = len(asked(server))
+        with RolloutStore(tmp_path / "cut" / "rollouts.db") as store:
+            kept = store.size().completions
+        assert 0 < kept <= before < samples * prompts
+        subprocess.run([*command, *address, "--out", str(tmp_path / "cut")], check=True, stdout=subprocess.DEVNULL)
+        assert len(asked(server)) - before == samples * prompts - kept
+        assert before - kept <= 4, "only what was in flight may be asked for again"
+        subprocess.run([*command, *address, "--out", str(tmp_path / "whole")], check=True, stdout=subprocess.DEVNULL)
+    assert _contents(tmp_path / "cut") == _contents(tmp_path / "whole")
+
+
+def _splits(prompts: int) -> list[tuple[int, str]]:
+    return [(n, "train") for n in range(prompts)] + [(prompts, "validation"), (prompts + 1, "test")]
+
+
+def _contents(folder: Path) -> list[Any]:
+    import sqlite3
+
+    db = sqlite3.connect(folder / "rollouts.db")
+    rows = db.execute("SELECT key, text, finish_reason, tokens FROM completions ORDER BY key").fetchall()
+    db.close()
+    return rows

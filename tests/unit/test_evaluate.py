@@ -1,0 +1,105 @@
+"""Verdicts: worked examples, the paper's bootstrap against scipy's, and coverage of a known difference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.evaluate import GREEDY, SAMPLED, Scores, Setting, bootstrap_interval, compare, parse_setting, score
+from blackbox_lb.tasks import parse_reward
+from blackbox_lb.types import Completion, Example, Prompt
+
+REWARD = parse_reward("correct-and-short", max_tokens=8)
+
+
+def completion(text: str, tokens: int) -> Completion:
+    """A completion of which only text and length matter."""
+    nothing = np.zeros((tokens, 0))
+    return Completion(
+        text,
+        "stop",
+        np.zeros(tokens, np.int32),
+        np.zeros(tokens, np.float32),
+        nothing.astype(np.int32),
+        nothing.astype(np.float32),
+    )
+
+
+def test_scores_by_eye() -> None:
+    """Right in 4 of 8 tokens is worth 2, right in 8 is worth 1, wrong is worth 0."""
+    example = Example("1", Prompt.user("capital of France?"), ("Paris",))
+    found = score(REWARD, [example], [[completion("Paris", 4), completion("It is Paris.", 8), completion("Rome", 2)]])
+    assert found.reward[0].tolist() == [2.0, 1.0, 0.0]
+    assert found.correct is not None
+    assert found.correct[0].tolist() == [1.0, 1.0, 0.0]
+    assert found.tokens[0].tolist() == [4.0, 8.0, 2.0]
+
+
+def rows(*values: list[float]) -> Scores:
+    """Scores with the same numbers as reward, correctness and tokens."""
+    arrays = tuple(np.array(value) for value in values)
+    return Scores(arrays, arrays, arrays)
+
+
+def test_a_comparison_by_eye() -> None:
+    """Prompt means 1 and 2 against 3 and 4: every metric is 2 higher, which helps a reward and hurts a length."""
+    reward, accuracy, tokens = compare(SAMPLED, rows([0, 2], [2, 2]), rows([3], [4]), REWARD)
+    assert (reward.base, reward.biased, reward.difference, reward.low, reward.high) == (1.5, 3.5, 2, 2, 2)
+    assert (reward.n_prompts, reward.n_base, reward.n_biased) == (2, 4, 2)
+    assert [row.verdict for row in (reward, accuracy, tokens)] == ["HELPS", "HELPS", "HURTS"]
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [(0.0, "NO EVIDENCE"), (1.0, "HELPS"), (-1.0, "HURTS")])
+def test_the_verdict_follows_the_interval(shift: float, verdict: str) -> None:
+    """An interval that holds 0 is no evidence, whatever the mean."""
+    noise = np.random.default_rng(0).normal(size=50)
+    noise -= noise.mean() - 0.01
+    row = compare(SAMPLED, rows(*([0.0] for _ in noise)), rows(*([value + shift] for value in noise)), REWARD)[0]
+    assert row.verdict == verdict
+
+
+def test_the_interval_is_scipys() -> None:
+    """The percentile bootstrap of the mean agrees with scipy.stats.bootstrap within Monte Carlo error."""
+    values = np.random.default_rng(1).gamma(1.0, size=80)
+    ours = bootstrap_interval(values)
+    theirs = stats.bootstrap((values,), np.mean, n_resamples=10_000, method="percentile", rng=np.random.default_rng(2))
+    spread = values.std() / np.sqrt(len(values))
+    assert ours[0] == pytest.approx(theirs.confidence_interval.low, abs=0.05 * spread)
+    assert ours[1] == pytest.approx(theirs.confidence_interval.high, abs=0.05 * spread)
+
+
+def test_the_interval_covers() -> None:
+    """Over 400 data sets of 60 prompts with several correlated completions each, 92 to 98 % of 95 % intervals hold the truth."""
+    rng = np.random.default_rng(3)
+    hits = 0
+    for number in range(400):
+        prompt_effect = rng.normal(0.3, 1.0, size=60)
+        means = (prompt_effect[:, None] + rng.normal(size=(60, 4))).mean(axis=1)
+        low, high = bootstrap_interval(means, replicates=2000, seed=number)
+        hits += low <= 0.3 <= high
+    assert 0.92 <= hits / 400 <= 0.98
+
+
+def test_no_prompts_is_refused() -> None:
+    """Nothing evaluated is an error, not a verdict."""
+    with pytest.raises(InputError, match="no prompts were evaluated"):
+        bootstrap_interval(np.array([]))
+
+
+def test_settings() -> None:
+    """greedy, temperature=T; temperature 0 is greedy; names are the same however they are written."""
+    assert parse_setting("greedy") == parse_setting("temperature=0") == GREEDY
+    assert parse_setting("temperature=1.0") == SAMPLED
+    assert parse_setting("temperature=0.50") == Setting("temperature 0.5", 0.5)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["", "hot", "temperature", "temperature=", "temperature=x", "temperature=-1", "temperature=3", "temperature=nan"],
+)
+def test_what_is_no_setting_is_refused(spec: str) -> None:
+    """The form is named."""
+    with pytest.raises(InputError, match="temperature=T"):
+        parse_setting(spec)

@@ -1,0 +1,64 @@
+"""The public door: names, errors and types that users rely on."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import blackbox_lb
+from blackbox_lb import errors
+
+
+def test_every_public_name_exists_and_the_list_is_sorted() -> None:
+    """``__all__`` is sorted and each of its names can be had, lazily or not."""
+    assert list(blackbox_lb.__all__) == sorted(blackbox_lb.__all__)
+    for name in blackbox_lb.__all__:
+        assert getattr(blackbox_lb, name) is not None
+        assert name in dir(blackbox_lb)
+
+
+def test_no_public_name_is_a_module() -> None:
+    """A submodule of the same name would hide the object as soon as anything imported it."""
+    modules = {info.name for info in pkgutil.iter_modules(blackbox_lb.__path__)}
+    assert not modules & set(blackbox_lb.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """The lazy door says no like any module."""
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = blackbox_lb.nonsense
+
+
+def test_every_module_has_a_door() -> None:
+    """Each module of the package lists its public names and has each of them (ruff keeps the lists sorted)."""
+    for info in pkgutil.walk_packages(blackbox_lb.__path__, "blackbox_lb."):
+        if info.name.rpartition(".")[2].startswith("_"):
+            continue
+        module = importlib.import_module(info.name)
+        if hasattr(module, "__all__"):
+            assert all(hasattr(module, name) for name in module.__all__), info.name
+        else:
+            assert not [name for name in vars(module) if not name.startswith("_") and name != "annotations"], info.name
+
+
+def test_the_docstring_of_errors_draws_the_tree_that_is_there() -> None:
+    """Every class of the tree stands in the drawing under its own parent, and the drawing has no other."""
+    assert errors.__doc__ is not None
+    drawn = [line for line in errors.__doc__.splitlines() if "──" in line]
+    parents = {0: "BlbError"}
+    found = {}
+    for line in drawn:
+        depth = line.index("──") // 4 + 1
+        name = line.split("──")[1].split()[0]
+        found[name] = parents[depth - 1]
+        parents[depth] = name
+    actual = {name: getattr(errors, name).__bases__[0].__name__ for name in errors.__all__ if name != "BlbError"}
+    assert found == actual
+
+
+def test_the_package_is_typed() -> None:
+    """py.typed stands beside the code."""
+    assert (Path(blackbox_lb.__file__).parent / "py.typed").is_file()

@@ -1,0 +1,146 @@
+"""The store: what goes in comes out bit for bit, once, and only from files that are ours."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from blackbox_lb.errors import StoreError
+from blackbox_lb.packing import pack, unpack
+from blackbox_lb.store import MIGRATIONS, RolloutStore, canonical, prompt_hash, request_hash, rollout_key
+from blackbox_lb.types import Completion, FloatArray, IntArray, Prompt
+
+SETTINGS = {"model": "m", "tokenizer": "t", "sampling": {"temperature": 1.0}}
+HELLO = Prompt.user("hello")
+
+
+def completion(text: str = "hi", tokens: int = 3) -> Completion:
+    """A completion with two alternatives a token."""
+    return Completion(
+        text=text,
+        finish_reason="stop",
+        token_ids=np.arange(tokens, dtype=np.int32),
+        logprobs=-np.arange(tokens, dtype=np.float32),
+        top_ids=np.arange(2 * tokens, dtype=np.int32).reshape(tokens, 2),
+        top_logprobs=-np.arange(2 * tokens, dtype=np.float32).reshape(tokens, 2),
+        prompt_tokens=9,
+        model="m",
+        token_bytes={0: b"a", 1: b"\xff"},
+    )
+
+
+@given(st.data(), st.integers(0, 20), st.integers(0, 5))
+def test_packing_keeps_every_bit(data: st.DataObject, t: int, k: int) -> None:
+    """``unpack(pack(x))`` is x, for any ids and any floats."""
+    ids = data.draw(hnp.arrays(np.int32, t))
+    logprobs = data.draw(hnp.arrays(np.float32, t))
+    top_ids = data.draw(hnp.arrays(np.int32, (t, k)))
+    top_logprobs = data.draw(hnp.arrays(np.float32, (t, k)))
+    given_: tuple[IntArray, FloatArray, IntArray, FloatArray] = (ids, logprobs, top_ids, top_logprobs)
+    for before, after in zip(given_, unpack(pack(*given_)), strict=True):
+        assert before.shape == after.shape
+        assert before.tobytes() == after.tobytes()
+
+
+@pytest.mark.parametrize("blob", [b"", b"\x01", b"\x01\x01\x00\x00\x00\x01\x00\x00\x00rubbish"])
+def test_a_damaged_blob_is_refused(blob: bytes) -> None:
+    """Rubbish never becomes numbers."""
+    with pytest.raises(StoreError, match="damaged"):
+        unpack(blob)
+
+
+def test_a_completion_comes_back_as_it_was(tmp_path: Path) -> None:
+    """Every field survives closing and opening."""
+    with RolloutStore(tmp_path / "s.db") as store:
+        key = store.add(SETTINGS, HELLO, 0, completion())
+    with RolloutStore(tmp_path / "s.db") as store:
+        (back,) = store.completions([key])
+        assert (back.text, back.finish_reason, back.prompt_tokens, back.model, back.whole) == (
+            "hi",
+            "stop",
+            9,
+            "m",
+            True,
+        )
+        assert back.top_logprobs.tolist() == completion().top_logprobs.tolist()
+        assert store.token_bytes("t") == {0: b"a", 1: b"\xff"}
+        assert store.keys(request_hash(SETTINGS)) == {key}
+        assert (store.size().completions, store.size().tokens) == (1, 3)
+
+
+def test_the_first_answer_to_a_key_stays(tmp_path: Path) -> None:
+    """A second answer to the same question changes nothing, so no estimate moves under a running fit."""
+    with RolloutStore(tmp_path / "s.db") as store:
+        key = store.add(SETTINGS, HELLO, 0, completion("first"))
+        assert store.add(SETTINGS, HELLO, 0, completion("second")) == key
+        assert next(store.completions([key])).text == "first"
+
+
+def test_keys_tell_everything_apart() -> None:
+    """Another setting, prompt or sample number is another key; the order of settings is not."""
+    base = rollout_key(request_hash(SETTINGS), prompt_hash(HELLO), 0)
+    assert rollout_key(request_hash(dict(reversed(SETTINGS.items()))), prompt_hash(HELLO), 0) == base
+    others = {
+        rollout_key(request_hash({**SETTINGS, "model": "n"}), prompt_hash(HELLO), 0),
+        rollout_key(request_hash(SETTINGS), prompt_hash(Prompt.user("hello ")), 0),
+        rollout_key(request_hash(SETTINGS), prompt_hash(HELLO), 1),
+    }
+    assert len(others | {base}) == 4
+
+
+def test_canonical_json_has_one_spelling() -> None:
+    """Sorted keys, no spaces, text as itself."""
+    assert canonical({"b": [1.5, "é"], "a": None}) == '{"a":null,"b":[1.5,"é"]}'
+
+
+def test_a_missing_completion_is_named(tmp_path: Path) -> None:
+    """Asking for what is not there is an error, not an empty answer."""
+    with RolloutStore(tmp_path / "s.db") as store, pytest.raises(StoreError, match="has no completion abc"):
+        list(store.completions(["abc"]))
+
+
+def test_foreign_and_newer_files_are_refused_and_left_alone(tmp_path: Path) -> None:
+    """Another program's database, a newer schema, and what is no database at all."""
+    foreign, newer, text = tmp_path / "f.db", tmp_path / "n.db", tmp_path / "t.db"
+    with sqlite3.connect(foreign) as db:
+        db.execute("CREATE TABLE theirs (x)")
+    db.close()
+    RolloutStore(newer).close()
+    with sqlite3.connect(newer) as db:
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    db.close()
+    text.write_text("not a database, but long enough to look like one" * 20)
+    before = [path.read_bytes() for path in (foreign, newer, text)]
+    for path, sentence in ((foreign, "another program"), (newer, "upgrade blackbox_lb"), (text, "cannot open")):
+        with pytest.raises(StoreError, match=sentence):
+            RolloutStore(path)
+    assert [path.read_bytes() for path in (foreign, newer, text)] == before
+
+
+def test_a_folder_is_no_store(tmp_path: Path) -> None:
+    """A path that cannot be a file says so."""
+    with pytest.raises(StoreError, match="cannot open"):
+        RolloutStore(tmp_path)
+
+
+def test_what_add_returned_for_survives_sigkill(tmp_path: Path) -> None:
+    """A process that kills itself right after ``add`` leaves the completion behind."""
+    path = tmp_path / "s.db"
+    script = (
+        "import os, signal, sys; sys.path.insert(0, sys.argv[2])\n"
+        "from test_store import *\n"
+        "store = RolloutStore(sys.argv[1])\n"
+        "for n in range(5): store.add(SETTINGS, HELLO, n, completion())\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(path), str(Path(__file__).parent)], check=False)
+    with RolloutStore(path) as store:
+        assert store.size().completions == 5
