@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from blackbox_lb.session import Session
     from blackbox_lb.store import RolloutStore
     from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
+    from blackbox_lb.trials import Trials
     from blackbox_lb.types import Completion, Example, Message, Prompt, Sampling
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ __all__ = [
     "Sampling",
     "Session",
     "Task",
+    "Trials",
     "apply",
     "compile_bias",
     "connect",
@@ -62,6 +64,7 @@ _HOME = {
     "Sampling": "types",
     "Session": "session",
     "Task": "tasks",
+    "Trials": "trials",
     "apply": "client",
     "compile_bias": "compile",
     "connect": "connection",

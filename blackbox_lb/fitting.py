@@ -15,10 +15,7 @@ from blackbox_lb.estimate.candidates import Candidate, Limits, Sweep, candidates
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.evaluate import GREEDY, SAMPLED, Scores, Setting
-from blackbox_lb.progress import Reporter
-from blackbox_lb.session import Session
-from blackbox_lb.store import RolloutStore
-from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks import Task
 from blackbox_lb.training import Training, training_set
 from blackbox_lb.trials import Trials
 from blackbox_lb.types import Example
@@ -30,18 +27,14 @@ __all__ = ["FitPlan", "FitResult", "Tried", "fit"]
 class FitPlan:
     """What a fit does. Counts are of completions a prompt; ``entries`` None means as many as the provider takes."""
 
-    samples: int = 8
-    max_tokens: int = 256
-    top_logprobs: int = 20
+    samples: int = 10
     limit: int | None = None
     validation_samples: int = 4
-    test_samples: int = 4
+    test_samples: int = 6
     sweep: Sweep = field(default_factory=Sweep)
     entries: int | None = None
     integers: bool = False
     settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
-    seed: int | None = None
-    concurrency: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +77,17 @@ class FitResult:
         return rows
 
 
-async def fit(
-    session: Session, store: RolloutStore, task: Task, reward: Reward, plan: FitPlan, report: Reporter
-) -> FitResult:
-    """Learn a bias and judge it on fresh completions. Everything received is in ``store``: the same call resumes.
+async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
+    """Learn a bias and judge it on fresh completions. Everything received is in the trials' store: the same call resumes.
 
     Raises:
         ProviderError: the API failed; what was received is kept.
         InputError: nothing can be learned, for instance because no completion earned a reward.
     """
-    tokenizer = await session.tokenizer()
-    trials = Trials(
-        session, store, tokenizer, reward, report, plan.max_tokens, plan.top_logprobs, plan.seed, plan.concurrency
-    )
     examples = task.train[: plan.limit]
     keys = await trials.collect("training", examples, SAMPLED, plan.samples)
-    training = training_set(store, examples, keys, reward)
-    _remark_on(training, reward, report)
+    training = training_set(trials.store, examples, keys, trials.reward)
+    _remark_on(training, trials)
     next_token = NextToken.of(training.rollouts)
     chosen, tried, base_reward = await _choose(trials, task.validation, training.rollouts, next_token, plan)
     verdict: list[Verdict] = []
@@ -120,7 +107,8 @@ async def fit(
     )
 
 
-def _remark_on(training: Training, reward: Reward, report: Reporter) -> None:
+def _remark_on(training: Training, trials: Trials) -> None:
+    reward, report = trials.reward, trials.report
     values = np.array([reward.value(r) for r in training.rollouts.rewards])
     report.remark(
         f"{len(values)} rollouts, {len(training.rollouts.token_ids):,} tokens, mean {reward.label} {values.mean():.3f}"
@@ -188,7 +176,7 @@ async def _bias(
         data_hash=task.data_hash,
         rollouts=len(training.rollouts.keys),
         tokens=len(training.rollouts.token_ids),
-        sampling=Drawn(max_tokens=plan.max_tokens, top_logprobs=plan.top_logprobs, endpoint=session.endpoint),
+        sampling=Drawn(max_tokens=trials.max_tokens, top_logprobs=trials.top_logprobs, endpoint=session.endpoint),
         compiled=Compiled(
             entries_limit=most_entries(session.profile, plan.entries),
             integers=plan.integers or not session.profile.bias.fractions,

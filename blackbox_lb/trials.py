@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from blackbox_lb.bias import Verdict
 from blackbox_lb.collect import collect
+from blackbox_lb.estimate.divergence import divergence
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.evaluate import SAMPLED, Scores, Setting, compare, score
 from blackbox_lb.progress import Reporter
@@ -82,7 +83,7 @@ class Trials:
     async def kl(self, examples: Sequence[Example], samples: int, bias: Mapping[int, float], tail: NextToken) -> float:
         """Mean KL of the biased policy to the base over whole completions at temperature 1, in nats.
 
-        ``tail`` lends the tail unigram, so that it is that of unbiased completions.
+        ``tail`` is of the unbiased training rollouts. NaN where no completion has a complete list of tokens.
         """
         keys = await self.collect("KL to the base", examples, SAMPLED, samples, bias)
         owner = {key: p for p, row in enumerate(keys) for key in row}
@@ -91,5 +92,4 @@ class Trials:
         if not whole:
             return float("nan")
         rollouts = columns(whole, [owner[key] for key in whole], [0.0] * len(whole))
-        table = NextToken.of(rollouts, tail=tail)
-        return float(table.kl(table.align(list(bias), list(bias.values()))).sum() / len(whole))
+        return divergence(rollouts, list(bias), list(bias.values()), tail).kl

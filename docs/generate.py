@@ -13,7 +13,8 @@ WIDTH = 100
 
 def reference() -> str:
     """The help of every command, as Markdown."""
-    context = click.Context(main, info_name="blb", terminal_width=WIDTH, max_content_width=WIDTH)
+    settings = {**main.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
+    context = click.Context(main, info_name="blb", **settings)
     pages = [
         "# Command line\n\nThe help of every command, as `blb COMMAND --help` prints it.\n",
         _page("blb", main.get_help(context)),

@@ -9,22 +9,10 @@ from typing import Any
 import click
 
 from blackbox_lb.bias import Bias
-from blackbox_lb.cli.options import (
-    STORE,
-    load,
-    model_options,
-    output_options,
-    run_folder,
-    sampling_options,
-    session_of,
-    task_options,
-)
-from blackbox_lb.cli.terminal import print_json, reporter, verdict_table
-from blackbox_lb.compile import check_limits
+from blackbox_lb.cli.options import load, model_options, open_trials, output_options, sampling_options, task_options
+from blackbox_lb.cli.terminal import print_json, verdict_table
 from blackbox_lb.evaluate import GREEDY, SAMPLED, parse_setting
-from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.trials import Trials
 
 __all__ = ["command"]
 
@@ -54,8 +42,8 @@ def command(bias_file: Path, **options: Any) -> None:
     The bias may come from another server of the same model: what must be the same is the tokenizer.
     """
     bias = Bias.load(bias_file)
-    task, reward, max_tokens = load(options)
-    judged = asyncio.run(_run(bias, options, task, reward, max_tokens, run_folder(options["out"], task)))
+    task, reward = load(options)
+    judged = asyncio.run(_run(bias, options, task, reward))
     if options["save"]:
         judged.save(bias_file)
     if options["as_json"]:
@@ -64,27 +52,8 @@ def command(bias_file: Path, **options: Any) -> None:
         verdict_table(judged.verdict)
 
 
-async def _run(bias: Bias, options: dict[str, Any], task: Task, reward: Reward, max_tokens: int, folder: Path) -> Bias:
+async def _run(bias: Bias, options: dict[str, Any], task: Task, reward: Reward) -> Bias:
     settings = [parse_setting(spec) for spec in options["deploy"]] or [SAMPLED, GREEDY]
-    async with session_of(options, max_tokens) as session:
-        tokenizer = await session.tokenizer()
-        bias.check_tokenizer(tokenizer.fingerprint)
-        check_limits(bias.logit_bias, session.profile)
-        with RolloutStore(folder / STORE) as store:
-            trials = Trials(
-                session=session,
-                store=store,
-                tokenizer=tokenizer,
-                reward=reward,
-                report=reporter(options),
-                max_tokens=max_tokens,
-                top_logprobs=options["top_logprobs"],
-                seed=options["seed"],
-                concurrency=options["concurrency"],
-            )
-            verdicts = [
-                row
-                for setting in settings
-                for row in await trials.judge(task.test, setting, options["test_samples"], bias.logit_bias)
-            ]
-    return bias.verified(verdicts)
+    async with open_trials(options, task, reward, bias) as trials:
+        rows = [await trials.judge(task.test, each, options["test_samples"], bias.logit_bias) for each in settings]
+    return bias.verified(row for some in rows for row in some)

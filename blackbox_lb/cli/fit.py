@@ -11,20 +11,18 @@ from typing import Any, TypeVar
 import click
 
 from blackbox_lb.cli.options import (
-    STORE,
     load,
     model_options,
+    open_trials,
     output_options,
     run_folder,
     sampling_options,
-    session_of,
     task_options,
 )
-from blackbox_lb.cli.terminal import print_json, reporter, verdict_table
+from blackbox_lb.cli.terminal import print_json, verdict_table
 from blackbox_lb.estimate.candidates import Sweep
 from blackbox_lb.evaluate import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.fitting import FitPlan, FitResult, fit
-from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task
 
 __all__ = ["command"]
@@ -46,7 +44,7 @@ def _number(name: str, default: tuple[float, ...], text: str) -> Callable[[F], F
 @click.command("fit")
 @model_options()
 @task_options()
-@_count("--samples-per-prompt", 8, "Training completions a prompt.")
+@_count("--samples-per-prompt", FitPlan().samples, "Training completions a prompt.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first N training prompts.")
 @sampling_options()
 @click.option(
@@ -56,14 +54,14 @@ def _number(name: str, default: tuple[float, ...], text: str) -> Callable[[F], F
     show_default=True,
     help="ips is the paper's.",
 )
-@_number("--tau", (1.0,), "Strength of the reward; repeat to sweep.")
-@_number("--l2", (1.0, 5.0), "Shrinkage of projection; repeat to sweep.")
-@_number("--alpha", (0.05, 0.3), "Smoothing of ips, relative to the mean weight; repeat to sweep.")
+@_number("--tau", Sweep().tau, "A completion weighs exp(reward / tau); repeat to sweep.")
+@_number("--l2", Sweep().l2, "Shrinkage of projection; repeat to sweep.")
+@_number("--alpha", Sweep().alpha, "Smoothing of ips, relative to the mean weight; repeat to sweep.")
 @click.option("--positions", type=click.IntRange(1), help="Positions that ips draws of each completion. [default: all]")
 @click.option("--entries", default="300", show_default=True, help="Most tokens in the bias, or all.")
 @click.option("--integers", is_flag=True, help="Whole numbers only.")
-@_count("--validation-samples", 4, "Completions a validation prompt and candidate.")
-@_count("--test-samples", 4, "Completions a test prompt and setting.")
+@_count("--validation-samples", FitPlan().validation_samples, "Completions a validation prompt and candidate.")
+@_count("--test-samples", FitPlan().test_samples, "Completions a test prompt and setting.")
 @click.option("--deploy", multiple=True, help="Judge at this setting too, as in temperature=0.5; repeatable.")
 @output_options()
 def command(**options: Any) -> None:
@@ -73,10 +71,10 @@ def command(**options: Any) -> None:
     validation prompts, and compares base and biased completions of the test prompts at temperature 1, greedy and at every --deploy
     setting. Writes bias.json, result.json and the rollouts into --out; a second run resumes there.
     """
-    task, reward, max_tokens = load(options)
-    plan = _plan(options, max_tokens)
-    folder = run_folder(options["out"], task)
-    result = asyncio.run(_run(options, task, reward, plan, folder))
+    task, reward = load(options)
+    plan = _plan(options)
+    folder = run_folder(options, task)
+    result = asyncio.run(_run(options, task, reward, plan))
     result.bias.save(folder / "bias.json")
     document = result.as_json() | {"bias": str(folder / "bias.json")}
     (folder / "result.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -86,12 +84,10 @@ def command(**options: Any) -> None:
         _print(result, folder)
 
 
-def _plan(options: dict[str, Any], max_tokens: int) -> FitPlan:
+def _plan(options: dict[str, Any]) -> FitPlan:
     settings = dict.fromkeys([SAMPLED, GREEDY, *(parse_setting(spec) for spec in options["deploy"])])
     return FitPlan(
         samples=options["samples_per_prompt"],
-        max_tokens=max_tokens,
-        top_logprobs=options["top_logprobs"],
         limit=options["limit"],
         validation_samples=options["validation_samples"],
         test_samples=options["test_samples"],
@@ -106,8 +102,6 @@ def _plan(options: dict[str, Any], max_tokens: int) -> FitPlan:
         entries=_entries(options["entries"]),
         integers=options["integers"],
         settings=tuple(settings),
-        seed=options["seed"],
-        concurrency=options["concurrency"],
     )
 
 
@@ -119,11 +113,9 @@ def _entries(text: str) -> int | None:
     return int(text)
 
 
-async def _run(options: dict[str, Any], task: Task, reward: Reward, plan: FitPlan, folder: Path) -> FitResult:
-    report = reporter(options)
-    async with session_of(options, plan.max_tokens) as session:
-        with RolloutStore(folder / STORE) as store:
-            return await fit(session, store, task, reward, plan, report)
+async def _run(options: dict[str, Any], task: Task, reward: Reward, plan: FitPlan) -> FitResult:
+    async with open_trials(options, task, reward) as trials:
+        return await fit(trials, task, plan)
 
 
 def _print(result: FitResult, folder: Path) -> None:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from blackbox_lb.bias import Bias
+from blackbox_lb.cli.terminal import reporter
+from blackbox_lb.compile import check_limits
 from blackbox_lb.connection import connect
+from blackbox_lb.errors import InputError
 from blackbox_lb.profiles import profile_names
-from blackbox_lb.session import Session
+from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
+from blackbox_lb.trials import Trials
 
 __all__ = [
-    "STORE",
     "load",
     "model_options",
+    "open_trials",
     "output_options",
     "run_folder",
     "sampling_options",
-    "session_of",
     "task_options",
 ]
 
@@ -102,34 +106,62 @@ def output_options() -> Callable[[F], F]:
             type=click.Path(path_type=Path),
             help="Folder of the run; running again resumes. [default: runs/TASK]",
         ),
+        click.option("--store", type=click.Path(path_type=Path), help="Rollout store. [default: rollouts.db in --out]"),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."),
         click.option("--quiet", is_flag=True, help="No progress and no remarks."),
     )
 
 
-def load(options: Mapping[str, Any]) -> tuple[Task, Reward, int]:
-    """The task that ``task_options`` name, its reward, and the length limit in tokens."""
+def load(options: Mapping[str, Any]) -> tuple[Task, Reward]:
+    """The task that ``task_options`` name, and its reward."""
     reward, correct = options["reward"], options["correct"]
     needs_answer = parse_reward(reward, max_tokens=1, correct=correct or "contains").needs_answer
-    loaded = load_task(
+    task = load_task(
         options["task"], options["data"], options["validation_data"], options["test_data"], require_answers=needs_answer
     )
-    limit = options["max_tokens"] or loaded.max_tokens
-    return loaded, parse_reward(reward, max_tokens=limit, correct=correct or loaded.correct), limit
+    limit = options["max_tokens"] or task.max_tokens
+    return task, parse_reward(reward, max_tokens=limit, correct=correct or task.correct)
 
 
-def run_folder(out: Path | None, task: Task) -> Path:
-    """The folder that holds a run's store, bias and result."""
-    return out or Path("runs") / task.name
+def run_folder(options: Mapping[str, Any], task: Task) -> Path:
+    """The folder that holds a run's bias and result, made if need be."""
+    folder = Path(options["out"] or Path("runs") / task.name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}; give another with --out") from error
+    return folder
 
 
-def session_of(options: Mapping[str, Any], max_tokens: int) -> AbstractAsyncContextManager[Session]:
-    """The session that ``model_options`` name."""
-    return connect(
+@asynccontextmanager
+async def open_trials(
+    options: Mapping[str, Any], task: Task, reward: Reward, bias: Bias | None = None
+) -> AsyncIterator[Trials]:
+    """Everything that drawing and scoring completions needs, as the options say; closed at the end.
+
+    A ``bias`` that the model's tokenizer or the provider does not take is refused before anything is asked for.
+    """
+    async with connect(
         options["provider"],
         model=options["model"],
         base_url=options["base_url"],
         endpoint=options["endpoint"],
         concurrency=options["concurrency"],
-        max_tokens=max_tokens,
-    )
+        max_tokens=reward.max_tokens,
+    ) as session:
+        tokenizer = await session.tokenizer()
+        if bias is not None:
+            bias.check_tokenizer(tokenizer.fingerprint)
+            check_limits(bias.logit_bias, session.profile)
+        with RolloutStore(options["store"] or run_folder(options, task) / STORE) as store:
+            yield Trials(
+                session=session,
+                store=store,
+                tokenizer=tokenizer,
+                reward=reward,
+                report=reporter(options),
+                max_tokens=reward.max_tokens,
+                top_logprobs=options["top_logprobs"],
+                seed=options["seed"],
+                concurrency=options["concurrency"],
+            )

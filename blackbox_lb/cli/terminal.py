@@ -93,7 +93,7 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
         ("setting", "metric", "base", "biased", "diff", "95 % interval", "verdict"),
         (
             (
-                row.setting,
+                row.setting.replace("temperature ", "T = "),
                 row.metric,
                 f"{row.base:.2f}",
                 f"{row.biased:.2f}",

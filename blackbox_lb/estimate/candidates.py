@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
+
+import numpy as np
 
 from blackbox_lb.estimate.checks import Vector
 from blackbox_lb.estimate.ips import IPS
@@ -28,9 +30,9 @@ class Sweep:
     """
 
     estimator: EstimatorName = "projection"
-    tau: tuple[float, ...] = (1.0,)
-    l2: tuple[float, ...] = (5.0,)
-    alpha: tuple[float, ...] = (0.3,)
+    tau: tuple[float, ...] = (0.5,)
+    l2: tuple[float, ...] = (5.0, 20.0)
+    alpha: tuple[float, ...] = (0.05, 0.3)
     positions: int | None = None
     seed: int = 0
 
@@ -65,6 +67,9 @@ def candidates(rollouts: Rollouts, next_token: NextToken, sweep: Sweep, limits: 
     Raises:
         InputError: no completion earned a reward, or a setting is out of range.
     """
+    finite = rollouts.rewards[np.isfinite(rollouts.rewards)]
+    if finite.size and np.ptp(finite) == 0:  # exp(r / tau) is one number or 0: tau is inert, as for log-accuracy
+        sweep = replace(sweep, tau=sweep.tau[:1])
     make = _projected if sweep.estimator == "projection" else _inverse_propensity
     yield from make(rollouts, next_token, sweep, limits)
 

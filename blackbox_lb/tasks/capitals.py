@@ -12,7 +12,7 @@ more than one a capital, or where it lies in one city and the government in anot
 Africa, Sri Lanka; and Equatorial Guinea, which declared Ciudad de la Paz (Djibloho, Oyala) its capital in January 2026 and gave its
 institutions a year to move from Malabo.
 
-The splits are not hand-picked: in the order of SHA-256 of "capitals:COUNTRY", the first 96 countries are train, the next 32
+The splits are not hand-picked: in the order of SHA-256 of "capitals:COUNTRY", the first 80 countries are train, the next 24
 validation and the rest test. The file records the result.
 """
 
@@ -32,7 +32,7 @@ MAX_TOKENS = 48
 
 
 def load() -> Task:
-    """The task, its answers accepted by ``contains``: 96 countries to train, 32 to validate and 49 to test."""
+    """The task, its answers accepted by ``contains``: 80 countries to train, 24 to validate and 73 to test."""
     splits: dict[Split, list[Row]] = {split: [] for split in SPLIT_NAMES.values()}
     text = files("blackbox_lb.tasks").joinpath("capitals.csv").read_text("utf-8")
     for record in csv.DictReader(text.splitlines()):

@@ -20,16 +20,17 @@ from blackbox_lb.estimate.projection import projection
 from blackbox_lb.profiles import load_profile
 from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.tasks import load_task, parse_reward
+from blackbox_lb.tasks import parse_reward
 from blackbox_lb.training import training_set
-from blackbox_lb.types import Endpoint, Prompt, Sampling
+from blackbox_lb.types import Endpoint, Example, Prompt, Sampling
 
 T = TypeVar("T")
 END = 2
 VOCABULARY = 49_152
 FINGERPRINT = "probe-sha256:cd84d358e4b578e905070cbdfe1dab8d"
 RECORDED_AT = "http://127.0.0.1:8000/v1"
-EXAMPLES = load_task("capitals").train[:6]
+COUNTRIES = ("Albania", "Angola", "Antigua and Barbuda", "Argentina", "Australia", "Austria")
+EXAMPLES = [Example(country, Prompt.user(f"What is the capital of {country}?")) for country in COUNTRIES]
 SAMPLING = Sampling(max_tokens=12, top_logprobs=5, seed=5)
 
 

@@ -60,7 +60,7 @@ def test_the_wheel_works_in_an_empty_environment(built: Path, tmp_path: Path) ->
     assert "fit" in _run(tmp_path, home / "bin" / "blb", "--help")
     assert "vllm" in _run(tmp_path, home / "bin" / "blb", "providers")
     script = "from blackbox_lb import load_task; print(len(load_task('capitals').train))"
-    assert _run(tmp_path, home / "bin" / "python", "-c", script).strip() == "96"
+    assert _run(tmp_path, home / "bin" / "python", "-c", script).strip() == "80"
 
 
 def _lend_dependencies(site: Path, folder: Path) -> None:
