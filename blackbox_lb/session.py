@@ -64,7 +64,12 @@ class Session:
         self._model = model
         self._attempts = attempts
         self._client = openai.AsyncOpenAI(
-            base_url=self.base_url, api_key=_api_key(profile), max_retries=0, timeout=REQUEST_TIMEOUT
+            base_url=self.base_url,
+            api_key=_api_key(profile),
+            max_retries=0,
+            timeout=REQUEST_TIMEOUT,
+            # A proxy for the outside world cannot reach this machine's own servers.
+            http_client=openai.DefaultAsyncHttpx2Client(trust_env=not _is_loopback(self.base_url)),
         )
 
     @property
@@ -118,6 +123,8 @@ class Session:
         """What the server prints for one token id; fragments of a character print as U+FFFD."""
         route = self.profile.tokenizer.detokenize
         answer = await self._post(self._root(route.path), {"model": self.model, "tokens": [token]})
+        if not isinstance(answer, dict) or not isinstance(answer.get(route.answer), str):
+            raise CorruptResponse(f"{self.profile.name} answered {route.path} without a text: {str(answer)[:200]}")
         return str(answer[route.answer])
 
     async def texts_of(self, tokens: Sequence[int]) -> list[str]:
@@ -191,6 +198,11 @@ class Session:
 
 def _environment(name: str | None) -> str | None:
     return os.environ.get(name) if name else None
+
+
+def _is_loopback(url: str) -> bool:
+    host = httpx2.URL(url).host
+    return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 def _api_key(profile: Profile) -> str:

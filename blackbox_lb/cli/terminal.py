@@ -73,7 +73,9 @@ def print_json(value: Any) -> None:
 
 def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]], *, left: int = 1) -> None:
     """A table on stdout; the first ``left`` columns are text, the others numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
     for place, name in enumerate(header):
         table.add_column(name, justify="left" if place < left else "right", overflow="fold")
     for row in rows:

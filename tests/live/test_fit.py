@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sqlite3
 import subprocess
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -56,6 +61,48 @@ def test_fit_judge_and_apply(tmp_path: Path) -> None:
         client = OpenAI(base_url=engine.base_url, api_key="none")
         plain, biased = (_mean_length(each, bias.model) for each in (client, apply(client, bias)))
     assert biased < plain
+
+
+def test_ctrl_c_stops_the_command_and_its_engine(tmp_path: Path) -> None:
+    """Interrupted while it collects, the command ends without a traceback, its engine with it, its completions kept."""
+    command = [
+        sys.executable,
+        "-m",
+        "blackbox_lb",
+        "collect",
+        "--provider",
+        "local",
+        "--task",
+        "capitals",
+        "--reward",
+        "length",
+    ]
+    running = subprocess.Popen(
+        [*command, "--out", str(tmp_path), "--quiet"], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while _stored(tmp_path / "rollouts.db") < 3:
+        assert running.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
+    _, complaint = running.communicate(timeout=15)
+    assert running.returncode != 0
+    assert "Traceback" not in complaint
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)
+    assert _stored(tmp_path / "rollouts.db") >= 3
+
+
+def _stored(path: Path) -> int:
+    if not path.exists():
+        return 0
+    with closing(sqlite3.connect(path)) as db:
+        try:
+            (count,) = db.execute("SELECT count(*) FROM completions").fetchone()
+        except sqlite3.OperationalError:  # not made yet
+            return 0
+    return int(count)
 
 
 def _mean_length(client: OpenAI, model: str) -> float:

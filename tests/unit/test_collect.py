@@ -221,6 +221,15 @@ def test_a_server_that_is_down_is_one_sentence() -> None:
         asyncio.run(go())
 
 
+def test_a_proxy_is_not_asked_for_this_machine(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a proxy in the environment, a server on loopback is still reached directly."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert run(server, tmp_path)[0].received == 10
+
+
 def test_an_address_that_is_none() -> None:
     """A URL without a scheme is refused before anything is sent."""
     with pytest.raises(InputError, match="not a http"):
