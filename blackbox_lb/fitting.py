@@ -29,7 +29,7 @@ class FitPlan:
 
     samples: int = 10
     limit: int | None = None
-    validation_samples: int = 4
+    validation_samples: int = 6
     test_samples: int = 6
     sweep: Sweep = field(default_factory=Sweep)
     entries: int | None = None

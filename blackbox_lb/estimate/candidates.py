@@ -31,7 +31,7 @@ class Sweep:
 
     estimator: EstimatorName = "projection"
     tau: tuple[float, ...] = (0.5,)
-    l2: tuple[float, ...] = (5.0, 20.0)
+    l2: tuple[float, ...] = (5.0, 10.0)
     alpha: tuple[float, ...] = (0.05, 0.3)
     positions: int | None = None
     seed: int = 0
