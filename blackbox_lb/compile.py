@@ -15,8 +15,9 @@ from blackbox_lb.profiles import Profile
 
 if TYPE_CHECKING:
     from blackbox_lb.estimate.normaliser import NextToken
+    from blackbox_lb.estimate.sparse import Sparse
 
-__all__ = ["check_limits", "compile_bias", "most_entries"]
+__all__ = ["check_limits", "compile_bias", "losses", "most_entries"]
 
 
 def most_entries(profile: Profile, wanted: int | None) -> int | None:
@@ -49,6 +50,19 @@ def check_limits(bias: Mapping[int, float], profile: Profile) -> None:
             )
 
 
+def losses(sparse: Sparse, entries_limit: int | None, *, integers: bool) -> Compiled:
+    """What compiling to ``sparse`` kept and lost, as the bias file records it."""
+    return Compiled(
+        entries_limit=entries_limit,
+        integers=integers,
+        kl_lost_nats_per_token=sparse.kl_lost,
+        kept_share=max(sparse.kept, 0.0),
+        clipped=sparse.clipped,
+        rounded=sparse.rounded_to_zero,
+        dropped=sparse.entries_dropped,
+    )
+
+
 def compile_bias(
     bias: Bias, profile: Profile, next_token: NextToken, *, entries: int | None = None, integers: bool = False
 ) -> Bias:
@@ -72,15 +86,7 @@ def compile_bias(
         **{
             **dict(bias),
             "provider": profile.name,
-            "compiled": Compiled(
-                entries_limit=limit,
-                integers=whole,
-                kl_lost_nats_per_token=sparse.kl_lost,
-                kept_share=max(sparse.kept, 0.0),
-                clipped=sparse.clipped,
-                rounded=sparse.rounded_to_zero,
-                dropped=sparse.entries_dropped,
-            ),
+            "compiled": losses(sparse, limit, integers=whole),
             "verdict": (),
             "entries": tuple(
                 old[token].model_copy(update={"bias": value}) if token in old else Entry(id=token, bias=value)

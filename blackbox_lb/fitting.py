@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from blackbox_lb.bias import Bias, Compiled, Drawn, Entry, Verdict
-from blackbox_lb.compile import most_entries
+from blackbox_lb.bias import Bias, Drawn, Entry, Verdict
+from blackbox_lb.compile import losses, most_entries
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.candidates import Candidate, Limits, Sweep, candidates
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.evaluate import GREEDY, SAMPLED, Scores, Setting
+from blackbox_lb.profiles import Profile
 from blackbox_lb.tasks import Task
 from blackbox_lb.training import Training, training_set
 from blackbox_lb.trials import Trials
@@ -84,16 +85,17 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         ProviderError: the API failed; what was received is kept.
         InputError: nothing can be learned, for instance because no completion earned a reward.
     """
+    limits = _limits(trials.session.profile, plan)  # before anything is paid for
     examples = task.train[: plan.limit]
     keys = await trials.collect("training", examples, SAMPLED, plan.samples)
     training = training_set(trials.store, examples, keys, trials.reward)
     _remark_on(training, trials)
     next_token = NextToken.of(training.rollouts)
-    chosen, tried, base_reward = await _choose(trials, task.validation, training.rollouts, next_token, plan)
+    chosen, tried, base_reward = await _choose(trials, task.validation, training.rollouts, next_token, plan, limits)
     verdict: list[Verdict] = []
     for setting in plan.settings:
         verdict += await trials.judge(task.test, setting, plan.test_samples, chosen.logit_bias)
-    bias = await _bias(trials, task, training, next_token, chosen, plan, verdict)
+    bias = await _bias(trials, task, training, next_token, chosen, plan, limits, verdict)
     kl = await trials.kl(task.test, plan.test_samples, chosen.logit_bias, next_token)
     return FitResult(
         bias=bias,
@@ -105,6 +107,11 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         incomplete=training.incomplete,
         outside=float(next_token.tail_mass.mean()),
     )
+
+
+def _limits(profile: Profile, plan: FitPlan) -> Limits:
+    rules = profile.bias
+    return Limits(most_entries(profile, plan.entries), rules.low, rules.high, plan.integers or not rules.fractions)
 
 
 def _remark_on(training: Training, trials: Trials) -> None:
@@ -126,13 +133,14 @@ def _remark_on(training: Training, trials: Trials) -> None:
 
 
 async def _choose(
-    trials: Trials, examples: Sequence[Example], rollouts: Rollouts, next_token: NextToken, plan: FitPlan
+    trials: Trials,
+    examples: Sequence[Example],
+    rollouts: Rollouts,
+    next_token: NextToken,
+    plan: FitPlan,
+    limits: Limits,
 ) -> tuple[Candidate, list[Tried], float]:
     """The candidate with the highest mean reward on fresh completions of the validation prompts."""
-    rules = trials.session.profile.bias
-    limits = Limits(
-        most_entries(trials.session.profile, plan.entries), rules.low, rules.high, plan.integers or not rules.fractions
-    )
     base = _mean(await trials.scores("validation, base", examples, SAMPLED, plan.validation_samples))
     tried: list[Tried] = []
     best: Candidate | None = None
@@ -147,6 +155,10 @@ async def _choose(
         trials.report.remark(f"validation, {label}: {trials.reward.label} {_mean(scores):.3f} (base {base:.3f})")
     if best is None:
         raise InputError("the sweep is empty: give at least one --tau, and one --l2 or --alpha")
+    if max(row.reward for row in tried) <= base:
+        trials.report.remark(
+            "no candidate beat the base on the validation prompts; the best of them is judged all the same"
+        )
     return best, tried, base
 
 
@@ -161,6 +173,7 @@ async def _bias(
     next_token: NextToken,
     chosen: Candidate,
     plan: FitPlan,
+    limits: Limits,
     verdict: Iterable[Verdict],
 ) -> Bias:
     session, sparse = trials.session, chosen.sparse
@@ -177,15 +190,7 @@ async def _bias(
         rollouts=len(training.rollouts.keys),
         tokens=len(training.rollouts.token_ids),
         sampling=Drawn(max_tokens=trials.max_tokens, top_logprobs=trials.top_logprobs, endpoint=session.endpoint),
-        compiled=Compiled(
-            entries_limit=most_entries(session.profile, plan.entries),
-            integers=plan.integers or not session.profile.bias.fractions,
-            kl_lost_nats_per_token=sparse.kl_lost,
-            kept_share=max(sparse.kept, 0.0),
-            clipped=sparse.clipped,
-            rounded=sparse.rounded_to_zero,
-            dropped=sparse.entries_dropped,
-        ),
+        compiled=losses(sparse, limits.entries, integers=limits.integers),
         verdict=tuple(verdict),
         entries=await _named(trials, next_token, chosen),
     )

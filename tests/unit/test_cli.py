@@ -208,12 +208,17 @@ def test_nothing_to_learn(call: Callable[..., tuple[object, ...]]) -> None:
     assert "nothing to learn" in refused("fit", *call(reward="regex:no such text"))
 
 
-def test_more_entries_than_the_provider_takes(call: Callable[..., tuple[object, ...]], tmp_path: Path) -> None:
+def test_more_entries_than_the_provider_takes(
+    call: Callable[..., tuple[object, ...]], server: ExactServer, tmp_path: Path
+) -> None:
     """The limit is named, and nothing is cut behind the user's back."""
     profile = tmp_path / "small.toml"
     profile.write_text('extends = "llamacpp"\nname = "small"\n[bias]\nentries = 3\n')
     options = [profile if option == "llamacpp" else option for option in call("--entries", 5)]
     assert "takes at most 3" in refused("fit", *options)
+    assert not [path for path, _ in server.calls if path.endswith("/chat/completions")], (
+        "refused before anything is paid for"
+    )
     assert "neither a number" in refused("fit", *call("--entries", "many"))
 
 
