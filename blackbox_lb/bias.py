@@ -124,8 +124,9 @@ class Compiled(_Model):
     """What the sparse compile kept and lost.
 
     ``entries_limit``: most entries allowed, None for no limit. ``kl_lost_nats_per_token``: KL between the learned and the
-    compiled policy on logged prefixes. ``kept_share``: share of usage x abs(bias) that the listed tokens carry.
-    ``clipped``, ``rounded`` and ``dropped`` count entries.
+    compiled policy on logged prefixes. ``kept_share``: 1 less that loss as a share of the KL between the learned policy and
+    the base. Entries counted: ``clipped`` lie on the limit of the range, ``rounded`` became 0 as whole numbers, ``dropped``
+    were learned and are not listed.
     """
 
     entries_limit: Count | None = None
@@ -169,9 +170,9 @@ class Verdict(_Model):
 class Bias(_Model):
     """A learned bias with everything needed to apply, repeat and doubt it. Raises BiasError where a field is wrong.
 
-    ``tokenizer`` is the fingerprint of the vocabulary that the ids belong to; ``data_hash`` the SHA-256 of the training
-    examples; ``rollouts`` and ``tokens`` count what was learned from; ``settings`` are the estimator's (tau, l2, alpha,
-    positions ...). No ``verdict`` means UNVERIFIED.
+    ``tokenizer`` is the fingerprint of the vocabulary that the ids belong to; ``data_hash`` the SHA-256 of the task's
+    examples in their splits; ``rollouts`` and ``tokens`` count what was learned from; ``settings`` are the estimator's
+    (tau, l2, alpha, positions ...). No ``verdict`` means UNVERIFIED.
     """
 
     format: Literal["blackbox-lb/bias"] = FORMAT
