@@ -110,9 +110,19 @@ class RolloutStore:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(self.path, isolation_level=None)
-            self._migrate()
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(f"cannot open the rollout store {path}: {error}; give another with --out") from error
+            raise self._unusable(error) from error
+        try:
+            self._migrate()
+        except sqlite3.Error as error:
+            self.close()
+            raise self._unusable(error) from error
+        except StoreError:
+            self.close()
+            raise
+
+    def _unusable(self, error: Exception) -> StoreError:
+        return StoreError(f"cannot open the rollout store {self.path}: {error}; give another with --out or --store")
 
     def __enter__(self) -> Self:
         return self
