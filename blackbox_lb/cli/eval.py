@@ -12,6 +12,7 @@ from blackbox_lb.bias import Bias
 from blackbox_lb.cli.options import load, model_options, open_trials, output_options, sampling_options, task_options
 from blackbox_lb.cli.terminal import print_json, verdict_table
 from blackbox_lb.evaluate import GREEDY, SAMPLED, parse_setting
+from blackbox_lb.fitting import FitPlan
 from blackbox_lb.tasks import Reward, Task
 
 __all__ = ["command"]
@@ -25,7 +26,7 @@ __all__ = ["command"]
 @click.option(
     "--test-samples",
     type=click.IntRange(1),
-    default=4,
+    default=FitPlan().test_samples,
     show_default=True,
     help="Completions a test prompt and setting.",
 )
