@@ -16,13 +16,15 @@ import pytest
 from openai import OpenAI
 
 from blackbox_lb import Bias, apply, load_task
+from blackbox_lb.bias import Entry
 from blackbox_lb.local import LocalEngine, resolve_model
 
 pytestmark = pytest.mark.live
+END = 2
 
 
-def test_fit_judge_and_apply(tmp_path: Path) -> None:
-    """Rewarded for brevity, SmolLM2 answers shorter on prompts it was not fitted on, in the verdict and through a biased client."""
+def test_fit_and_judge(tmp_path: Path) -> None:
+    """Rewarded for brevity, SmolLM2 answers shorter on prompts that it was not fitted on."""
     task = load_task("capitals")
     rows = [
         {"prompt": example.prompt.text, "answer": list(example.answers), "split": split}
@@ -47,8 +49,8 @@ def test_fit_judge_and_apply(tmp_path: Path) -> None:
         "--reward",
         "length",
     ]
-    command += ["--max-tokens", "24", "--samples-per-prompt", "4", "--validation-samples", "2", "--test-samples", "2"]
-    command += ["--out", str(tmp_path / "run"), "--l2", "1", "--quiet", "--json"]
+    command += ["--max-tokens", "32", "--samples-per-prompt", "6", "--validation-samples", "1", "--test-samples", "3"]
+    command += ["--out", str(tmp_path / "run"), "--l2", "2", "--tau", "0.15", "--quiet", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -57,10 +59,20 @@ def test_fit_judge_and_apply(tmp_path: Path) -> None:
     bias = Bias.load(tmp_path / "run" / "bias.json")
     assert 0 < len(bias.entries) <= 300
     assert bias.vocab_size == 49_152
+
+
+def test_a_biased_client_on_a_real_engine(tmp_path: Path) -> None:
+    """With +100 on the end token the biased client's answer is empty; the plain client's, over the same connection, is not."""
     with LocalEngine(resolve_model()) as engine:
         client = OpenAI(base_url=engine.base_url, api_key="none")
-        plain, biased = (_mean_length(each, bias.model) for each in (client, apply(client, bias)))
-    assert biased < plain
+        (model,) = [each.id for each in client.models.list()]
+        entries = (Entry(id=END, bias=100.0),)
+        bias = Bias(
+            provider="local", model=model, tokenizer="t", reward="length", estimator="projection", entries=entries
+        )
+        lengths = [_length(each, model) for each in (client, apply(client, bias), client)]
+    assert lengths[1] == 1
+    assert min(lengths[0], lengths[2]) > 1
 
 
 def test_ctrl_c_stops_the_command_and_its_engine(tmp_path: Path) -> None:
@@ -105,15 +117,9 @@ def _stored(path: Path) -> int:
     return int(count)
 
 
-def _mean_length(client: OpenAI, model: str) -> float:
-    lengths = [
-        client.chat.completions.create(
-            model=model,
-            messages=[{"role": "user", "content": example.prompt.text}],
-            max_tokens=24,
-            temperature=1,
-            extra_body={"top_k": 0, "min_p": 0},
-        ).usage
-        for example in load_task("capitals").test[:24]
-    ]
-    return sum(usage.completion_tokens for usage in lengths if usage) / len(lengths)
+def _length(client: OpenAI, model: str) -> int:
+    question = load_task("capitals").test[0].prompt.text
+    answer = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": question}], max_tokens=24, temperature=0
+    )
+    return answer.usage.completion_tokens if answer.usage else 0
