@@ -72,11 +72,6 @@ class Scores:
     correct: tuple[Array, ...] | None
     tokens: tuple[Array, ...]
 
-    @property
-    def n_completions(self) -> int:
-        """Completions scored."""
-        return sum(len(row) for row in self.tokens)
-
 
 def score(reward: Reward, examples: Sequence[Example], completions: Sequence[Sequence[Completion]]) -> Scores:
     """Score ``completions[p]``, the completions of ``examples[p]``."""

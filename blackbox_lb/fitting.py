@@ -58,24 +58,25 @@ class FitResult:
     base_reward: float
     tried: tuple[Tried, ...]
     kl: float
-    rollouts: int
-    tokens: int
     incomplete: int
     outside: float
 
     def as_json(self) -> dict[str, Any]:
         """Everything a program wants to know, the entries of the bias aside."""
-        rows: dict[str, Any] = {
+        return {
             "status": self.bias.status,
             "verdict": [row.model_dump() for row in self.bias.verdict],
             "chosen": dict(self.bias.settings),
             "entries": len(self.bias.entries),
             "kl_nats_per_completion": self.kl,
             "validation": {"base": self.base_reward, "tried": [asdict(row) for row in self.tried]},
-            "training": {"rollouts": self.rollouts, "tokens": self.tokens, "incomplete": self.incomplete},
+            "training": {
+                "rollouts": self.bias.rollouts,
+                "tokens": self.bias.tokens,
+                "incomplete": self.incomplete,
+            },
             "tail_mass": self.outside,
         }
-        return rows
 
 
 async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
@@ -102,8 +103,6 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         base_reward=base_reward,
         tried=tuple(tried),
         kl=kl,
-        rollouts=bias.rollouts,
-        tokens=bias.tokens,
         incomplete=training.incomplete,
         outside=float(next_token.tail_mass.mean()),
     )
@@ -189,7 +188,9 @@ async def _bias(
         data_hash=task.data_hash,
         rollouts=len(training.rollouts.keys),
         tokens=len(training.rollouts.token_ids),
-        sampling=Drawn(max_tokens=trials.max_tokens, top_logprobs=trials.top_logprobs, endpoint=session.endpoint),
+        sampling=Drawn(
+            max_tokens=trials.reward.max_tokens, top_logprobs=trials.top_logprobs, endpoint=session.endpoint
+        ),
         compiled=losses(sparse, limits.entries, integers=limits.integers),
         verdict=tuple(verdict),
         entries=await _named(trials, next_token, chosen),

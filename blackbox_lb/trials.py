@@ -30,7 +30,6 @@ class Trials:
     tokenizer: Tokenizer
     reward: Reward
     report: Reporter
-    max_tokens: int
     top_logprobs: int
     seed: int | None = None
     concurrency: int | None = None
@@ -44,7 +43,7 @@ class Trials:
         bias: Mapping[int, float] | None = None,
     ) -> tuple[tuple[str, ...], ...]:
         """Keys of ``samples`` completions of every example, drawn at ``setting`` with ``bias``."""
-        sampling = Sampling(setting.temperature, self.max_tokens, self.top_logprobs, self.seed)
+        sampling = Sampling(setting.temperature, self.reward.max_tokens, self.top_logprobs, self.seed)
         with self.report.stage(title, len(examples) * samples) as watch:
             done = await collect(
                 self.session,

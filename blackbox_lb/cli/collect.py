@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from blackbox_lb.cli.options import load, model_options, open_trials, output_options, sampling_options, task_options
+from blackbox_lb.cli.options import (
+    count_option,
+    load,
+    model_options,
+    open_trials,
+    output_options,
+    sampling_options,
+    task_options,
+)
 from blackbox_lb.cli.terminal import print_json
 from blackbox_lb.evaluate import SAMPLED
 from blackbox_lb.fitting import FitPlan
@@ -20,13 +28,7 @@ __all__ = ["command"]
 @click.command("collect")
 @model_options()
 @task_options()
-@click.option(
-    "--samples-per-prompt",
-    type=click.IntRange(1),
-    default=FitPlan().samples,
-    show_default=True,
-    help="Completions a prompt.",
-)
+@count_option("--samples-per-prompt", FitPlan().samples, "Completions a prompt.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first N training prompts.")
 @sampling_options()
 @output_options()

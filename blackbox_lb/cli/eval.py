@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from blackbox_lb.bias import Bias
-from blackbox_lb.cli.options import load, model_options, open_trials, output_options, sampling_options, task_options
+from blackbox_lb.cli.options import (
+    count_option,
+    load,
+    model_options,
+    open_trials,
+    output_options,
+    sampling_options,
+    task_options,
+)
 from blackbox_lb.cli.terminal import print_json, verdict_table
 from blackbox_lb.evaluate import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.fitting import FitPlan
@@ -23,13 +31,7 @@ __all__ = ["command"]
 @model_options()
 @task_options()
 @sampling_options()
-@click.option(
-    "--test-samples",
-    type=click.IntRange(1),
-    default=FitPlan().test_samples,
-    show_default=True,
-    help="Completions a test prompt and setting.",
-)
+@count_option("--test-samples", FitPlan().test_samples, "Completions a test prompt and setting.")
 @click.option(
     "--deploy",
     multiple=True,

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from blackbox_lb.cli.options import (
+    count_option,
     load,
     model_options,
     open_trials,
@@ -32,10 +33,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 ALL = "all"
 
 
-def _count(name: str, default: int, text: str) -> Callable[[F], F]:
-    return click.option(name, type=click.IntRange(1), default=default, show_default=True, help=text)
-
-
 def _number(name: str, default: tuple[float, ...], text: str) -> Callable[[F], F]:
     kind = click.FloatRange(0, min_open=True)
     return click.option(name, type=kind, multiple=True, default=default, show_default=True, help=text)
@@ -44,7 +41,7 @@ def _number(name: str, default: tuple[float, ...], text: str) -> Callable[[F], F
 @click.command("fit")
 @model_options()
 @task_options()
-@_count("--samples-per-prompt", FitPlan().samples, "Training completions a prompt.")
+@count_option("--samples-per-prompt", FitPlan().samples, "Training completions a prompt.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first N training prompts.")
 @sampling_options()
 @click.option(
@@ -60,8 +57,8 @@ def _number(name: str, default: tuple[float, ...], text: str) -> Callable[[F], F
 @click.option("--positions", type=click.IntRange(1), help="Positions that ips draws of each completion. [default: all]")
 @click.option("--entries", default="300", show_default=True, help="Most tokens in the bias, or all.")
 @click.option("--integers", is_flag=True, help="Whole numbers only.")
-@_count("--validation-samples", FitPlan().validation_samples, "Completions a validation prompt and candidate.")
-@_count("--test-samples", FitPlan().test_samples, "Completions a test prompt and setting.")
+@count_option("--validation-samples", FitPlan().validation_samples, "Completions a validation prompt and candidate.")
+@count_option("--test-samples", FitPlan().test_samples, "Completions a test prompt and setting.")
 @click.option("--deploy", multiple=True, help="Judge at this setting too, as in temperature=0.5; repeatable.")
 @output_options()
 def command(**options: Any) -> None:
@@ -124,7 +121,7 @@ def _print(result: FitResult, folder: Path) -> None:
     )
     verdict_table(result.bias.verdict)
     click.echo(
-        f"{result.bias.estimator} ({chosen}), {len(result.bias.entries)} entries, learned from {result.rollouts} rollouts, "
+        f"{result.bias.estimator} ({chosen}), {len(result.bias.entries)} entries, learned from {result.bias.rollouts} rollouts, "
         f"KL to the base {result.kl:.2f} nats a completion at temperature 1"
     )
     click.echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")

@@ -20,6 +20,7 @@ from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
 from blackbox_lb.trials import Trials
 
 __all__ = [
+    "count_option",
     "load",
     "model_options",
     "open_trials",
@@ -41,6 +42,11 @@ def _together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
         return function
 
     return decorate
+
+
+def count_option(name: str, default: int, text: str) -> Callable[[F], F]:
+    """An option that counts completions, from 1."""
+    return click.option(name, type=click.IntRange(1), default=default, show_default=True, help=text)
 
 
 def model_options() -> Callable[[F], F]:
@@ -160,7 +166,6 @@ async def open_trials(
                 tokenizer=tokenizer,
                 reward=reward,
                 report=reporter(options),
-                max_tokens=reward.max_tokens,
                 top_logprobs=options["top_logprobs"],
                 seed=options["seed"],
                 concurrency=options["concurrency"],
