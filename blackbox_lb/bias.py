@@ -42,6 +42,7 @@ __all__ = [
     "MAX_ENTRIES",
     "VERSION",
     "Bias",
+    "Censored",
     "Compiled",
     "Drawn",
     "Entry",
@@ -117,7 +118,42 @@ class Drawn(_Model):
 
     max_tokens: Annotated[int, Strict(), Field(ge=1)]
     top_logprobs: Count
-    endpoint: Literal["chat", "completions"]
+    endpoint: Literal["chat", "completions", "responses"]
+
+
+class Censored(_Model):
+    """What the provider kept back of the tokens that were learned from.
+
+    Of ``positions`` sampled tokens, ``outside`` were missing from the list of the likeliest, and ``bounded`` came without a
+    logprob, so that only an upper bound is known, the least listed one. ``mass``: mean unlisted probability of a position, which
+    is the chance that a sampled token is kept back. ``unobserved``: whether ``ips`` took the bound for the bounded ones or dropped
+    them; None for an estimator that never reads them.
+    """
+
+    positions: Count
+    outside: Count
+    bounded: Count
+    mass: Share
+    unobserved: Literal["bound", "drop"] | None = None
+
+    @model_validator(mode="after")
+    def _of_positions(self) -> Censored:
+        if max(self.outside, self.bounded) > self.positions:
+            raise ValueError(
+                f"censoring counts {self.outside} tokens outside and {self.bounded} bounded of only {self.positions} positions"
+            )
+        return self
+
+    def sentence(self, listed: int | None = None) -> str:
+        """All of it for a person to read; ``listed``: how many alternatives a position were asked for."""
+        share = self.outside / self.positions if self.positions else 0.0
+        done = {None: "", "bound": ", which ips takes for it", "drop": "; ips leaves them out"}[self.unobserved]
+        missing = f"{self.bounded:,} have no logprob, only a bound (the least listed one){done}"
+        return (
+            f"{share:.1%} of sampled tokens ({self.outside:,} of {self.positions:,}) were outside the "
+            f"{'lists' if listed is None else f'listed {listed}'}; {missing if self.bounded else 'none is without a logprob'}; "
+            f"{self.mass:.1%} of the probability mass is unlisted"
+        )
 
 
 class Compiled(_Model):
@@ -191,6 +227,7 @@ class Bias(_Model):
     sampling: Drawn | None = None
     created: AwareDatetime = Field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
     blackbox_lb: Name = __version__
+    censoring: Censored | None = None
     compiled: Compiled | None = None
     verdict: tuple[Verdict, ...] = ()
     entries: Annotated[tuple[Entry, ...], FailFast(), Field(max_length=MAX_ENTRIES)]

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from blackbox_lb.errors import CorruptResponse
+from blackbox_lb.profiles import Profile
 from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore, prompt_hash, request_hash, rollout_key
 from blackbox_lb.tokens import Tokenizer
-from blackbox_lb.types import Completion, Prompt, Sampling
+from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
 
 __all__ = ["Collection", "Watcher", "collect"]
 
@@ -26,22 +28,32 @@ class Collection:
     received: int
 
 
+MOST_TOKENS = 8192
+"""Completion tokens asked for by one request at most: an answer that is lost or cut off costs no more than that."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Request:
-    key: str
+    """Samples of one prompt that one request asks for."""
+
     prompt: Prompt
-    sample: int
+    samples: tuple[int, ...]
+    keys: tuple[str, ...]
 
 
 def settings_of(
-    session: Session, tokenizer: Tokenizer, sampling: Sampling, bias: Mapping[int, float] | None
+    session: Session,
+    tokenizer: Tokenizer,
+    sampling: Sampling,
+    bias: Mapping[int, float] | None,
+    endpoint: Endpoint | None = None,
 ) -> dict[str, Any]:
     """Everything but prompt and sample number that determines a completion; its hash is the request hash of the store."""
     return {
         "provider": session.profile.name,
         "model": session.model,
         "tokenizer": tokenizer.fingerprint,
-        "endpoint": session.endpoint,
+        "endpoint": endpoint or session.endpoint,
         "fields": {**session.profile.neutral, **session.profile.request},
         "sampling": asdict(sampling),
         "bias": sorted([token, value] for token, value in (bias or {}).items()),
@@ -57,47 +69,66 @@ async def collect(
     sampling: Sampling,
     samples: int,
     bias: Mapping[int, float] | None = None,
+    endpoint: Endpoint | None = None,
     concurrency: int | None = None,
     watch: Watcher | None = None,
 ) -> Collection:
     """Make sure that the store holds ``samples`` completions of every prompt; ask only for those that are missing.
 
-    At most ``concurrency`` requests are in flight (default: the profile's). When one fails for good, no new ones start, those in
-    flight are still received and stored, and the failure is raised.
+    Where the samples of one request share the price of its prompt, it asks for several. At most ``concurrency`` requests are in
+    flight (default: the profile's), through ``endpoint`` (default: the session's). When one fails for good, no new ones start,
+    those in flight are still received and stored, and the failure is raised.
 
     Raises:
         ProviderError: the first failure that retries did not cure.
     """
-    settings = settings_of(session, tokenizer, sampling, bias)
+    settings = settings_of(session, tokenizer, sampling, bias, endpoint)
     request = request_hash(settings)
     keys = tuple(tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples)) for prompt in prompts)
-    missing = _missing(store.keys(request), prompts, keys)
+    missing = _missing(store.keys(request), prompts, keys, _batch(session.profile, sampling))
 
     async def receive(wanted: _Request) -> None:
         drawn = sampling if sampling.seed is None else replace(sampling, seed=_seed(sampling.seed, wanted))
-        completion = await session.complete(wanted.prompt, drawn, bias)
-        store.add(settings, wanted.prompt, wanted.sample, completion)
+        n = len(wanted.samples)
+        completions = await session.complete_many(wanted.prompt, drawn, bias, n, endpoint)
+        store.add_answer(settings, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))
         if watch is not None:
-            watch(completion)
+            for completion in completions[:n]:
+                watch(completion)
+        if len(completions) != n:
+            raise CorruptResponse(
+                f"{session.profile.name} answered with {len(completions)} completions where n = {n} were asked for; "
+                "set sampling.n = 1 in its profile"
+            )
 
     await _all(missing, receive, concurrency or session.profile.connection.concurrency)
-    return Collection(keys, len(missing))
+    return Collection(keys, sum(len(wanted.samples) for wanted in missing))
 
 
-def _missing(stored: set[str], prompts: Sequence[Prompt], keys: Sequence[Sequence[str]]) -> list[_Request]:
+def _batch(profile: Profile, sampling: Sampling) -> int:
+    """How many samples of a prompt one request asks for. A seed belongs to one sample, so then it is one."""
+    rules = profile.sampling
+    if not rules.shares_prompt or sampling.seed is not None:
+        return 1
+    return max(1, min(rules.n, MOST_TOKENS // sampling.max_tokens))
+
+
+def _missing(stored: set[str], prompts: Sequence[Prompt], keys: Sequence[Sequence[str]], batch: int) -> list[_Request]:
     """Requests to make, prompt by prompt, so that a server's prefix cache serves the samples of one prompt."""
-    wanted = {
-        key: _Request(key, prompt, sample)
-        for prompt, row in zip(prompts, keys, strict=True)
-        for sample, key in enumerate(row)
-        if key not in stored
-    }
-    return list(wanted.values())
+    seen = set(stored)
+    requests: list[_Request] = []
+    for prompt, row in zip(prompts, keys, strict=True):
+        wanted = [(sample, key) for sample, key in enumerate(row) if key not in seen]
+        seen.update(row)
+        for start in range(0, len(wanted), batch):
+            samples, names = zip(*wanted[start : start + batch], strict=True)
+            requests.append(_Request(prompt, samples, names))
+    return requests
 
 
 def _seed(seed: int, wanted: _Request) -> int:
     """A seed of its own for every sample, the same in every run: 31 bits, which every server takes."""
-    return (seed + int(wanted.key[:8], 16)) & 0x7FFFFFFF
+    return (seed + int(wanted.keys[0][:8], 16)) & 0x7FFFFFFF
 
 
 async def _all(requests: Sequence[_Request], receive: Callable[[_Request], Any], concurrency: int) -> None:

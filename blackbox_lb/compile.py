@@ -1,7 +1,8 @@
 """Compiling a bias: what was learned, within what the provider takes, and what that loses.
 
-A provider takes so many entries, in a range, perhaps whole numbers; a token that is not listed has bias 0. The support is chosen by
-usage x |bias|, the listed values are refitted with the rest held at 0 (see ``estimate.sparse``), and the loss is reported.
+A provider takes so many entries, in a range, perhaps whole numbers, perhaps no special tokens; a token that is not listed has
+bias 0. The support is chosen by usage x |bias|, the listed values are refitted with the rest held at 0 (see ``estimate.sparse``),
+and the loss is reported.
 """
 
 from __future__ import annotations
@@ -32,9 +33,18 @@ def most_entries(profile: Profile, wanted: int | None) -> int | None:
     return limit if wanted is None else wanted
 
 
-def check_limits(bias: Mapping[int, float], profile: Profile) -> None:
-    """Raise BiasError where ``bias`` is not what the provider takes; nothing is cut, clipped or rounded behind the user's back."""
+def check_limits(bias: Mapping[int, float], profile: Profile, highest_id: int | None = None) -> None:
+    """Raise BiasError where ``bias`` is not what the provider takes; nothing is cut, clipped or rounded behind the user's back.
+
+    ``highest_id``: the highest token id that may be biased, None for any (``Session.highest_id``).
+    """
     rules = profile.bias
+    if highest_id is not None and bias and max(bias) > highest_id:
+        beyond = sum(token > highest_id for token in bias)
+        raise BiasError(
+            f"the bias has token {max(bias)}, {profile.name} takes ids up to {highest_id} ({beyond} of {len(bias)} are above); "
+            f"fit with --provider {profile.name}, which does without them"
+        )
     if rules.entries is not None and len(bias) > rules.entries:
         raise BiasError(
             f"the bias has {len(bias)} entries, {profile.name} takes at most {rules.entries}; fit with fewer --entries"
@@ -64,22 +74,32 @@ def losses(sparse: Sparse, entries_limit: int | None, *, integers: bool) -> Comp
 
 
 def compile_bias(
-    bias: Bias, profile: Profile, next_token: NextToken, *, entries: int | None = None, integers: bool = False
+    bias: Bias,
+    profile: Profile,
+    next_token: NextToken,
+    *,
+    entries: int | None = None,
+    integers: bool = False,
+    highest_id: int | None = None,
 ) -> Bias:
     """``bias`` as ``profile`` takes it, closest to the learned policy on the logged positions of ``next_token``.
 
-    The result has no verdict: it is another policy, and has not been judged.
+    Ids above ``highest_id`` (None: no such limit) are left out and counted as dropped. The result has no verdict: it is another
+    policy, and has not been judged.
 
     Raises:
         BiasError: more entries wanted than the provider takes.
     """
-    from blackbox_lb.estimate.sparse import sparsify
+    from blackbox_lb.estimate.sparse import above, sparsify
 
     rules = profile.bias
     limit = most_entries(profile, entries)
     whole = integers or not rules.fractions
     learned = next_token.align(list(bias.logit_bias), list(bias.logit_bias.values()))
-    sparse = sparsify(next_token, learned, entries=limit, low=rules.low, high=rules.high, integers=whole)
+    forbidden = above(next_token, highest_id)
+    sparse = sparsify(
+        next_token, learned, entries=limit, low=rules.low, high=rules.high, integers=whole, forbidden=forbidden
+    )
     old = {entry.id: entry for entry in bias.entries}
     values = zip(sparse.token_ids.tolist(), sparse.values.tolist(), strict=True)
     return Bias(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from blackbox_lb.credentials import TokenProvider
 from blackbox_lb.errors import InputError
 from blackbox_lb.profiles import load_profile
 from blackbox_lb.session import Session
@@ -19,7 +20,9 @@ async def connect(
     *,
     model: str | None = None,
     base_url: str | None = None,
-    endpoint: Endpoint = "chat",
+    endpoint: Endpoint | None = None,
+    tokenizer: str | None = None,
+    token_provider: TokenProvider | None = None,
     concurrency: int | None = None,
     max_tokens: int = 256,
 ) -> AsyncIterator[Session]:
@@ -42,7 +45,15 @@ async def connect(
                 LocalEngine(resolve_model(model), parallel=slots, context=PROMPT_ROOM + max_tokens)
             )
             model, base_url = None, engine.base_url
-        yield await stack.enter_async_context(Session(profile, model=model, base_url=base_url, endpoint=endpoint))
+        session = Session(
+            profile,
+            model=model,
+            base_url=base_url,
+            endpoint=endpoint,
+            tokenizer=tokenizer,
+            token_provider=token_provider,
+        )
+        yield await stack.enter_async_context(session)
 
 
 PROMPT_ROOM = 1024

@@ -11,7 +11,10 @@ BlbError
     ├── ConnectionFailed               nothing answers, or the connection broke, after all retries
     ├── AuthenticationFailed           401 and 403
     ├── RateLimited                    429 after all retries
+    │   └── QuotaExhausted             429 because the account has no credit left, which no retry cures
     ├── RequestRejected                any other 4xx: the provider refuses this request
+    │   ├── ContentFiltered            its content filter refuses this prompt
+    │   └── ModelUnsuitable            the model takes no logit bias or returns no logprobs
     ├── ServerFailed                   5xx after all retries
     ├── NoLogprobs                     a well-formed answer without the token logprobs that were asked for
     └── CorruptResponse                an answer that breaks its own contract: NaN, positive logprob, missing fields
@@ -27,12 +30,15 @@ __all__ = [
     "BiasError",
     "BlbError",
     "ConnectionFailed",
+    "ContentFiltered",
     "CorruptResponse",
     "DataError",
     "InputError",
+    "ModelUnsuitable",
     "NoLogprobs",
     "ProfileError",
     "ProviderError",
+    "QuotaExhausted",
     "RateLimited",
     "RequestRejected",
     "ServerFailed",
@@ -85,8 +91,20 @@ class RateLimited(ProviderError):
     """Still refused with 429 after all retries."""
 
 
+class QuotaExhausted(RateLimited):
+    """The account has no credit left (429 ``insufficient_quota``); retrying is useless."""
+
+
 class RequestRejected(ProviderError):
     """The provider refuses this request (a 4xx other than 401, 403, 408, 409 and 429)."""
+
+
+class ContentFiltered(RequestRejected):
+    """The provider's content filter refuses this prompt; such prompts are counted and not asked again."""
+
+
+class ModelUnsuitable(RequestRejected):
+    """The model takes no logit bias or returns no logprobs, by its profile or by the provider's own words."""
 
 
 class ServerFailed(ProviderError):

@@ -65,22 +65,34 @@ class Scores:
     """Scores of one policy at one setting; each list holds one array a prompt, with one value a completion.
 
     ``reward``: what a user reads (``Reward.value``); ``correct``: 0 or 1, None where the reward knows no right answer;
-    ``tokens``: completion lengths.
+    ``tokens``: completion lengths. ``filtered``: completions that the provider's content filter stopped, which have no scores.
     """
 
     reward: tuple[Array, ...]
     correct: tuple[Array, ...] | None
     tokens: tuple[Array, ...]
+    filtered: int = 0
+
+    @property
+    def mean_reward(self) -> float:
+        """The mean over prompts of what a user reads; NaN where no prompt has a completion."""
+        means = [float(row.mean()) for row in self.reward if row.size]
+        return float(np.mean(means)) if means else float("nan")
 
 
 def score(reward: Reward, examples: Sequence[Example], completions: Sequence[Sequence[Completion]]) -> Scores:
-    """Score ``completions[p]``, the completions of ``examples[p]``."""
-    pairs = list(zip(examples, completions, strict=True))
+    """Score ``completions[p]``, the completions of ``examples[p]``; those that a content filter stopped are only counted."""
+    pairs = [
+        (example, [each for each in row if not each.filtered])
+        for example, row in zip(examples, completions, strict=True)
+    ]
+    stopped = sum(map(len, completions)) - sum(len(row) for _, row in pairs)
     values = tuple(np.array([reward.value(reward.score(e, c)) for c in row], dtype=float) for e, row in pairs)
     right = [[reward.correct(e, c) for c in row] for e, row in pairs]
     known = all(flag is not None for row in right for flag in row)
     correct = tuple(np.array(row, dtype=float) for row in right) if known else None
-    return Scores(values, correct, tuple(np.array([c.n_tokens for c in row], dtype=float) for _, row in pairs))
+    tokens = tuple(np.array([c.n_tokens for c in row], dtype=float) for _, row in pairs)
+    return Scores(values, correct, tokens, stopped)
 
 
 def compare(setting: Setting, base: Scores, biased: Scores, reward: Reward, *, seed: int = 0) -> list[Verdict]:
@@ -99,7 +111,10 @@ def _verdict(
     biased: Sequence[Array],
     seed: int,
 ) -> Verdict:
-    base_means, biased_means = _means(base), _means(biased)
+    both = [(one, other) for one, other in zip(base, biased, strict=True) if one.size and other.size]
+    if not both:
+        raise InputError("nothing to compare: no test prompt has a completion with and without the bias")
+    base_means, biased_means = (_means(side) for side in zip(*both, strict=True))
     differences = biased_means - base_means
     low, high = bootstrap_interval(differences, seed=seed)
     helps, hurts = (low > 0, high < 0) if better == "higher" else (high < 0, low > 0)

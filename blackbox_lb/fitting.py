@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from blackbox_lb.bias import Bias, Drawn, Entry, Verdict
+from blackbox_lb.bias import Bias, Censored, Drawn, Entry, Verdict
 from blackbox_lb.compile import losses, most_entries
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.candidates import Candidate, Limits, Sweep, candidates
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.evaluate import GREEDY, SAMPLED, Scores, Setting
-from blackbox_lb.profiles import Profile
+from blackbox_lb.evaluate import GREEDY, SAMPLED, Setting
+from blackbox_lb.session import Session
 from blackbox_lb.tasks import Task
-from blackbox_lb.training import Training, training_set
+from blackbox_lb.training import Training, censored, training_set
 from blackbox_lb.trials import Trials
 from blackbox_lb.types import Example
 
@@ -51,15 +52,24 @@ class Tried:
 class FitResult:
     """``bias``: what was judged, with its verdict. ``kl``: nats a completion from the base, at temperature 1.
 
-    ``base_reward`` and ``tried``: mean rewards on the validation prompts. ``incomplete``: completions left out of the fit.
+    ``kl`` is NaN where it could not be computed, and ``kl_missing`` says why. ``base_reward`` and ``tried``: mean rewards on the
+    validation prompts. ``incomplete`` and ``filtered``: completions left out of the fit (see ``Training``).
     """
 
     bias: Bias
     base_reward: float
     tried: tuple[Tried, ...]
     kl: float
+    kl_missing: str | None
     incomplete: int
-    outside: float
+    filtered: int
+
+    @property
+    def kl_sentence(self) -> str:
+        """The KL for a person to read, or why there is none."""
+        if self.kl_missing is not None:
+            return f"KL to the base not computed: {self.kl_missing}"
+        return f"KL to the base {self.kl:.2f} nats a completion at temperature 1"
 
     def as_json(self) -> dict[str, Any]:
         """Everything a program wants to know, the entries of the bias aside."""
@@ -68,15 +78,25 @@ class FitResult:
             "verdict": [row.model_dump() for row in self.bias.verdict],
             "chosen": dict(self.bias.settings),
             "entries": len(self.bias.entries),
-            "kl_nats_per_completion": self.kl,
-            "validation": {"base": self.base_reward, "tried": [asdict(row) for row in self.tried]},
+            "kl_nats_per_completion": _known(self.kl),
+            "kl_missing": self.kl_missing,
+            "validation": {
+                "base": self.base_reward,
+                "tried": [{**asdict(row), "reward": _known(row.reward)} for row in self.tried],
+            },
             "training": {
                 "rollouts": self.bias.rollouts,
                 "tokens": self.bias.tokens,
                 "incomplete": self.incomplete,
+                "filtered": self.filtered,
             },
-            "tail_mass": self.outside,
+            "censoring": None if self.bias.censoring is None else self.bias.censoring.model_dump(),
         }
+
+
+def _known(value: float) -> float | None:
+    """The value as JSON has it: null where it could not be computed."""
+    return None if math.isnan(value) else value
 
 
 async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
@@ -86,31 +106,45 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         ProviderError: the API failed; what was received is kept.
         InputError: nothing can be learned, for instance because no completion earned a reward.
     """
-    limits = _limits(trials.session.profile, plan)  # before anything is paid for
+    limits = _limits(trials.session, plan)  # before anything is paid for
     examples = task.train[: plan.limit]
     keys = await trials.collect("training", examples, SAMPLED, plan.samples)
-    training = training_set(trials.store, examples, keys, trials.reward)
+    training = training_set(trials.store, examples, keys, trials.reward, trials.session.end_tokens)
     _remark_on(training, trials)
     next_token = NextToken.of(training.rollouts)
+    kept_back = censored(training.rollouts, next_token, plan.sweep.rule)
+    trials.report.remark(kept_back.sentence(trials.top_logprobs))
     chosen, tried, base_reward = await _choose(trials, task.validation, training.rollouts, next_token, plan, limits)
     verdict: list[Verdict] = []
     for setting in plan.settings:
         verdict += await trials.judge(task.test, setting, plan.test_samples, chosen.logit_bias)
-    bias = await _bias(trials, task, training, next_token, chosen, plan, limits, verdict)
+    bias = await _bias(trials, task, training, next_token, kept_back, chosen, plan, limits, verdict)
     kl = await trials.kl(task.test, plan.test_samples, chosen.logit_bias, next_token)
     return FitResult(
         bias=bias,
         base_reward=base_reward,
         tried=tuple(tried),
         kl=kl,
+        kl_missing=_why_no_kl(trials.session) if math.isnan(kl) else None,
         incomplete=training.incomplete,
-        outside=float(next_token.tail_mass.mean()),
+        filtered=training.filtered,
     )
 
 
-def _limits(profile: Profile, plan: FitPlan) -> Limits:
-    rules = profile.bias
-    return Limits(most_entries(profile, plan.entries), rules.low, rules.high, plan.integers or not rules.fractions)
+def _limits(session: Session, plan: FitPlan) -> Limits:
+    rules, entries = session.profile.bias, most_entries(session.profile, plan.entries)
+    return Limits(entries, rules.low, rules.high, plan.integers or not rules.fractions, session.highest_id)
+
+
+def _why_no_kl(session: Session) -> str:
+    name, where = session.profile.name, session.biased_endpoint
+    if session.tells_base_logprobs:
+        return "no biased completion of the test prompts lists all of its tokens"
+    if where != session.endpoint:
+        return f"{name} takes a bias at its {where} endpoint and returns logprobs at {session.endpoint}"
+    if session.profile.logprobs.meaning == "after bias":
+        return f"{name} returns logprobs of the biased policy"
+    return f"it is not known whether {name} returns logprobs of the base or of the biased policy"
 
 
 def _remark_on(training: Training, trials: Trials) -> None:
@@ -119,11 +153,8 @@ def _remark_on(training: Training, trials: Trials) -> None:
     report.remark(
         f"{len(values)} rollouts, {len(training.rollouts.token_ids):,} tokens, mean {reward.label} {values.mean():.3f}"
     )
-    if training.incomplete:
-        report.remark(
-            f"{training.incomplete} completions are left out: the provider listed fewer tokens than it generated "
-            "(characters split over several tokens)"
-        )
+    for sentence in training.left_out:
+        report.remark(sentence)
     if np.ptp(values) == 0:
         raise InputError(
             f"every completion has the same {reward.label} ({values[0]:.3g}): there is nothing to learn from this reward; "
@@ -140,29 +171,32 @@ async def _choose(
     limits: Limits,
 ) -> tuple[Candidate, list[Tried], float]:
     """The candidate with the highest mean reward on fresh completions of the validation prompts."""
-    base = _mean(await trials.scores("validation, base", examples, SAMPLED, plan.validation_samples))
+    base = (await trials.scores("validation, base", examples, SAMPLED, plan.validation_samples)).mean_reward
+    if math.isnan(base):
+        raise InputError(
+            "no completion of the validation prompts passed the content filter; use other validation prompts"
+        )
     tried: list[Tried] = []
-    best: Candidate | None = None
+    best, highest = None, -math.inf
     for candidate in candidates(rollouts, next_token, plan.sweep, limits):
         label = ", ".join(f"{name} {value:g}" for name, value in candidate.settings.items() if value is not None)
         scores = await trials.scores(
             f"validation, {label}", examples, SAMPLED, plan.validation_samples, candidate.logit_bias
         )
-        if best is None or _mean(scores) > max(row.reward for row in tried):
-            best = candidate
-        tried.append(Tried(candidate.settings, candidate.sparse.entries, _mean(scores)))
-        trials.report.remark(f"validation, {label}: {trials.reward.label} {_mean(scores):.3f} (base {base:.3f})")
+        reward = (
+            scores.mean_reward
+        )  # NaN where the content filter stopped everything: never the best, unless there is no other
+        if best is None or reward > highest:
+            best, highest = candidate, -math.inf if math.isnan(reward) else reward
+        tried.append(Tried(candidate.settings, candidate.sparse.entries, reward))
+        trials.report.remark(f"validation, {label}: {trials.reward.label} {reward:.3f} (base {base:.3f})")
     if best is None:
         raise InputError("the sweep is empty: give at least one --tau, and one --l2 or --alpha")
-    if max(row.reward for row in tried) <= base:
+    if highest <= base:
         trials.report.remark(
             "no candidate beat the base on the validation prompts; the best of them is judged all the same"
         )
     return best, tried, base
-
-
-def _mean(scores: Scores) -> float:
-    return float(np.mean([row.mean() for row in scores.reward]))
 
 
 async def _bias(
@@ -170,6 +204,7 @@ async def _bias(
     task: Task,
     training: Training,
     next_token: NextToken,
+    kept_back: Censored,
     chosen: Candidate,
     plan: FitPlan,
     limits: Limits,
@@ -191,6 +226,7 @@ async def _bias(
         sampling=Drawn(
             max_tokens=trials.reward.max_tokens, top_logprobs=trials.top_logprobs, endpoint=session.endpoint
         ),
+        censoring=kept_back,
         compiled=losses(sparse, limits.entries, integers=limits.integers),
         verdict=tuple(verdict),
         entries=await _named(trials, next_token, chosen),

@@ -4,62 +4,110 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import StoreError
-from blackbox_lb.types import FloatArray, IntArray
+from blackbox_lb.types import BoolArray, FloatArray, IntArray
 
-__all__ = ["pack", "unpack"]
+__all__ = ["Arrays", "pack", "unpack"]
 
-HEADER = struct.Struct("<BII")
-FORMAT = 1
+FORMATS = {1: struct.Struct("<BII"), 2: struct.Struct("<BIIB")}
+"""The header of each format: its number, t, k, and from 2 on which of the optional columns follow. The newest is written."""
+NEWEST = 2
+PROPENSITIES, BOUNDED = 1, 2
 LEVEL = 6
 
 
-def pack(token_ids: IntArray, logprobs: FloatArray, top_ids: IntArray, top_logprobs: FloatArray) -> bytes:
-    """The arrays of a ``Completion``, shapes (t,), (t,), (t, k), (t, k), as one blob; ``unpack`` gives them back bit for bit.
+class Arrays(NamedTuple):
+    """The arrays of a ``Completion``, shapes (t,), (t,), (t, k), (t, k), (t,), (t,); the last two may be None."""
+
+    token_ids: IntArray
+    logprobs: FloatArray
+    top_ids: IntArray
+    top_logprobs: FloatArray
+    propensities: FloatArray | None = None
+    bounded: BoolArray | None = None
+
+
+def pack(arrays: Arrays) -> bytes:
+    """The arrays as one blob; ``unpack`` gives them back bit for bit.
 
     The bytes of all numbers of a column are laid out by significance, which deflates much better than number by number.
+
+    Raises:
+        StoreError: the arrays are not of one length.
     """
-    columns = (token_ids.astype("<i4"), logprobs.astype("<f4"), top_ids.T.astype("<i4"), top_logprobs.T.astype("<f4"))
+    lengths = [len(column) for column in arrays if column is not None]
+    if len(set(lengths)) > 1 or arrays.top_ids.shape != arrays.top_logprobs.shape:
+        raise StoreError(
+            f"a completion has columns of {lengths} tokens; it cannot be stored: this is a bug, please report it"
+        )
+    flags = (arrays.propensities is not None) * PROPENSITIES | (arrays.bounded is not None) * BOUNDED
+    columns = [arrays.token_ids.astype("<i4"), arrays.logprobs.astype("<f4")]
+    columns += [arrays.top_ids.T.astype("<i4"), arrays.top_logprobs.T.astype("<f4")]
+    if arrays.propensities is not None:
+        columns.append(arrays.propensities.astype("<f4"))
     body = b"".join(_planes(column) for column in columns)
-    return HEADER.pack(FORMAT, *top_ids.shape) + zlib.compress(body, LEVEL)
+    if arrays.bounded is not None:
+        body += np.packbits(arrays.bounded).tobytes()
+    return FORMATS[NEWEST].pack(NEWEST, *arrays.top_ids.shape, flags) + zlib.compress(body, LEVEL)
 
 
-def unpack(blob: bytes) -> tuple[IntArray, FloatArray, IntArray, FloatArray]:
-    """The four arrays that ``pack`` was given.
+def unpack(blob: bytes) -> Arrays:
+    """The arrays that ``pack`` was given.
 
     Raises:
         StoreError: the blob is damaged or of a newer format.
     """
+    t, k, flags, body = _opened(blob)
+    bits = -(-t // 8) if flags & BOUNDED else 0
+    numbers = 2 + 2 * k + bool(flags & PROPENSITIES)
+    if flags > PROPENSITIES | BOUNDED or len(body) != 4 * t * numbers + bits:
+        raise StoreError(
+            f"a stored completion has {len(body)} bytes for {t} x {k} (columns {flags}); it is damaged, or of a newer "
+            "version: upgrade blackbox_lb, or delete it from the store and collect again"
+        )
+    ids, logprobs, body = _column(body, "<i4", t), _column(body[4 * t :], "<f4", t), body[8 * t :]
+    top_ids, top_logprobs = (_column(body[4 * t * k * n :], kind, k, t) for n, kind in enumerate(("<i4", "<f4")))
+    rest = body[8 * t * k :]
+    return Arrays(
+        ids,
+        logprobs,
+        np.ascontiguousarray(top_ids.T),
+        np.ascontiguousarray(top_logprobs.T),
+        _column(rest, "<f4", t) if flags & PROPENSITIES else None,
+        _bits(rest[len(rest) - bits :], t) if flags & BOUNDED else None,
+    )
+
+
+def _opened(blob: bytes) -> tuple[int, int, int, bytes]:
+    """t, k, which optional columns there are, and the inflated columns."""
+    version = blob[0] if blob else 0
+    if version > NEWEST:
+        raise StoreError(f"a stored completion has format {version}, this version reads {NEWEST}; upgrade blackbox_lb")
     try:
-        version, t, k = HEADER.unpack_from(blob)
-        body = zlib.decompress(blob[HEADER.size :])
-    except (struct.error, zlib.error) as error:
+        header = FORMATS[version]
+        _, t, k, *flags = header.unpack_from(blob)
+        return t, k, flags[0] if flags else 0, zlib.decompress(blob[header.size :])
+    except (KeyError, struct.error, zlib.error) as error:
         raise StoreError(
             f"a stored completion is damaged ({error}); delete it from the store and collect again"
         ) from error
-    if version != FORMAT or len(body) != 8 * t * (k + 1):
-        raise StoreError(
-            f"a stored completion has format {version} and {len(body)} bytes for {t} x {k}; upgrade blackbox_lb"
-        )
-    shapes: list[tuple[int, ...]] = [(t,), (t,), (k, t), (k, t)]
-    columns = []
-    for shape, kind in zip(shapes, ("<i4", "<f4") * 2, strict=True):
-        size = 4 * int(np.prod(shape))
-        columns.append(_numbers(body[:size], kind).reshape(shape))
-        body = body[size:]
-    ids, logprobs, top_ids, top_logprobs = columns
-    return ids, logprobs, np.ascontiguousarray(top_ids.T), np.ascontiguousarray(top_logprobs.T)
 
 
 def _planes(column: npt.NDArray[Any]) -> bytes:
     return np.ascontiguousarray(column).view(np.uint8).reshape(-1, 4).T.tobytes()
 
 
-def _numbers(data: bytes, kind: str) -> npt.NDArray[Any]:
-    planes = np.frombuffer(data, dtype=np.uint8).reshape(4, -1)
-    return np.ascontiguousarray(planes.T).view(kind).reshape(-1)
+def _column(data: bytes, kind: str, *shape: int) -> npt.NDArray[Any]:
+    """The column of this shape that ``data`` begins with."""
+    size = 4 * int(np.prod(shape))
+    planes = np.frombuffer(data[:size], dtype=np.uint8).reshape(4, -1)
+    return np.ascontiguousarray(planes.T).view(kind).reshape(shape)
+
+
+def _bits(data: bytes, t: int) -> BoolArray:
+    return np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=t).astype(np.bool_)

@@ -3,131 +3,92 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from blackbox_lb.errors import ProfileError
+from blackbox_lb.errors import ModelUnsuitable, ProfileError
+from blackbox_lb.rules import (
+    BiasRules,
+    Connection,
+    EndpointRules,
+    Evidence,
+    Json,
+    LogprobRules,
+    ModelRules,
+    Row,
+    SamplingRules,
+    TokenizerRules,
+    TokenRules,
+)
+from blackbox_lb.types import Endpoint
 
-__all__ = [
-    "BiasRules",
-    "Connection",
-    "EndpointRules",
-    "LogprobRules",
-    "Profile",
-    "TokenRules",
-    "load_profile",
-    "profile_names",
-]
-
-Json = str | int | float | bool
-
-
-class _Row(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Connection(_Row):
-    """Where the API is and how to get in. Keys come from the environment variable ``api_key_env``, never from a file.
-
-    ``concurrency``: requests in flight unless told otherwise. ``embedded``: the engine is started in this process.
-    """
-
-    base_url: str | None = None
-    base_url_env: str | None = None
-    api_key_env: str | None = None
-    api_key_required: bool = True
-    concurrency: Annotated[int, Field(ge=1)] = 8
-    embedded: bool = False
+__all__ = ["Profile", "load_profile", "profile_names"]
 
 
-class EndpointRules(_Row):
-    """One endpoint. ``dialect`` is the shape of the answer's logprobs; ``ask_logprobs`` how they are asked for.
-
-    flag: ``logprobs: true, top_logprobs: k``; count: ``logprobs: k``. ``sampled_in_list``: what happens to a sampled token that is
-    not among the k most likely: it is not listed (no), listed beside them (added), or in the place of the last of them (replaces
-    the last). It tells which listed alternatives are sure to be the most likely ones.
-    """
-
-    path: str
-    dialect: Literal["content", "legacy"]
-    ask_logprobs: Literal["flag", "count"]
-    sampled_in_list: Literal["no", "added", "replaces the last"]
-
-
-class LogprobRules(_Row):
-    """What returned logprobs are. ``limit``: most alternatives a token (None: no limit known).
-
-    ``meaning``: before bias = of the unbiased model.
-    """
-
-    limit: Annotated[int, Field(ge=0)] | None = None
-    limit_remedy: str = "ask for fewer with --top-logprobs"
-    meaning: Literal["before bias"]
-    end_token_listed: bool
-
-
-class TokenRules(_Row):
-    """Where token ids stand: ``field NAME`` of each entry, or ``string PREFIX`` before the number in the token string."""
-
-    id: Annotated[str, Field(pattern=r"^(field|string) \S+$")]
-    bytes_exact: bool
-
-
-class TokenizeRoute(_Row):
-    """POST ``path`` under the server's root with the text in field ``text`` answers ``{"tokens": [ids]}``."""
-
-    path: str
-    text: str
-    fields: dict[str, Json] = {}
-
-
-class DetokenizeRoute(_Row):
-    """POST ``path`` under the server's root with ``{"tokens": [ids]}`` answers the text in field ``answer``."""
-
-    path: str
-    answer: str
-
-
-class TokenizerRules(_Row):
-    """How the server tells its tokenizer; ``vocabulary_size`` is a field of the first entry of GET /models."""
-
-    tokenize: TokenizeRoute
-    detokenize: DetokenizeRoute
-    vocabulary_size: Annotated[str, Field(pattern=r"^models \S+$")] | None = None
-
-
-class BiasRules(_Row):
-    """What ``logit_bias`` accepts: nats in [low, high], at most ``entries`` tokens (None: no limit), fractions or integers only."""
-
-    format: Literal["object", "pairs"]
-    low: float
-    high: float
-    fractions: bool
-    entries: Annotated[int, Field(ge=1)] | None = None
-
-
-class Profile(_Row):
+class Profile(Row):
     """One provider. ``neutral``: the request fields that make sampling exactly softmax(logits + bias) at temperature 1.
 
-    ``request``: fields sent with every request. ``evidence``: dotted key -> grade, date and what was seen.
+    ``request``: fields sent with every request. ``unknown``: dotted rows whose value is a guess until ``blb doctor`` has seen it.
+    ``evidence``: dotted row or table -> how it is known.
     """
 
     name: str
     title: str
     homepage: str
     connection: Connection
-    endpoints: dict[Literal["chat", "completions"], EndpointRules]
+    endpoints: dict[Endpoint, EndpointRules]
     logprobs: LogprobRules
     tokens: TokenRules
     tokenizer: TokenizerRules
     bias: BiasRules
+    sampling: SamplingRules = SamplingRules()
+    models: ModelRules = ModelRules()
     neutral: dict[str, Json]
-    request: dict[str, Json] = {}
-    evidence: dict[str, str]
+    request: dict[str, Json] = Field(default_factory=dict)
+    unknown: list[str] = Field(default_factory=list)
+    evidence: dict[str, Evidence] = Field(default_factory=dict)
+
+    def endpoint(self, name: Endpoint) -> EndpointRules:
+        """The rules of an endpoint. ProfileError, listing those there are, where the provider has no such endpoint."""
+        if name not in self.endpoints:
+            raise ProfileError(f"{self.name} has no {name} endpoint; its profile lists {', '.join(self.endpoints)}")
+        return self.endpoints[name]
+
+    def most_logprobs(self, endpoint: Endpoint) -> int | None:
+        """Most alternatives a token that the endpoint lists; None for no known limit."""
+        own = self.endpoint(endpoint).top_logprobs
+        return self.logprobs.limit if own is None else own
+
+    def check_model(self, model: str) -> None:
+        """Raise ModelUnsuitable for a model that is known to take no bias or to return no logprobs."""
+        base = model.split(":")[1] if model.startswith("ft:") and model.count(":") > 1 else model
+        for refused in self.models.refused:
+            if fnmatchcase(base, refused.pattern):
+                raise self.unsuitable(model, refused.why)
+
+    def unsuitable(self, model: str, why: str) -> ModelUnsuitable:
+        """The error that says why ``model`` cannot be used here, and which models can."""
+        work = f"; models that work: {', '.join(self.models.work)}" if self.models.work else ""
+        return ModelUnsuitable(f"{model} cannot be adapted through {self.name}: {why.rstrip('.')}{work}")
+
+    def is_known(self, row: str) -> bool:
+        """Whether a dotted row, or the table that it stands in, is more than a guess."""
+        return not any(row == guess or row.startswith(f"{guess}.") for guess in self.unknown)
+
+    def require(self, rows: Iterable[str], purpose: str) -> None:
+        """Raise ProfileError where one of ``rows`` is not known, naming the command that would find out."""
+        guesses = [row for row in rows if not self.is_known(row)]
+        if guesses:
+            raise ProfileError(
+                f"{purpose} needs to know {', '.join(guesses)} of {self.name}, which nobody has proven; "
+                f"blb doctor --provider {self.name} --model NAME --save mine.toml finds out, then give --provider mine.toml"
+            )
 
 
 def _folder() -> Traversable:
@@ -172,8 +133,10 @@ def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """``own`` laid over ``base``, table by table."""
+    """``own`` laid over ``base``, table by table; a piece of evidence is replaced whole."""
     both = {key: _merged(base[key], own[key]) for key in own if isinstance(own[key], dict) and key in base}
+    if "evidence" in both:
+        both["evidence"] = {**base["evidence"], **own["evidence"]}
     return {**base, **own, **both}
 
 

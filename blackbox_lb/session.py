@@ -1,49 +1,37 @@
-"""The one place that talks HTTP: the openai SDK's client, retries, and errors mapped to the tree in ``errors``."""
+"""One model behind one inference API: prompts in, completions out; its tokenizer, its vocabulary, its endpoints."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import httpx2
-import openai
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_exponential_jitter
-
-from blackbox_lb.errors import (
-    AuthenticationFailed,
-    ConnectionFailed,
-    CorruptResponse,
-    InputError,
-    ProviderError,
-    RateLimited,
-    RequestRejected,
-    ServerFailed,
-)
+from blackbox_lb.channel import ATTEMPTS, Channel
+from blackbox_lb.credentials import TokenProvider
+from blackbox_lb.errors import ContentFiltered, CorruptResponse, InputError, RequestRejected
 from blackbox_lb.profiles import Profile
 from blackbox_lb.tokens import PROBE_TEXT, Tokenizer, fingerprint
-from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
+from blackbox_lb.types import Completion, Endpoint, EndTokens, Prompt, Sampling
+from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
 from blackbox_lb.wire import build_request, parse_response
-from blackbox_lb.wire.request import endpoint_rules
 
 __all__ = ["Session"]
 
-ATTEMPTS = 6
-"""Tries of one request: with exponential waits these span about half a minute, the time a server takes to restart."""
-LONGEST_WAIT = 20.0
-"""Seconds; a provider's own retry-after may ask for more and gets it, up to ``LONGEST_RETRY_AFTER``."""
-LONGEST_RETRY_AFTER = 120.0
-REQUEST_TIMEOUT = 600.0
-"""Seconds for one completion: a full queue in front of a slow server is normal, silence for ten minutes is not."""
+CHARACTERS_A_TOKEN = 4
+"""Rule of thumb for the size of a prompt in rate-limit budgets, where being wrong costs a little waiting."""
 
 
 class Session:
     """One model behind one inference API, for as many requests as are wanted. Use as an asynchronous context manager.
 
     ``base_url`` and the API key default to the environment variables that the profile names. Without ``model`` the server's only
-    model is taken.
+    model is taken, without ``endpoint`` the first of the profile. ``tokenizer`` names the vocabulary of a provider that does
+    not tell token ids: a tiktoken encoding or a file (see ``load_vocabulary``).
+
+    Raises:
+        InputError: no such endpoint or address; on entering, no such vocabulary.
+        AuthenticationFailed: no key. ModelUnsuitable: a model that cannot be adapted. Nothing was sent in either case.
     """
 
     def __init__(
@@ -52,25 +40,27 @@ class Session:
         *,
         model: str | None = None,
         base_url: str | None = None,
-        endpoint: Endpoint = "chat",
+        endpoint: Endpoint | None = None,
+        tokenizer: str | None = None,
         attempts: int = ATTEMPTS,
+        token_provider: TokenProvider | None = None,
     ) -> None:
-        endpoint_rules(profile, endpoint)
         self.profile = profile
-        self.endpoint = endpoint
-        self.base_url = base_url or _environment(profile.connection.base_url_env) or profile.connection.base_url or ""
-        if not self.base_url.startswith(("http://", "https://")):
-            raise InputError(f"the address {self.base_url!r} is not a http(s) URL; give one with --base-url")
+        self.endpoint = next(iter(profile.endpoints)) if endpoint is None else endpoint
+        profile.endpoint(self.endpoint)
+        if model is not None:
+            profile.check_model(model)
+        elif not profile.connection.lists_models:
+            raise InputError(f"{profile.name} does not list what it serves; name the model or deployment with --model")
         self._model = model
-        self._attempts = attempts
-        self._client = openai.AsyncOpenAI(
-            base_url=self.base_url,
-            api_key=_api_key(profile),
-            max_retries=0,
-            timeout=REQUEST_TIMEOUT,
-            # A proxy for the outside world cannot reach this machine's own servers.
-            http_client=openai.DefaultAsyncHttpx2Client(trust_env=not _is_loopback(self.base_url)),
-        )
+        self._tokenizer = tokenizer
+        self.vocabulary: Vocabulary | None = None
+        self._channel = Channel(profile, base_url, attempts=attempts, token_provider=token_provider)
+
+    @property
+    def base_url(self) -> str:
+        """The API's address."""
+        return self._channel.base_url
 
     @property
     def model(self) -> str:
@@ -79,8 +69,35 @@ class Session:
             raise InputError("the session has not been entered: its model is not known yet")
         return self._model
 
+    @property
+    def biased_endpoint(self) -> Endpoint:
+        """Where a bias can be sent: the session's own endpoint, else the first that takes one."""
+        names = [self.endpoint, *self.profile.endpoints]
+        return next((name for name in names if self.profile.endpoint(name).bias), self.endpoint)
+
+    @property
+    def end_tokens(self) -> EndTokens:
+        """How the tokens that end a completion are listed, and which ids they may have, as far as that is known."""
+        special = self.vocabulary.special.values() if self.vocabulary else ()
+        return EndTokens(self.profile.logprobs.end_token_listed, frozenset(special))
+
+    @property
+    def tells_base_logprobs(self) -> bool:
+        """Whether completions sampled with a bias carry the unbiased model's logprobs."""
+        same = self.biased_endpoint == self.endpoint
+        return same and self.profile.logprobs.meaning == "before bias"
+
+    @property
+    def highest_id(self) -> int | None:
+        """The highest token id that ``logit_bias`` accepts; None where all are, or where it is not known."""
+        highest = self.profile.bias.highest_id
+        if highest == "end of text":
+            return self.vocabulary.end_of_text if self.vocabulary else None
+        return highest
+
     async def __aenter__(self) -> Self:
         try:
+            self.vocabulary = _vocabulary(self.profile, self._model, self._tokenizer)
             served = await self._served()
             if self._model is None:
                 if len(served) != 1:
@@ -88,30 +105,116 @@ class Session:
                         f"{self.base_url} serves {len(served)} models; choose one with --model: {', '.join(served)}"
                     )
                 self._model = served[0]
+                self.profile.check_model(self._model)
         except BaseException:
-            await self._client.close()
+            await self._channel.close()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._client.close()
+        await self._channel.close()
 
-    async def complete(self, prompt: Prompt, sampling: Sampling, bias: Mapping[int, float] | None = None) -> Completion:
-        """One completion, after as many retries as the fault deserves.
+    async def complete(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        bias: Mapping[int, float] | None = None,
+        endpoint: Endpoint | None = None,
+    ) -> Completion:
+        """One completion; see ``complete_many``."""
+        return (await self.complete_many(prompt, sampling, bias, 1, endpoint))[0]
+
+    async def complete_many(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        bias: Mapping[int, float] | None = None,
+        n: int = 1,
+        endpoint: Endpoint | None = None,
+    ) -> list[Completion]:
+        """``n`` completions by one request. A prompt that the provider's content filter refuses gives ``n`` empty ones.
 
         Raises:
             ProviderError: one of its subclasses, each with the provider's own words.
         """
-        body = build_request(self.profile, self.endpoint, model=self.model, prompt=prompt, sampling=sampling, bias=bias)
-        answer = await self._post(endpoint_rules(self.profile, self.endpoint).path, body)
-        return parse_response(self.profile, self.endpoint, answer, sampling)[0]
+        where = endpoint or self.endpoint
+        try:
+            answer = await self.answer(prompt, sampling, bias, n, where)
+        except ContentFiltered:
+            return [Completion.empty("content_filter", self.model)] * n
+        return parse_response(self.profile, where, answer, sampling, self.vocabulary)
+
+    async def answer(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        bias: Mapping[int, float] | None = None,
+        n: int = 1,
+        endpoint: Endpoint | None = None,
+    ) -> Any:
+        """The provider's answer as it came, for whoever wants to see more of it than completions hold.
+
+        Raises:
+            ProviderError: one of its subclasses; ContentFiltered where the content filter refuses the prompt.
+        """
+        where = endpoint or self.endpoint
+        body = build_request(self.profile, where, model=self.model, prompt=prompt, sampling=sampling, bias=bias, n=n)
+        path = self.profile.endpoint(where).path.replace("{model}", self.model)
+        size = len(prompt.text) // CHARACTERS_A_TOKEN
+        return await self._channel.post(path, body, prompt_tokens=size, generated=n * sampling.max_tokens)
 
     async def tokenizer(self) -> Tokenizer:
-        """The fingerprint of the model's tokenizer, and its size where the server tells."""
+        """The fingerprint of the model's tokenizer, and its size where that is known.
+
+        Raises:
+            InputError: ``--tokenizer`` names another tokenizer than the server's.
+        """
+        if self.profile.tokenizer.source != "server":
+            if self.vocabulary is None:
+                return Tokenizer(f"model:{self.model}", None)
+            return Tokenizer(self.vocabulary.fingerprint, self.vocabulary.size)
+        served = await self._served_tokenizer()
+        if self.vocabulary is not None and self.vocabulary.fingerprint != served.fingerprint:
+            raise InputError(
+                f"--tokenizer {self.vocabulary.name} is not the tokenizer of {self.model}: it splits the probe text differently "
+                f"({self.vocabulary.fingerprint}, the server {served.fingerprint}); give the model's own"
+            )
+        return served
+
+    async def texts_of(self, tokens: Sequence[int]) -> list[str | None]:
+        """What each token id prints as; fragments of a character print as U+FFFD, and None where nobody tells."""
+        if self.vocabulary is not None:
+            raw = [self.vocabulary.bytes_of(token) for token in tokens]
+            return [None if each is None else each.decode("utf-8", "replace") for each in raw]
+        if self.profile.tokenizer.source != "server":
+            return [None] * len(tokens)
+        gate = asyncio.Semaphore(self.profile.connection.concurrency)
+
+        async def one(token: int) -> str:
+            async with gate:
+                return await self._text_of(token)
+
+        return list(await asyncio.gather(*(one(token) for token in tokens)))
+
+    async def _text_of(self, token: int) -> str:
+        route = self.profile.tokenizer.detokenize
+        if route is None:
+            raise InputError(f"{self.profile.name} has no row tokenizer.detokenize")
+        answer = await self._channel.post(
+            self._channel.root(route.path), {"model": self.model, "tokens": [token], **route.fields}
+        )
+        if not isinstance(answer, dict) or not isinstance(answer.get(route.answer), str):
+            raise CorruptResponse(f"{self.profile.name} answered {route.path} without a text: {str(answer)[:200]}")
+        return str(answer[route.answer])
+
+    async def _served_tokenizer(self) -> Tokenizer:
         route = self.profile.tokenizer.tokenize
-        answer = await self._post(self._root(route.path), {"model": self.model, route.text: PROBE_TEXT, **route.fields})
+        if route is None:
+            raise InputError(f"{self.profile.name} has no row tokenizer.tokenize")
+        body = {"model": self.model, route.text: PROBE_TEXT, **route.fields}
+        answer = await self._channel.post(self._channel.root(route.path), body)
         ids = answer.get("tokens") if isinstance(answer, dict) else None
         if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids) or not ids:
             raise CorruptResponse(
@@ -119,136 +222,42 @@ class Session:
             )
         return Tokenizer(fingerprint(ids), await self._vocabulary_size())
 
-    async def text_of(self, token: int) -> str:
-        """What the server prints for one token id; fragments of a character print as U+FFFD."""
-        route = self.profile.tokenizer.detokenize
-        answer = await self._post(self._root(route.path), {"model": self.model, "tokens": [token]})
-        if not isinstance(answer, dict) or not isinstance(answer.get(route.answer), str):
-            raise CorruptResponse(f"{self.profile.name} answered {route.path} without a text: {str(answer)[:200]}")
-        return str(answer[route.answer])
-
-    async def texts_of(self, tokens: Sequence[int]) -> list[str]:
-        """``text_of`` each of ``tokens``, a few requests at a time."""
-        gate = asyncio.Semaphore(self.profile.connection.concurrency)
-
-        async def one(token: int) -> str:
-            async with gate:
-                return await self.text_of(token)
-
-        return list(await asyncio.gather(*(one(token) for token in tokens)))
-
     async def _vocabulary_size(self) -> int | None:
         row = self.profile.tokenizer.vocabulary_size
         if row is None:
             return None
-        value: Any = (await self._get("/models"))["data"][0]
+        value: Any = (await self._channel.get("/models"))["data"][0]
         for key in row.removeprefix("models ").split("."):
             value = value.get(key) if isinstance(value, dict) else None
         return value if isinstance(value, int) else None
 
     async def _served(self) -> Sequence[str]:
-        """Names of the models that the server offers; also the proof that something answers."""
-        answer = await self._get("/models")
+        """Names of the models that the server offers; also the proof that something answers, and that it takes the key."""
+        listed = self.profile.connection.lists_models
         try:
+            answer = await self._channel.get("/models")
             return [str(model["id"]) for model in answer["data"]]
+        except (RequestRejected, CorruptResponse):
+            if listed:
+                raise
         except (KeyError, TypeError) as error:
-            raise CorruptResponse(
-                f"{self.base_url}/models does not list models ({str(answer)[:100]}); is this an OpenAI-compatible API?"
-            ) from error
-
-    def _root(self, path: str) -> str:
-        return self.base_url.rstrip("/").removesuffix("/v1") + path
-
-    async def _get(self, path: str) -> Any:
-        try:
-            return _json(await self._client.get(path, cast_to=httpx2.Response))
-        except openai.OpenAIError as error:
-            raise self._mapped(error) from error
-
-    async def _post(self, path: str, body: dict[str, Any]) -> Any:
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception(_passing), wait=_wait, stop=stop_after_attempt(self._attempts), reraise=True
-        ):
-            with attempt:
-                try:
-                    return _json(await self._client.post(path, body=body, cast_to=httpx2.Response))
-                except openai.OpenAIError as error:
-                    raise self._mapped(error) from error
-        raise AssertionError("tenacity ends by returning or raising")  # pragma: no cover
-
-    def _mapped(self, error: openai.OpenAIError) -> ProviderError:
-        """The provider's error as one of ours, in the provider's own words."""
-        if not isinstance(error, openai.APIStatusError):
-            cause = f" ({error.__cause__})" if error.__cause__ else ""
-            return ConnectionFailed(
-                f"no answer from {self.base_url}: {error}{cause}; is the server running? Another address goes in --base-url"
-            )
-        status = error.status_code
-        said = f"{self.profile.name} answered {status}: {_words(error)}"
-        if status in (401, 403):
-            return AuthenticationFailed(f"{said}; check the key in {self.profile.connection.api_key_env}")
-        if status == 429:
-            return RateLimited(f"{said}; lower --concurrency or wait, what was received is kept")
-        if status >= 500 or status in (408, 409):
-            return ServerFailed(f"{said}; what was received is kept, the same command goes on from there")
-        if status == 404 and self._model is not None:
-            return RequestRejected(f"{said}; is {self._model!r} the model's name and {self.base_url} its address?")
-        return RequestRejected(said)
+            if listed:
+                raise CorruptResponse(
+                    f"{self.base_url}/models does not list models ({str(answer)[:100]}); is this an OpenAI-compatible API?"
+                ) from error
+        return []
 
 
-def _environment(name: str | None) -> str | None:
-    return os.environ.get(name) if name else None
-
-
-def _is_loopback(url: str) -> bool:
-    host = httpx2.URL(url).host
-    return host == "localhost" or host == "::1" or host.startswith("127.")
-
-
-def _api_key(profile: Profile) -> str:
-    """The key from the environment; a server that needs none gets a placeholder, because the SDK insists on one."""
-    rules = profile.connection
-    key = _environment(rules.api_key_env)
-    if key is None and rules.api_key_required:
-        raise AuthenticationFailed(f"{profile.name} needs an API key: set the environment variable {rules.api_key_env}")
-    return key or "none"
-
-
-def _json(response: httpx2.Response) -> Any:
-    try:
-        return response.json()
-    except ValueError as error:
-        raise CorruptResponse(f"{response.url} answered something that is not JSON: {response.text[:100]!r}") from error
-
-
-def _words(error: openai.APIStatusError) -> str:
-    """The message inside an error body, whichever of the usual shapes it has."""
-    body = error.body
-    inner = body.get("error", body) if isinstance(body, dict) else body
-    message = inner.get("message", inner) if isinstance(inner, dict) else inner
-    return " ".join(str(message or error.message).split())[:500]
-
-
-def _passing(error: BaseException) -> bool:
-    """Whether the same request may succeed later. A spent quota answers 429 too, and never does."""
-    if isinstance(error, RateLimited):
-        return getattr(error.__cause__, "code", None) != "insufficient_quota"
-    return isinstance(error, ConnectionFailed | ServerFailed)
-
-
-_backoff = wait_exponential_jitter(multiplier=0.5, max=LONGEST_WAIT, jitter=1.0)
-
-
-def _wait(state: RetryCallState) -> float:
-    """Seconds until the next try: exponential with jitter, or longer where the provider says so."""
-    error = state.outcome.exception() if state.outcome else None
-    response = getattr(error.__cause__ if error else None, "response", None)
-    asked = 0.0
-    if response is not None:
-        try:
-            asked = float(response.headers.get("retry-after-ms", 0)) / 1000 or float(
-                response.headers.get("retry-after", 0)
-            )
-        except ValueError:
-            asked = 0.0
-    return max(_backoff(state), min(asked, LONGEST_RETRY_AFTER))
+def _vocabulary(profile: Profile, model: str | None, tokenizer: str | None) -> Vocabulary | None:
+    """The vocabulary that the user names, or that tiktoken knows for the model's name."""
+    if tokenizer is not None:
+        return load_vocabulary(tokenizer)
+    if profile.tokenizer.source != "openai names":
+        return None
+    name = vocabulary_of_model(model or "")
+    if name is None:
+        raise InputError(
+            f"the tokenizer of {model!r} on {profile.name} cannot be told from its name; give --tokenizer o200k_base "
+            "(the gpt-4o and gpt-4.1 families) or cl100k_base (gpt-4, gpt-3.5-turbo)"
+        )
+    return load_vocabulary(name)

@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from blackbox_lb.errors import StoreError
-from blackbox_lb.packing import pack, unpack
+from blackbox_lb.packing import Arrays, pack, unpack
 from blackbox_lb.types import Completion, Prompt
 
-__all__ = ["RolloutStore", "canonical", "prompt_hash", "request_hash", "rollout_key"]
+__all__ = ["RolloutStore", "StoredSize", "canonical", "prompt_hash", "request_hash", "rollout_key"]
 
 APPLICATION_ID = 0x626C6221
 """Marks the file as ours, so that somebody else's database is refused and never written to."""
@@ -57,8 +57,21 @@ MIGRATIONS = (
         PRIMARY KEY (tokenizer, id)
     ) WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE completions ADD COLUMN bounded INTEGER NOT NULL DEFAULT 0;  -- sampled tokens without a logprob, only a bound
+    ALTER TABLE completions ADD COLUMN outside INTEGER;   -- sampled tokens missing from their list; NULL: not counted (schema 1)
+    ALTER TABLE completions ADD COLUMN generated INTEGER; -- tokens as the provider counts them; NULL: it does not, or schema 1
+    """,
 )
 """Applied in order, each once; ``PRAGMA user_version`` counts them. Never edit one that was released: append."""
+
+INSERT = """
+    INSERT OR IGNORE INTO completions
+    (key, request_hash, prompt_hash, sample, text, finish_reason, model, prompt_tokens, n_tokens, whole, tokens, received,
+     bounded, outside, generated)
+    VALUES (:key, :request_hash, :prompt_hash, :sample, :text, :finish_reason, :model, :prompt_tokens, :n_tokens, :whole,
+     :tokens, :received, :bounded, :outside, :generated)
+"""
 
 
 def canonical(value: Any) -> str:
@@ -91,11 +104,37 @@ def rollout_key(request: str, prompt: str, sample: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredSize:
-    """What a store holds: completions, tokens, and bytes of packed token data."""
+    """What a store holds: completions, listed tokens, and bytes of packed token data.
+
+    ``bounded`` tokens came without a logprob, only with a bound on it; ``outside`` were sampled and missing from their lists.
+    ``uncounted`` completions were stored by a version that did not count ``outside``.
+    """
 
     completions: int
     tokens: int
     token_bytes: int
+    bounded: int
+    outside: int
+    uncounted: int
+
+
+def _row(completion: Completion) -> dict[str, Any]:
+    """The columns that come from the completion itself."""
+    arrays = Arrays(*(getattr(completion, name) for name in Arrays._fields))
+    outside = ~(arrays.top_ids == arrays.token_ids[:, None]).any(axis=1)
+    return {
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "model": completion.model,
+        "prompt_tokens": completion.prompt_tokens,
+        "n_tokens": len(completion.token_ids),
+        "whole": completion.whole,
+        "tokens": pack(arrays),
+        "received": time.time(),
+        "bounded": 0 if arrays.bounded is None else int(arrays.bounded.sum()),
+        "outside": int(outside.sum()),
+        "generated": completion.generated,
+    }
 
 
 class RolloutStore:
@@ -155,24 +194,38 @@ class RolloutStore:
             )
 
     def add(self, settings: Mapping[str, Any], prompt: Prompt, sample: int, completion: Completion) -> str:
-        """Store one received completion in one transaction; when this returns, a crash cannot lose it. Returns its key."""
+        """Store one received completion; see ``add_answer``. Returns its key."""
+        return self.add_answer(settings, prompt, {sample: completion})[0]
+
+    def add_answer(
+        self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
+    ) -> list[str]:
+        """Store the completions of one answer by sample number, in one transaction; when this returns, a crash cannot lose them.
+
+        Returns their keys.
+        """
         request, asked = request_hash(settings), prompt_hash(prompt)
-        key = rollout_key(request, asked, sample)
-        tokens = pack(completion.token_ids, completion.logprobs, completion.top_ids, completion.top_logprobs)
-        row = (key, request, asked, sample, completion.text, completion.finish_reason, completion.model)
-        row_numbers = (completion.prompt_tokens, completion.n_tokens, completion.whole, tokens, time.time())
-        names = [(settings.get("tokenizer", ""), token, raw) for token, raw in completion.token_bytes.items()]
+        keys = [rollout_key(request, asked, sample) for sample in completions]
+        same = {"request_hash": request, "prompt_hash": asked}
+        rows = [
+            {"key": key, **same, "sample": sample, **_row(completion)}
+            for key, (sample, completion) in zip(keys, completions.items(), strict=True)
+        ]
+        tokenizer = settings.get("tokenizer", "")
+        names = {(tokenizer, token): raw for each in completions.values() for token, raw in each.token_bytes.items()}
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._db.execute("INSERT OR IGNORE INTO prompts VALUES (?, ?)", (asked, _messages(prompt)))
             self._db.execute("INSERT OR IGNORE INTO requests VALUES (?, ?)", (request, canonical(settings)))
-            self._db.execute("INSERT OR IGNORE INTO completions VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", row + row_numbers)
-            self._db.executemany("INSERT OR IGNORE INTO token_bytes VALUES (?, ?, ?)", names)
+            self._db.executemany(INSERT, rows)
+            self._db.executemany(
+                "INSERT OR IGNORE INTO token_bytes VALUES (?, ?, ?)", ((*name, raw) for name, raw in names.items())
+            )
             self._db.execute("COMMIT")
         except BaseException:
             self._db.execute("ROLLBACK")
             raise
-        return key
+        return keys
 
     def keys(self, request: str) -> set[str]:
         """Keys of all stored completions of one request hash."""
@@ -182,20 +235,32 @@ class RolloutStore:
         """The completions with these keys, in this order. Raises StoreError for one that is not there."""
         for key in keys:
             row = self._db.execute(
-                "SELECT text, finish_reason, model, prompt_tokens, whole, tokens FROM completions WHERE key = ?", (key,)
+                "SELECT text, finish_reason, model, prompt_tokens, whole, generated, tokens FROM completions WHERE key = ?",
+                (key,),
             ).fetchone()
             if row is None:
                 raise StoreError(
                     f"{self.path} has no completion {key[:12]}...; run the same command again to collect it"
                 )
-            text, finish_reason, model, prompt_tokens, whole, tokens = row
-            yield Completion(text, finish_reason, *unpack(tokens), prompt_tokens, model, bool(whole))
+            text, finish_reason, model, prompt_tokens, whole, generated, tokens = row
+            yield Completion(
+                text=text,
+                finish_reason=finish_reason,
+                prompt_tokens=prompt_tokens,
+                model=model,
+                whole=bool(whole),
+                generated=generated,
+                **unpack(tokens)._asdict(),
+            )
 
     def token_bytes(self, tokenizer: str) -> dict[int, bytes]:
         """The bytes of every token of this tokenizer that any stored answer showed."""
         return dict(self._db.execute("SELECT id, bytes FROM token_bytes WHERE tokenizer = ?", (tokenizer,)))
 
     def size(self) -> StoredSize:
-        """How much is stored."""
-        row = self._db.execute("SELECT count(*), total(n_tokens), total(length(tokens)) FROM completions").fetchone()
+        """How much is stored, and how much of it the provider kept back."""
+        row = self._db.execute(
+            "SELECT count(*), total(n_tokens), total(length(tokens)), total(bounded), total(outside), "
+            "count(*) - count(outside) FROM completions"
+        ).fetchone()
         return StoredSize(*(int(value) for value in row))

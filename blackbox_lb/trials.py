@@ -16,7 +16,7 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tokens import Tokenizer
 from blackbox_lb.training import columns
-from blackbox_lb.types import Example, Sampling
+from blackbox_lb.types import Endpoint, Example, Sampling
 
 __all__ = ["Trials"]
 
@@ -41,8 +41,9 @@ class Trials:
         setting: Setting,
         samples: int,
         bias: Mapping[int, float] | None = None,
+        endpoint: Endpoint | None = None,
     ) -> tuple[tuple[str, ...], ...]:
-        """Keys of ``samples`` completions of every example, drawn at ``setting`` with ``bias``."""
+        """Keys of ``samples`` completions of every example, drawn at ``setting`` with ``bias`` through ``endpoint``."""
         sampling = Sampling(setting.temperature, self.reward.max_tokens, self.top_logprobs, self.seed)
         with self.report.stage(title, len(examples) * samples) as watch:
             done = await collect(
@@ -53,6 +54,7 @@ class Trials:
                 sampling=sampling,
                 samples=samples,
                 bias=bias,
+                endpoint=endpoint,
                 concurrency=self.concurrency,
                 watch=watch,
             )
@@ -66,9 +68,14 @@ class Trials:
         samples: int,
         bias: Mapping[int, float] | None = None,
     ) -> Scores:
-        """Scores of such completions."""
-        keys = await self.collect(title, examples, setting, samples, bias)
-        return score(self.reward, examples, [list(self.store.completions(row)) for row in keys])
+        """Scores of such completions, from where a bias can be sent, so that base and biased differ in nothing else."""
+        keys = await self.collect(title, examples, setting, samples, bias, self.session.biased_endpoint)
+        scores = score(self.reward, examples, [list(self.store.completions(row)) for row in keys])
+        if scores.filtered:
+            self.report.remark(
+                f"{title}: {scores.filtered} completions were stopped by the provider's content filter and are not scored"
+            )
+        return scores
 
     async def judge(
         self, examples: Sequence[Example], setting: Setting, samples: int, bias: Mapping[int, float]
@@ -82,13 +89,17 @@ class Trials:
     async def kl(self, examples: Sequence[Example], samples: int, bias: Mapping[int, float], tail: NextToken) -> float:
         """Mean KL of the biased policy to the base over whole completions at temperature 1, in nats.
 
-        ``tail`` is of the unbiased training rollouts. NaN where no completion has a complete list of tokens.
+        ``tail`` is of the unbiased training rollouts. NaN where no completion has a complete list of tokens, and where the provider
+        does not return the base model's logprobs with a bias.
         """
+        if not self.session.tells_base_logprobs:
+            return float("nan")
         keys = await self.collect("KL to the base", examples, SAMPLED, samples, bias)
         owner = {key: p for p, row in enumerate(keys) for key in row}
         drawn = dict(zip(owner, self.store.completions(owner), strict=True))
-        whole = {key: completion for key, completion in drawn.items() if completion.whole and completion.n_tokens}
+        whole = {key: completion for key, completion in drawn.items() if completion.whole and len(completion.token_ids)}
         if not whole:
             return float("nan")
-        rollouts = columns(whole, [owner[key] for key in whole], [0.0] * len(whole))
+        prompts, rewards = [owner[key] for key in whole], [0.0] * len(whole)
+        rollouts = columns(whole, prompts, rewards, self.session.end_tokens)
         return divergence(rollouts, list(bias), list(bias.values()), tail).kl

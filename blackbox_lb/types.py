@@ -11,15 +11,30 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Completion", "Endpoint", "Example", "FloatArray", "IntArray", "Message", "Prompt", "Sampling", "Split"]
+__all__ = [
+    "BoolArray",
+    "Completion",
+    "EndTokens",
+    "Endpoint",
+    "Example",
+    "FloatArray",
+    "IntArray",
+    "Message",
+    "Prompt",
+    "Sampling",
+    "Split",
+]
 
-Endpoint: TypeAlias = Literal["chat", "completions"]
+Endpoint: TypeAlias = Literal["chat", "completions", "responses"]
 Split: TypeAlias = Literal["train", "validation", "test"]
 IntArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 NO_TOKEN = -1
 """Padding in ``Completion.top_ids``."""
+UNNAMED = -2
+"""A listed token without an identity (a special token whose bytes the provider keeps back): it has a probability and no bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +87,29 @@ class Sampling:
     seed: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EndTokens:
+    """How a provider treats the tokens that end a completion.
+
+    ``listed``: whether a sampled end token is the last of the listed tokens; None where nobody knows. ``ids``: all special tokens.
+    """
+
+    listed: bool | None = True
+    ids: frozenset[int] = frozenset()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
     """One sampled completion with the provider's token logprobs.
 
-    ``token_ids``, ``logprobs``: shape (t,), the sampled tokens and their logprobs under the *unbiased* model at temperature 1.
-    ``top_ids``, ``top_logprobs``: shape (t, k), each row sorted from most likely, padded with -1 and -inf; a row never
-    misses a token more likely than one it lists. ``whole`` is False where the provider listed fewer tokens than it generated.
+    ``token_ids``, ``logprobs``: shape (t,), the listed tokens and their logprobs under the *unbiased* model at temperature 1
+    (the row ``logprobs.meaning`` of the provider's profile says where a bias or another temperature changes them).
+    ``propensities``: (t,), their logprobs under the policy that sampled them, where the provider tells both.
+    ``bounded``: (t,), True where the provider gives no logprob for the sampled token: ``logprobs`` then holds the smallest listed
+    one, which it cannot exceed, and is no propensity; None where every logprob is given.
+    ``top_ids``, ``top_logprobs``: shape (t, k), each row sorted from most likely, padded with -1 and -inf; -2 is a listed token
+    without an id. A row never misses a token more likely than one it lists. ``whole`` is False where the provider listed
+    fewer tokens than it generated; ``generated`` is how many it says it did, None where it does not say.
     ``token_bytes`` maps ids seen in this answer to their bytes, as far as the provider gives them.
     """
 
@@ -92,8 +123,25 @@ class Completion:
     model: str = ""
     whole: bool = True
     token_bytes: dict[int, bytes] = field(default_factory=dict)
+    propensities: FloatArray | None = None
+    bounded: BoolArray | None = None
+    generated: int | None = None
+
+    @classmethod
+    def empty(cls, finish_reason: str, model: str = "") -> Completion:
+        """A completion without any token, as a content filter leaves it; not ``whole``."""
+        none, table = np.zeros(0), np.zeros((0, 0))
+        ids, logprobs = none.astype(np.int32), none.astype(np.float32)
+        return cls(
+            "", finish_reason, ids, logprobs, table.astype(np.int32), table.astype(np.float32), model=model, whole=False
+        )
+
+    @property
+    def filtered(self) -> bool:
+        """Whether the provider's content filter kept the completion, or its rest, back."""
+        return self.finish_reason == "content_filter"
 
     @property
     def n_tokens(self) -> int:
-        """Tokens listed, the end token included where the provider lists it."""
-        return len(self.token_ids)
+        """Tokens generated, as the provider counts them; where it does not, tokens listed."""
+        return len(self.token_ids) if self.generated is None else self.generated

@@ -14,6 +14,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "collect": "Sample completions of the training prompts into the store, and nothing else.",
+    "doctor": "Test live whether a provider does what its profile claims.",
     "eval": "Judge a bias on fresh completions of unseen prompts.",
     "fit": "Learn a bias and prove on unseen prompts whether it helps: the main job.",
     "providers": "List the providers, or everything that is known of one.",

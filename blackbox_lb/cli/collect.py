@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from blackbox_lb.cli.options import (
+    COLLECTING,
     count_option,
     load,
     model_options,
@@ -17,10 +18,11 @@ from blackbox_lb.cli.options import (
     task_options,
 )
 from blackbox_lb.cli.terminal import print_json
+from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.evaluate import SAMPLED
 from blackbox_lb.fitting import FitPlan
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.training import training_set
+from blackbox_lb.training import censored, training_set
 
 __all__ = ["command"]
 
@@ -39,26 +41,32 @@ def command(**options: Any) -> None:
     these completions as its own.
     """
     task, reward = load(options)
-    summary = asyncio.run(_run(options, task, reward))
+    summary, remarks = asyncio.run(_run(options, task, reward))
     if options["as_json"]:
         print_json(summary)
-    else:
-        click.echo(
-            f"{summary['completions']} completions, {summary['tokens']} tokens in {summary['store']}; "
-            f"mean {reward.label} {summary['mean']:.3f}"
-        )
+        return
+    click.echo(
+        f"{summary['completions']} completions, {summary['tokens']} tokens in {summary['store']}; "
+        f"mean {reward.label} {summary['mean']:.3f}"
+    )
+    click.echo("\n".join(remarks))
 
 
-async def _run(options: dict[str, Any], task: Task, reward: Reward) -> dict[str, Any]:
+async def _run(options: dict[str, Any], task: Task, reward: Reward) -> tuple[dict[str, Any], list[str]]:
+    """What was collected, for a program and in sentences."""
     examples = task.train[: options["limit"]]
-    async with open_trials(options, task, reward) as trials:
+    async with open_trials(options, task, reward, needs=COLLECTING) as trials:
         keys = await trials.collect("training", examples, SAMPLED, options["samples_per_prompt"])
-        training = training_set(trials.store, examples, keys, reward)
+        training = training_set(trials.store, examples, keys, reward, trials.session.end_tokens)
+        kept_back = censored(training.rollouts, NextToken.of(training.rollouts))
         values = [reward.value(r) for r in training.rollouts.rewards]
-        return {
+        summary = {
             "store": str(trials.store.path),
             "completions": len(values),
             "incomplete": training.incomplete,
+            "filtered": training.filtered,
             "tokens": len(training.rollouts.token_ids),
+            "censoring": kept_back.model_dump(exclude={"unobserved"}),
             "mean": sum(values) / len(values),
         }
+        return summary, [kept_back.sentence(trials.top_logprobs), *training.left_out]

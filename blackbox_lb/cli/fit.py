@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
@@ -22,6 +22,7 @@ from blackbox_lb.cli.options import (
 )
 from blackbox_lb.cli.terminal import print_json, verdict_table
 from blackbox_lb.estimate.candidates import Sweep
+from blackbox_lb.estimate.statistics import Unobserved
 from blackbox_lb.evaluate import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.fitting import FitPlan, FitResult, fit
 from blackbox_lb.tasks import Reward, Task
@@ -55,6 +56,13 @@ def _number(name: str, default: tuple[float, ...], text: str) -> Callable[[F], F
 @_number("--l2", Sweep().l2, "Shrinkage of projection; repeat to sweep.")
 @_number("--alpha", Sweep().alpha, "Smoothing of ips, relative to the mean weight; repeat to sweep.")
 @click.option("--positions", type=click.IntRange(1), help="Positions that ips draws of each completion. [default: all]")
+@click.option(
+    "--unobserved",
+    type=click.Choice(get_args(Unobserved)),
+    default=Sweep().unobserved,
+    show_default=True,
+    help="What ips does with a sampled token without a logprob: bound takes the least listed one, drop leaves it out.",
+)
 @click.option("--entries", default="300", show_default=True, help="Most tokens in the bias, or all.")
 @click.option("--integers", is_flag=True, help="Whole numbers only.")
 @count_option("--validation-samples", FitPlan().validation_samples, "Completions a validation prompt and candidate.")
@@ -95,6 +103,7 @@ def _plan(options: dict[str, Any]) -> FitPlan:
             alpha=options["alpha"],
             positions=options["positions"],
             seed=options["seed"] or 0,
+            unobserved=options["unobserved"],
         ),
         entries=_entries(options["entries"]),
         integers=options["integers"],
@@ -122,6 +131,8 @@ def _print(result: FitResult, folder: Path) -> None:
     verdict_table(result.bias.verdict)
     click.echo(
         f"{result.bias.estimator} ({chosen}), {len(result.bias.entries)} entries, learned from {result.bias.rollouts} rollouts, "
-        f"KL to the base {result.kl:.2f} nats a completion at temperature 1"
+        f"{result.kl_sentence}"
     )
+    if result.bias.censoring and result.bias.sampling:
+        click.echo(result.bias.censoring.sentence(result.bias.sampling.top_logprobs))
     click.echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
@@ -13,11 +13,13 @@ from blackbox_lb.bias import Bias
 from blackbox_lb.cli.terminal import reporter
 from blackbox_lb.compile import check_limits
 from blackbox_lb.connection import connect
-from blackbox_lb.errors import InputError
-from blackbox_lb.profiles import profile_names
+from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.profiles import load_profile, profile_names
+from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
 from blackbox_lb.trials import Trials
+from blackbox_lb.types import Endpoint
 
 __all__ = [
     "count_option",
@@ -31,6 +33,10 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+TOP_LOGPROBS = 20
+COLLECTING = ("tokens.id", "neutral")
+"""Rows of a profile without which a completion teaches nothing."""
+SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
 STORE = "rollouts.db"
 """The rollout store inside a run's folder."""
 
@@ -62,7 +68,16 @@ def model_options() -> Callable[[F], F]:
             "--model", help="Model name; for local a .gguf path or a hub name. [default: the server's only model]"
         ),
         click.option("--base-url", help="Address of the API, with its /v1. [default: the provider's]"),
-        click.option("--endpoint", type=click.Choice(["chat", "completions"]), default="chat", show_default=True),
+        click.option(
+            "--endpoint",
+            type=click.Choice(get_args(Endpoint)),
+            help="Where to collect. [default: the provider's first]",
+        ),
+        click.option(
+            "--tokenizer",
+            help="Vocabulary, where the provider tells no token ids: o200k_base, cl100k_base, a tokenizer.json or .gguf file. "
+            "[default: by the model's name]",
+        ),
         click.option("--concurrency", type=click.IntRange(1), help="Requests in flight. [default: the provider's]"),
     )
 
@@ -98,7 +113,9 @@ def sampling_options() -> Callable[[F], F]:
             "--max-tokens", type=click.IntRange(1), help="Longest completion, in tokens. [default: the task's]"
         ),
         click.option(
-            "--top-logprobs", type=click.IntRange(1), default=20, show_default=True, help="Alternatives listed a token."
+            "--top-logprobs",
+            type=click.IntRange(1),
+            help=f"Alternatives listed a token. [default: {TOP_LOGPROBS}, or the provider's limit]",
         ),
         click.option("--seed", type=click.IntRange(0), help="Sent with every request, so that a run can be repeated."),
     )
@@ -141,24 +158,32 @@ def run_folder(options: Mapping[str, Any], task: Task) -> Path:
 
 @asynccontextmanager
 async def open_trials(
-    options: Mapping[str, Any], task: Task, reward: Reward, bias: Bias | None = None
+    options: Mapping[str, Any],
+    task: Task,
+    reward: Reward,
+    bias: Bias | None = None,
+    needs: Sequence[str] = SAMPLING_WITH_A_BIAS,
 ) -> AsyncIterator[Trials]:
     """Everything that drawing and scoring completions needs, as the options say; closed at the end.
 
-    A ``bias`` that the model's tokenizer or the provider does not take is refused before anything is asked for.
+    ``needs``: rows of the profile that must be known. A ``bias`` that the model's tokenizer or the provider does not take is
+    refused before anything is asked for.
     """
+    load_profile(options["provider"]).require(needs, "the run")
     async with connect(
         options["provider"],
         model=options["model"],
         base_url=options["base_url"],
         endpoint=options["endpoint"],
+        tokenizer=options["tokenizer"],
         concurrency=options["concurrency"],
         max_tokens=reward.max_tokens,
     ) as session:
+        _require_end_tokens(session)
         tokenizer = await session.tokenizer()
         if bias is not None:
             bias.check_tokenizer(tokenizer.fingerprint)
-            check_limits(bias.logit_bias, session.profile)
+            check_limits(bias.logit_bias, session.profile, session.highest_id)
         with RolloutStore(options["store"] or run_folder(options, task) / STORE) as store:
             yield Trials(
                 session=session,
@@ -166,7 +191,22 @@ async def open_trials(
                 tokenizer=tokenizer,
                 reward=reward,
                 report=reporter(options),
-                top_logprobs=options["top_logprobs"],
+                top_logprobs=_top_logprobs(options["top_logprobs"], session),
                 seed=options["seed"],
                 concurrency=options["concurrency"],
             )
+
+
+def _require_end_tokens(session: Session) -> None:
+    if session.end_tokens.listed is not True and session.vocabulary is None:
+        state = "does not list" if session.end_tokens.listed is False else "is not known to list"
+        raise ProfileError(
+            f"{session.profile.name} {state} the token that ends a completion, so its id must be known to leave it out of the fit: "
+            "give the model's vocabulary with --tokenizer, as a tokenizer.json or .gguf file"
+        )
+
+
+def _top_logprobs(wanted: int | None, session: Session) -> int:
+    """As many alternatives as were asked for; unasked, as many as help and the provider lists."""
+    limit = session.profile.most_logprobs(session.endpoint)
+    return wanted or min(TOP_LOGPROBS, TOP_LOGPROBS if limit is None else limit)

@@ -41,6 +41,9 @@ def _origin(bias: Bias) -> None:
     click.echo(
         f"learned    {printable(bias.estimator)} ({printable(settings)}) from {bias.rollouts} rollouts, {bias.tokens:,} tokens"
     )
+    if bias.censoring:
+        listed = bias.sampling.top_logprobs if bias.sampling else None
+        click.echo(f"kept back  {bias.censoring.sentence(listed)}")
     click.echo(f"reward     {printable(bias.reward)} on {printable(bias.task or 'unknown task')}")
     click.echo(f"entries    {len(bias.entries)}{_compiled(bias)}")
     click.echo(f"made       {bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {printable(bias.blackbox_lb)}")

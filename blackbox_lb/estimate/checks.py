@@ -13,7 +13,7 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.rollouts import Rollouts
 
-__all__ = ["Bools", "Ids", "Vector", "clean_logprobs", "positive", "vector", "weight_vector"]
+__all__ = ["Bools", "Ids", "Vector", "clean_logprobs", "positive", "sampled_ids", "vector", "weight_vector"]
 
 Vector: TypeAlias = npt.NDArray[np.float64]
 Ids: TypeAlias = npt.NDArray[np.int64]
@@ -64,3 +64,14 @@ def clean_logprobs(name: str, logprobs: npt.NDArray[np.float32], rollouts: Rollo
             f"({int(corrupt.sum())} of {values.size} are not): discard this rollout and sample it again"
         )
     return np.minimum(values, 0.0)
+
+
+def sampled_ids(rollouts: Rollouts, rows: Ids) -> Ids:
+    """(m,) the sampled ids; InputError for one that is none, naming the rollout. rows: (m,) the rollout of each position."""
+    if rollouts.token_ids.size and int(rollouts.token_ids.min()) < 0:
+        where = int(np.argmin(rollouts.token_ids))
+        raise InputError(
+            f"token id {rollouts.token_ids[where]} in rollout {rollouts.keys[int(rows[where])]}; ids of sampled tokens start at 0: "
+            "discard this rollout"
+        )
+    return rollouts.token_ids.astype(np.int64)

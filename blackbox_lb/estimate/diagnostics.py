@@ -11,8 +11,10 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Vector, positive
 from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.rollouts import Rollouts
 
 __all__ = [
+    "Censoring",
     "DeltaStatistics",
     "RewardVariance",
     "TailCoverage",
@@ -48,15 +50,45 @@ class TailCoverage:
     """What the top-k lists miss. All but positions are shares of 1.
 
     tail_mass: mean unlisted probability. sampled_outside: positions whose sampled token is missing from the list.
-    unattributed: mean unlisted probability that had no token to go to and stays at bias 0. overfull: lists that summed
-    to more than 1 and were scaled.
+    unattributed: mean unlisted probability that had no token to go to and stays at bias 0. unnamed: mean listed probability
+    of tokens without an id, which stay at bias 0 too. overfull: lists that summed to more than 1 and were scaled.
     """
 
     positions: int
     tail_mass: float
     sampled_outside: float
     unattributed: float
+    unnamed: float
     overfull: float
+
+
+@dataclass(frozen=True, slots=True)
+class Censoring:
+    """What the provider kept back of the sampled tokens.
+
+    positions: sampled tokens. outside: how many of them are missing from the list of the likeliest at their position.
+    bounded: how many came without a logprob, so that the least listed one is an upper bound. mass: mean over positions of the
+    unlisted probability ``1 - sum(top-k)``, which is the chance that a sampled token is censored.
+    """
+
+    positions: int
+    outside: int
+    bounded: int
+    mass: float
+
+    @classmethod
+    def of(cls, rollouts: Rollouts, next_token: NextToken) -> Censoring:
+        """Of these rollouts; ``next_token`` is ``NextToken.of(rollouts)``. InputError if it is of others."""
+        if next_token.n_positions != len(rollouts.token_ids):
+            raise InputError(
+                f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}"
+            )
+        return cls(
+            positions=next_token.n_positions,
+            outside=int(next_token.sampled_outside.sum()),
+            bounded=int(rollouts.is_bounded.sum()),
+            mass=float(next_token.tail_mass.mean()),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +147,8 @@ def tail_coverage(next_token: NextToken) -> TailCoverage:
         positions=next_token.n_positions,
         tail_mass=float(next_token.tail_mass.mean()),
         sampled_outside=float(next_token.sampled_outside.mean()),
-        unattributed=float(next_token.rest.mean()),
+        unattributed=float((next_token.rest - next_token.unnamed).mean()),
+        unnamed=float(next_token.unnamed.mean()),
         overfull=next_token.overfull / next_token.n_positions,
     )
 

@@ -44,12 +44,15 @@ def divergence(rollouts: Rollouts, token_ids: npt.ArrayLike, values: npt.ArrayLi
     rollouts, for its unigram of the tail. At every position
     ``log pi_delta / pi_0 = delta(y_t) - log sum_y pi_0(y) exp(delta(y))``; the listed part of the sum is exact, the tail's
     is the model's times one factor, chosen so that the expected number of tokens sampled outside the lists is the number
-    observed. Without it a bias that is large on rare tokens would look as if it used them all the time.
+    observed. Tokens without an id are left out of both policies, because a provider that does not list the end token when it is
+    drawn shows nothing of that choice: the KL is then that of the tokens given that the completion goes on, and the whole one is
+    larger. Without the factor a bias that is large on rare tokens would look as if it used them all the time.
     """
-    table = NextToken.of(rollouts, tail=tail)
+    full = NextToken.of(rollouts, tail=tail)
+    table = full.named()
     delta = table.align(token_ids, values)
     log_all = table.log_normaliser(delta)
-    log_listed = np.minimum(_log_listed(rollouts, table, delta), log_all)
+    log_listed = np.minimum(_log_listed(rollouts, full, delta), log_all)
     log_tail = log_all + np.log(-np.expm1(np.minimum(log_listed - log_all, -1e-15)))
     factor = _factor(log_listed, log_tail, table.sampled_outside)
     log_normaliser = np.logaddexp(log_listed, log_tail + factor)
@@ -60,11 +63,11 @@ def divergence(rollouts: Rollouts, token_ids: npt.ArrayLike, values: npt.ArrayLi
 
 
 def _log_listed(rollouts: Rollouts, table: NextToken, delta: Vector) -> Vector:
-    """(m,) log of the tilted mass of the listed tokens."""
-    present = rollouts.top_ids >= 0
-    columns = np.searchsorted(table.token_ids, np.where(present, rollouts.top_ids, table.token_ids[0]))
-    terms = np.where(present, rollouts.top_logprobs.astype(np.float64) + delta[columns], -np.inf)
-    result: Vector = np.logaddexp.reduce(terms, axis=1)
+    """(m,) log of the tilted mass of the listed tokens that have an id, given that the token has one."""
+    named = rollouts.top_ids >= 0
+    columns = np.searchsorted(table.token_ids, np.where(named, rollouts.top_ids, table.token_ids[0]))
+    terms = np.where(named, rollouts.top_logprobs.astype(np.float64) + delta[columns], -np.inf)
+    result: Vector = np.logaddexp.reduce(terms, axis=1) - np.log(table.named_mass)
     return result
 
 

@@ -22,9 +22,14 @@ class IPS:
     """
 
     def __init__(self, statistics: Statistics) -> None:
-        """InputError if there is no completion with a token."""
+        """InputError if there is no completion with a token, or none with a token that was drawn."""
         if statistics.n_used == 0:
             raise InputError(f"{len(statistics)} rollouts hold no token position; collect completions first")
+        if not statistics.drawn.any():
+            raise InputError(
+                f"none of the {statistics.lengths.sum()} sampled tokens has a logprob, and those without are dropped; take the "
+                f"bound for it (unobserved 'bound'), or use the projection, which needs neither"
+            )
         used = statistics.lengths > 0
         self.n_used = statistics.n_used
         self._rewards = statistics.rewards[used]

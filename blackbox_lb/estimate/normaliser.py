@@ -6,15 +6,16 @@ Index letters: ``m`` positions, ``s`` the support (every token seen listed or sa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.checks import Bools, Ids, Vector, clean_logprobs, vector, weight_vector
+from blackbox_lb.estimate.checks import Bools, Ids, Vector, clean_logprobs, sampled_ids, vector, weight_vector
 from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.types import NO_TOKEN, UNNAMED
 
 __all__ = ["NextToken"]
 
@@ -22,6 +23,8 @@ SPREAD = 700.0
 """Biases this far below the largest one are read as this far: exp would underflow to an impossible token."""
 ROUNDING = 1e-6
 """Less than this of unlisted mass is float32 rounding of a complete list, not a tail."""
+LEAST_NAMED = 1e-6
+"""A sampled token with an id had at least this probability together with all others that have one: less is rounding."""
 OVERFULL = 1e-3
 """Lists summing to more than 1 by this are counted: the provider rounds its logprobs coarsely."""
 LARGEST_SUM = 1.25
@@ -35,12 +38,14 @@ class NextToken:
     The tail ``1 - sum(top-k)`` of a position goes to the tokens missing from its list in proportion to ``unigram``, how
     often each was sampled outside a list anywhere (every rollout counts once, whatever its reward), renormalised over
     those missing. Where no such token exists, the tail stays at bias 0. Leaving every tail at bias 0, or counting only the
-    sampled token in it, would bias tail tokens upward without limit. Complete lists are exact.
+    sampled token in it, would bias tail tokens upward without limit. Complete lists are exact. A listed token without an id
+    has its probability and can have no bias: it is no part of the tail, and its mass stays at bias 0.
 
-    token_ids: (s,) sorted. tail_mass: (m,). sampled: (m,) index into the support of the sampled token.
-    sampled_outside: (m,) whether it is missing from the list. overfull: lists that summed to more than 1.001 and were
-    scaled to 1. unigram: (s,) counts. Internally ``pi_0(. | m) = listed[m] + spread[m] * unigram`` plus ``rest[m]`` at
-    bias 0, where ``listed`` already subtracts the share of the unigram that the listed tokens must not get twice.
+    token_ids: (s,) sorted. tail_mass: (m,). unnamed: (m,) listed mass of tokens without an id. sampled: (m,) index into the
+    support of the sampled token. sampled_outside: (m,) whether it is missing from the list. overfull: lists that summed to
+    more than 1.001 and were scaled to 1. unigram: (s,) counts. Internally ``pi_0(. | m) = listed[m] + spread[m] * unigram``
+    plus ``rest[m]`` at bias 0, which is ``unnamed[m]`` and a tail that nobody takes; ``listed`` already subtracts the share of
+    the unigram that the listed tokens must not get twice.
     """
 
     token_ids: Ids
@@ -52,6 +57,7 @@ class NextToken:
     listed: sparse.csr_array[np.float64]
     spread: Vector
     rest: Vector
+    unnamed: Vector
 
     @classmethod
     def of(cls, rollouts: Rollouts, *, vocab_size: int | None = None, tail: NextToken | None = None) -> NextToken:
@@ -65,17 +71,43 @@ class NextToken:
         if not rollouts.token_ids.size:
             raise InputError(f"{len(rollouts.keys)} rollouts hold no token position; collect completions first")
         rows = rollouts.rollout_of
-        seen = np.union1d(rollouts.token_ids, rollouts.top_ids[rollouts.top_ids >= 0])
+        ids = sampled_ids(rollouts, rows)
+        seen = np.union1d(ids, rollouts.top_ids[rollouts.top_ids >= 0])
         token_ids = (seen if tail is None else np.union1d(seen, tail.token_ids)).astype(np.int64)
-        table, mass, overfull = _tails(_table(rollouts, rows, token_ids), rollouts, rows, vocab_size)
+        lists = _table(rollouts, rows, token_ids), _unnamed(rollouts, rows)
+        table, unnamed, mass, overfull = _tails(*lists, rollouts, rows, vocab_size)
         outside = ~(rollouts.top_ids == rollouts.token_ids[:, None]).any(axis=1)
-        sampled = np.searchsorted(token_ids, rollouts.token_ids).astype(np.int64)
+        sampled = np.searchsorted(token_ids, ids).astype(np.int64)
         unigram = np.bincount(sampled[outside], minlength=len(token_ids)).astype(np.float64)
         if tail is not None:
             unigram = np.zeros(len(token_ids))
             unigram[np.searchsorted(token_ids, tail.token_ids)] = tail.unigram
         listed, spread, rest = _attribute(table, mass, unigram)
-        return cls(token_ids, mass, sampled, outside, overfull, unigram, listed, spread, rest)
+        return cls(token_ids, mass, sampled, outside, overfull, unigram, listed, spread, rest + unnamed, unnamed)
+
+    @property
+    def named_mass(self) -> Vector:
+        """(m,) the probability that the token has an id."""
+        return np.maximum(1 - self.unnamed, LEAST_NAMED)
+
+    def named(self) -> NextToken:
+        """The distribution given that the token has an id: what listed samples were drawn from, all of which have one.
+
+        A token without an id is never a sample here. It may be an end token, which some providers do not list when it is drawn;
+        or a completion that drew one is left out. To count its mass as one more way that the sample could have gone would press
+        the fit to raise every other token, and completions would grow longer for no reason.
+        """
+        if not self.unnamed.any():
+            return self
+        scale = 1 / self.named_mass
+        return replace(
+            self,
+            tail_mass=self.tail_mass * scale,
+            listed=sparse.csr_array(sparse.diags_array(scale) @ self.listed),
+            spread=self.spread * scale,
+            rest=(self.rest - self.unnamed) * scale,
+            unnamed=np.zeros_like(self.unnamed),
+        )
 
     @property
     def n_positions(self) -> int:
@@ -143,7 +175,7 @@ class NextToken:
 
 
 def _table(rollouts: Rollouts, rows: Ids, token_ids: Ids) -> sparse.csr_array[np.float64]:
-    """(m, s) the listed probabilities."""
+    """(m, s) the listed probabilities of tokens with an id."""
     present = rollouts.top_ids >= 0
     sizes = present.sum(axis=1)
     row_of = np.repeat(rows, sizes)
@@ -160,12 +192,21 @@ def _table(rollouts: Rollouts, rows: Ids, token_ids: Ids) -> sparse.csr_array[np
     return table
 
 
+def _unnamed(rollouts: Rollouts, rows: Ids) -> Vector:
+    """(m,) the listed probability of tokens without an id."""
+    where = rollouts.top_ids == UNNAMED
+    row_of = np.repeat(rows, where.sum(axis=1))
+    mass = np.zeros(where.shape)
+    mass[where] = np.exp(clean_logprobs("listed logprob", rollouts.top_logprobs[where], rollouts, row_of))
+    return np.asarray(mass.sum(axis=1), dtype=np.float64)
+
+
 def _tails(
-    table: sparse.csr_array[np.float64], rollouts: Rollouts, rows: Ids, vocab_size: int | None
-) -> tuple[sparse.csr_array[np.float64], Vector, int]:
-    """The table with overfull and complete lists scaled to 1, the unlisted mass, and how many were overfull."""
-    sums: Vector = np.asarray(table.sum(axis=1), dtype=np.float64).reshape(-1)
-    sizes = np.diff(table.indptr)
+    table: sparse.csr_array[np.float64], unnamed: Vector, rollouts: Rollouts, rows: Ids, vocab_size: int | None
+) -> tuple[sparse.csr_array[np.float64], Vector, Vector, int]:
+    """The table and the unnamed mass with overfull and complete lists scaled to 1, the tails, and how many were overfull."""
+    sums: Vector = np.asarray(table.sum(axis=1), dtype=np.float64).reshape(-1) + unnamed
+    sizes = (rollouts.top_ids != NO_TOKEN).sum(axis=1)
     worst = int(np.argmax(sums))
     if sums[worst] > LARGEST_SUM:
         raise InputError(
@@ -174,8 +215,9 @@ def _tails(
         )
     complete = (sums > 1 - ROUNDING) | ((sizes > 0) & (sizes >= (np.inf if vocab_size is None else vocab_size)))
     scale = np.where(complete, sums, 1.0)
-    scaled = sparse.csr_array((table.data / np.repeat(scale, sizes), table.indices, table.indptr), shape=table.shape)
-    return scaled, np.where(complete, 0.0, 1.0 - sums), int((sums > 1 + OVERFULL).sum())
+    data = table.data / np.repeat(scale, np.diff(table.indptr))
+    scaled = sparse.csr_array((data, table.indices, table.indptr), shape=table.shape)
+    return scaled, unnamed / scale, np.where(complete, 0.0, 1.0 - sums), int((sums > 1 + OVERFULL).sum())
 
 
 def _attribute(

@@ -93,7 +93,7 @@ def projection(
     """
     positive("l2", l2)
     w = reward_weights(rollouts, tau, weights)
-    table = NextToken.of(rollouts) if next_token is None else next_token
+    table = (NextToken.of(rollouts) if next_token is None else next_token).named()
     if table.n_positions != len(rollouts.token_ids):
         raise InputError(f"next_token has {table.n_positions} positions, the rollouts {len(rollouts.token_ids)}")
     w[rollouts.lengths == 0] = 0.0

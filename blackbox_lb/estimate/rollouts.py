@@ -21,7 +21,9 @@ class Rollouts:
 
     keys: N unique strings, one a rollout (the content-hash keys of the store). prompts: (n,) which prompt each answers.
     rewards: (n,) in nats, -inf allowed, NaN and +inf refused. lengths: (n,) token positions of each.
-    token_ids, logprobs: (m,). top_ids, top_logprobs: (m, k), sorted from most likely, padded with -1 and -inf.
+    token_ids, logprobs: (m,), the sampled tokens and their logprobs under the policy that sampled them. top_ids, top_logprobs:
+    (m, k) of the base model, sorted from most likely, padded with -1 and -inf; -2 is a listed token without an id.
+    bounded: (m,), True where the provider gave no logprob: ``logprobs`` then holds an upper bound. None where all were given.
     """
 
     keys: tuple[str, ...]
@@ -32,6 +34,7 @@ class Rollouts:
     logprobs: npt.NDArray[np.float32]
     top_ids: npt.NDArray[np.int32]
     top_logprobs: npt.NDArray[np.float32]
+    bounded: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         n, m = len(self.keys), int(self.lengths.sum())
@@ -43,6 +46,8 @@ class Rollouts:
             raise InputError(f"token_ids and logprobs must have shape ({m},), the sum of lengths")
         if self.top_ids.shape != self.top_logprobs.shape or self.top_ids.shape[:1] != (m,):
             raise InputError(f"top_ids and top_logprobs must have one shape ({m}, k)")
+        if self.bounded is not None and (self.bounded.shape != (m,) or self.bounded.dtype != np.bool_):
+            raise InputError(f"bounded must be {m} booleans, one a token position")
         bad = np.flatnonzero(np.isnan(self.rewards) | (self.rewards == np.inf))
         if bad.size:
             raise InputError(
@@ -53,3 +58,8 @@ class Rollouts:
     def rollout_of(self) -> npt.NDArray[np.int64]:
         """(m,) the rollout that each position belongs to."""
         return np.repeat(np.arange(len(self.keys)), self.lengths)
+
+    @property
+    def is_bounded(self) -> npt.NDArray[np.bool_]:
+        """(m,) where only an upper bound of the sampled token's logprob is known."""
+        return np.zeros(len(self.token_ids), dtype=np.bool_) if self.bounded is None else self.bounded

@@ -19,7 +19,7 @@ from blackbox_lb.estimate.integers import integer_search
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.solver import maximise
 
-__all__ = ["Sparse", "against", "sparsify", "support_by_usage"]
+__all__ = ["Sparse", "above", "against", "sparsify", "support_by_usage"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,6 +142,11 @@ def against(next_token: NextToken, learned: npt.ArrayLike, sparse: Sparse) -> Sp
         kl_lost=target.kl(values),
         kl_learned=target.kl(np.zeros_like(values)),
     )
+
+
+def above(next_token: NextToken, highest_id: int | None) -> Ids:
+    """The ids of the support above ``highest_id``, which a provider with such a limit refuses; none where it is None."""
+    return next_token.token_ids[next_token.token_ids > highest_id] if highest_id is not None else np.zeros(0, np.int64)
 
 
 def _banned(next_token: NextToken, forbidden: Iterable[int]) -> Bools:

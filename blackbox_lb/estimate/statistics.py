@@ -9,15 +9,18 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from scipy import sparse
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.checks import Bools, Ids, Vector, clean_logprobs
+from blackbox_lb.estimate.checks import Bools, Ids, Vector, clean_logprobs, sampled_ids
 from blackbox_lb.estimate.rollouts import Rollouts
 
-__all__ = ["Statistics"]
+__all__ = ["Statistics", "Unobserved"]
+
+Unobserved: TypeAlias = Literal["bound", "drop"]
 
 LOWEST_LOGPROB = -700.0
 """Below this 1 / pi_0 leaves float64. No float32 softmax of a real model gets there; censoring marks (-9999) do."""
@@ -43,6 +46,12 @@ class Statistics:
     token that makes completions short is credited with that even under a constant reward. Drawing P_n < T_n positions
     changes the variance and not the expectation. Completions without any position are kept, counted in ``n_empty``,
     and left out of N.
+
+    **Bounded positions.** Where the provider gave no probability for a sampled token, only ``pi_0 <= bound`` is known. "bound"
+    takes the bound for the probability: every such term is too small, so the expectation is at most Z(y), for every y, and equal
+    to it for tokens that are never bounded; tokens of the tail come out with too low a bias. "drop" draws from the other
+    positions only: a token that is always bounded when sampled has Zhat 0, as if it had never been sampled, and one that never is
+    comes out too high, because P_n shrinks. A completion whose positions are all dropped stays in N with an empty row.
     """
 
     keys: tuple[str, ...]
@@ -61,20 +70,26 @@ class Statistics:
         return cls((), np.zeros(0), none, none, np.zeros(1, np.int64), none, none, np.zeros(0))
 
     @classmethod
-    def of(cls, rollouts: Rollouts, *, positions: int | None = None, seed: int = 0) -> Statistics:
+    def of(
+        cls, rollouts: Rollouts, *, positions: int | None = None, seed: int = 0, unobserved: Unobserved = "bound"
+    ) -> Statistics:
         """Statistics of these rollouts, drawing min(``positions``, T_n) positions of each without replacement.
 
         ``positions`` None takes all. The draw is seeded by (seed, rollout key), so it does not depend on which other
-        rollouts are present. InputError: a NaN, positive or missing (-inf, -9999) logprob, naming the rollout key.
+        rollouts are present. ``unobserved``: what to do with bounded positions, see the class; without any it makes no difference.
+        InputError: a NaN, positive or missing (-inf, -9999) logprob, naming the rollout key.
         """
         if positions is not None and positions < 1:
             raise InputError(f"positions is {positions}; draw at least 1 of each completion, or None for all")
+        if unobserved not in get_args(Unobserved):
+            raise InputError(f"unobserved {unobserved!r} is unknown; choose 'bound' or 'drop'")
         rows = rollouts.rollout_of
-        logprobs = _propensities(rollouts, rows)
-        kept = _draw(rollouts, positions, seed)
+        ids, logprobs = sampled_ids(rollouts, rows), _propensities(rollouts, rows)
+        usable = ~rollouts.is_bounded if unobserved == "drop" else np.ones(len(ids), dtype=np.bool_)
+        kept = _draw(rollouts, usable, positions, seed)
         drawn = np.bincount(rows[kept], minlength=len(rollouts.keys))
-        width = 1 + int(rollouts.token_ids.max(initial=0))
-        cells, cell_of = np.unique(rows * width + rollouts.token_ids, return_inverse=True)
+        width = 1 + int(ids.max(initial=0))
+        cells, cell_of = np.unique(rows * width + ids, return_inverse=True)
         row_of = cells // width
         counts = np.bincount(cell_of, minlength=len(cells))
         # bincount adds in position order within each cell, so a row never depends on its neighbours.
@@ -171,7 +186,7 @@ class Statistics:
             if self.keys[one] == self.keys[next_] and self._take([one]) != self._take([next_]):
                 raise InputError(
                     f"rollout {self.keys[one]} occurs twice with different contents; use one reward, one number of "
-                    f"positions and one seed for all shards, and one key for each completion"
+                    f"positions, one seed and one rule for bounded positions for all shards, and one key for each completion"
                 )
 
 
@@ -195,32 +210,28 @@ def _propensities(rollouts: Rollouts, rows: Ids) -> Vector:
         raise InputError(
             f"sampled logprob {logprobs[missing[0]]:g} in rollout {rollouts.keys[int(rows[missing[0]])]} is a mark for "
             f"'not given', below the limit {LOWEST_LOGPROB:g} ({missing.size} of {logprobs.size} are): inverse "
-            f"propensities need the probability of every sampled token; use the projection, which does not"
-        )
-    if rollouts.token_ids.size and int(rollouts.token_ids.min()) < 0:
-        where = int(np.argmin(rollouts.token_ids))
-        raise InputError(
-            f"token id {rollouts.token_ids[where]} in rollout {rollouts.keys[int(rows[where])]}; ids start at 0"
+            f"propensities need the probability of every sampled token, or a bound that is marked as one; use the projection, "
+            f"which needs neither"
         )
     return logprobs
 
 
-def _draw(rollouts: Rollouts, positions: int | None, seed: int) -> Bools:
-    """(m,) which positions are drawn."""
-    kept = np.ones(len(rollouts.token_ids), dtype=np.bool_)
+def _draw(rollouts: Rollouts, usable: Bools, positions: int | None, seed: int) -> Bools:
+    """(m,) which of the ``usable`` positions are drawn."""
+    kept = usable.copy()
     if positions is None:
         return kept
     ends = np.cumsum(rollouts.lengths)
     for key, end, length in zip(rollouts.keys, ends, rollouts.lengths, strict=True):
         if length > positions:
-            kept[end - length : end] = _draw_one(key, int(length), positions, seed)
+            kept[end - length : end] = _draw_one(key, usable[end - length : end], positions, seed)
     return kept
 
 
-def _draw_one(key: str, length: int, positions: int, seed: int) -> Bools:
+def _draw_one(key: str, usable: Bools, positions: int, seed: int) -> Bools:
     # Raw PCG64 output is fixed by numpy's compatibility policy; Generator methods such as choice are not.
     words = np.frombuffer(hashlib.sha256(f"{seed}\0{key}".encode()).digest(), dtype="<u4")
-    order = np.argsort(np.random.PCG64(words.tolist()).random_raw(length), kind="stable")
-    kept = np.zeros(length, dtype=np.bool_)
-    kept[order[:positions]] = True
+    order = np.argsort(np.random.PCG64(words.tolist()).random_raw(len(usable)), kind="stable")
+    kept = np.zeros(len(usable), dtype=np.bool_)
+    kept[order[usable[order]][:positions]] = True
     return kept

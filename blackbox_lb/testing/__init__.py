@@ -1,9 +1,10 @@
-"""Known truth for tests: a small language model whose every quantity is exact, and a server that serves it."""
+"""Known truth for tests: a language model whose every quantity is exact, a server for it, and hosted APIs' rules on loopback."""
 
 from __future__ import annotations
 
 from blackbox_lb.testing.exact import Exact
+from blackbox_lb.testing.gateway import RulesGateway
 from blackbox_lb.testing.model import ExactModel
 from blackbox_lb.testing.server import ExactServer
 
-__all__ = ["Exact", "ExactModel", "ExactServer"]
+__all__ = ["Exact", "ExactModel", "ExactServer", "RulesGateway"]

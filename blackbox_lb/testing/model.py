@@ -99,11 +99,19 @@ class ExactModel:
         return tokens
 
     def rollouts(
-        self, n: int, reward: RewardOf, seed: int, *, top: int | None = None, prompts: Sequence[int] | None = None
+        self,
+        n: int,
+        reward: RewardOf,
+        seed: int,
+        *,
+        top: int | None = None,
+        censored: bool = False,
+        prompts: Sequence[int] | None = None,
     ) -> Rollouts:
         """``n`` scored completions at temperature 1, taking the prompts (all if None) in turn.
 
-        top: how many alternatives are listed at each position, the whole vocabulary if None.
+        top: how many alternatives are listed at each position, the whole vocabulary if None. censored: a sampled token that is
+        not listed comes without its logprob, bounded by the least listed one, as OpenAI and Azure answer.
         """
         of = np.resize(np.arange(self.prompts) if prompts is None else np.array(prompts, dtype=np.int64), n)
         tokens = self.sample(n, np.random.default_rng(seed), prompts=of)
@@ -112,15 +120,19 @@ class ExactModel:
         flat, ids = table[tokens != NOTHING], tokens[tokens != NOTHING]
         k = self.vocab_size if top is None else min(top, self.vocab_size)
         listed = np.argsort(-flat, axis=1, kind="stable")[:, :k]
+        logprobs, top_logprobs = (np.take_along_axis(flat, some, axis=1) for some in (ids[:, None], listed))
+        bounded = censored & ~(listed == ids[:, None]).any(axis=1)
+        bounds = top_logprobs[:, -1] if k else np.zeros(len(ids))
         return Rollouts(
             keys=tuple(f"{seed}/{i:07d}" for i in range(n)),
             prompts=of.astype(np.int64),
             rewards=np.array([reward(trim(row), int(p)) for row, p in zip(tokens, of, strict=True)], dtype=np.float64),
             lengths=lengths.astype(np.int64),
             token_ids=ids.astype(np.int32),
-            logprobs=np.take_along_axis(flat, ids[:, None], axis=1)[:, 0].astype(np.float32),
+            logprobs=np.where(bounded, bounds, logprobs[:, 0]).astype(np.float32),
             top_ids=listed.astype(np.int32),
-            top_logprobs=np.take_along_axis(flat, listed, axis=1).astype(np.float32),
+            top_logprobs=top_logprobs.astype(np.float32),
+            bounded=bounded,
         )
 
     def _logged(self, tokens: Ids, prompts: Ids, t: int) -> Vector:

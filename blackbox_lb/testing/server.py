@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
+from blackbox_lb.testing._listener import Listener, Reply, Request
 from blackbox_lb.testing.dialect import COMPLETIONS, JSON, Dialect, Refused
 from blackbox_lb.testing.model import ExactModel
 
@@ -45,20 +44,18 @@ class ExactServer:
         self.calls: list[tuple[str, JSON]] = []
         self._dialect = Dialect(model, name, prompt_of, seed)
         self._completions, self._lock = 0, threading.Lock()
-        self._http: _Listener | None = None
+        self._http: Listener | None = None
 
     def __enter__(self) -> ExactServer:
-        self._http = _Listener(self)
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        self._http = Listener(self._reply)
+        self._http.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._http is not None:
-            self._http.shutdown()
-            self._http.hang_up()
-            self._http.server_close()
+            self._http.stop()
             self._http = None
 
     @property
@@ -66,7 +63,7 @@ class ExactServer:
         """``http://127.0.0.1:PORT``; the port is free again after the ``with`` block."""
         if self._http is None:
             raise RuntimeError("the server is not running; use it in a with block")
-        return f"http://127.0.0.1:{self._http.server_address[1]}"
+        return self._http.url
 
     @property
     def base_url(self) -> str:
@@ -98,79 +95,18 @@ class ExactServer:
         answer = self._dialect.post(path, body, number)
         return self.faults(number, answer) if generates and self.faults is not None else answer
 
-
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
-    def __init__(self, served: ExactServer) -> None:
-        self.served = served
-        self._open: set[socket.socket] = set()
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._open.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._open.discard(request)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no error of the server."""
-
-    def hang_up(self) -> None:
-        """End idle keep-alive connections, so that their threads end."""
-        for connection in list(self._open):
-            _shut(connection)
-
-
-def _shut(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # the client was faster
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    # Headers and body in one segment: in two, Nagle waits 40 ms for the acknowledgement of the first.
-    wbufsize = -1
-    disable_nagle_algorithm = True
-    server: _Listener
-
-    def do_GET(self) -> None:
-        self._answer(lambda: self.server.served.get(self.path))
-
-    def do_POST(self) -> None:
-        raw = self.rfile.read(int(self.headers.get("content-length") or 0))
-        self._answer(lambda: self.server.served.post(self.path, _parsed(raw)))
-
-    def _answer(self, make: Callable[[], Answer]) -> None:
+    def _reply(self, request: Request) -> Reply | Literal["drop"]:
         try:
-            answer = make()
+            answer = (
+                self.get(request.path) if request.method == "GET" else self.post(request.path, _parsed(request.body))
+            )
         except Refused as error:
-            return self._send(error.status, _error(error.status, str(error)))
+            return Reply(error.status, _error(error.status, str(error)))
         except (TypeError, ValueError) as error:
-            return self._send(400, _error(400, f"bad value in the request: {error}"))
+            return Reply(400, _error(400, f"bad value in the request: {error}"))
         if answer == "drop":
-            self.close_connection = True
-            return _shut(self.connection)
-        if isinstance(answer, int):
-            return self._send(answer, _error(answer, "planted fault"))
-        return self._send(200, answer)
-
-    def _send(self, status: int, body: object) -> None:
-        payload = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json; charset=utf-8")
-        self.send_header("Content-Length", str(len(payload)))
-        self.end_headers()
-        self.wfile.write(payload)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is printed."""
+            return "drop"
+        return Reply(answer, _error(answer, "planted fault")) if isinstance(answer, int) else Reply(200, answer)
 
 
 def _parsed(raw: bytes) -> JSON:

@@ -1,6 +1,6 @@
 """The dialect of chat completions: ``logprobs.content``, one entry a token with its alternatives inside.
 
-llama.cpp answers in it on the legacy completions endpoint too.
+llama.cpp answers in it on the legacy completions endpoint too, and the Responses API puts the same entries elsewhere.
 """
 
 from __future__ import annotations
@@ -8,33 +8,40 @@ from __future__ import annotations
 from typing import Any
 
 from blackbox_lb.errors import NoLogprobs
-from blackbox_lb.profiles import EndpointRules, Profile
-from blackbox_lb.wire.position import Position, checked_logprob, likeliest, token_id
+from blackbox_lb.types import UNNAMED
+from blackbox_lb.wire.position import Position, Reader
 
 __all__ = ["positions"]
 
 
-def positions(profile: Profile, rules: EndpointRules, choice: dict[str, Any], asked: int) -> list[Position]:
-    """Every token position of ``choice``; ``asked`` is the number of alternatives in the request."""
-    entries = choice["logprobs"].get("content")
-    if entries is None:
+def positions(reader: Reader, choice: dict[str, Any]) -> list[Position]:
+    """Every token position of ``choice``. A refusal's tokens stand in a list of their own, ``logprobs.refusal``, and count alike:
+    they were sampled from the same model, and the refusal is what the user gets."""
+    lists = [choice["logprobs"].get(name) for name in ("content", "refusal")]
+    if lists == [None, None]:
         raise NoLogprobs(
-            f"{profile.name} returned `logprobs` without `content`; the model or server gives no token logprobs"
+            f"{reader.profile.name} returned `logprobs` without `content`; the model or server gives no token logprobs"
         )
-    return [_position(profile, rules, entry, asked) for entry in entries]
+    entries = [entry for each in lists for entry in each or []]
+    ids = reader.sampled_ids(choice, len(entries))
+    return [_position(reader, entry, None if ids is None else ids[t]) for t, entry in enumerate(entries)]
 
 
-def _position(profile: Profile, rules: EndpointRules, entry: dict[str, Any], asked: int) -> Position:
+def _position(reader: Reader, entry: dict[str, Any], sampled: int | None) -> Position:
+    identity = reader.identity
+    token = identity.of_entry(entry)
+    if sampled is not None:
+        identity.check(token, sampled)
+        token = sampled
     alternatives = entry.get("top_logprobs") or []
-    listed = [
-        (token_id(profile, other), checked_logprob(profile, other["logprob"], sampled=False)) for other in alternatives
-    ]
-    position = Position(
-        id=token_id(profile, entry),
-        logprob=checked_logprob(profile, entry["logprob"], sampled=True),
-        top=likeliest(rules, listed, asked),
-    )
-    if profile.tokens.bytes_exact:
+    named = [identity.of_entry(each) for each in alternatives]
+    listed = [(other, each["logprob"]) for other, each in zip(named, alternatives, strict=True)]
+    position = reader.position(token, entry["logprob"], listed, reader.propensity_of(entry))
+    if reader.profile.tokens.bytes_exact:
         # Not the sampled entry's: where fragments of a character were left out, it carries the bytes of the whole character.
-        position.bytes = {token_id(profile, each): bytes(each["bytes"]) for each in alternatives if each.get("bytes")}
+        position.bytes = {
+            other: bytes(each["bytes"])
+            for other, each in zip(named, alternatives, strict=True)
+            if other != UNNAMED and each.get("bytes")
+        }
     return position

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from blackbox_lb.errors import CorruptResponse
-from blackbox_lb.profiles import EndpointRules, Profile
+from blackbox_lb.errors import CorruptResponse, NoLogprobs
+from blackbox_lb.profiles import Profile
+from blackbox_lb.rules import EndpointRules
+from blackbox_lb.types import UNNAMED
+from blackbox_lb.wire.identity import Identity, checked_id
 
-__all__ = ["Position", "checked_logprob", "likeliest", "token_id"]
+__all__ = ["Position", "Reader", "checked_logprob", "likeliest"]
 
 ROUNDING = 1e-3
 """Largest positive logprob, in nats, that is float rounding rather than a broken answer; it is read as 0."""
@@ -19,51 +22,105 @@ LEAST = -1000.0
 
 @dataclass(slots=True)
 class Position:
-    """``top``: (id, logprob) from most likely; ``bytes``: what is known of the bytes of tokens seen here."""
+    """``top``: (id, logprob) from most likely. ``bounded``: ``logprob`` is only what the sampled token's cannot exceed.
+
+    ``propensity``: its logprob under the policy that sampled it, where the provider tells both. ``bytes``: what is known of the
+    bytes of tokens seen here.
+    """
 
     id: int
     logprob: float
     top: list[tuple[int, float]]
+    bounded: bool = False
+    propensity: float | None = None
     bytes: dict[int, bytes] = field(default_factory=dict)
 
 
-def checked_logprob(profile: Profile, value: Any, *, sampled: bool) -> float:
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What a dialect needs to read one position. ``asked``: alternatives in the request, -1 for the whole vocabulary."""
+
+    profile: Profile
+    rules: EndpointRules
+    identity: Identity
+    asked: int
+
+    def position(self, token: int, logprob: Any, listed: Iterable[tuple[int, Any]], propensity: Any = None) -> Position:
+        """The position of a sampled token (``UNNAMED`` where nothing names it) with its alternatives (id, logprob).
+
+        Where the provider put the number that stands for "not given" (the row ``logprobs.censored``), the token is not among the
+        alternatives, so that the least of them bounds its logprob; where there are none, nothing but 0 does. An alternative with
+        that number is not listed at all.
+        """
+        censored = self.profile.logprobs.censored
+        known = [
+            (each, checked_logprob(self.profile, value))
+            for each, value in listed
+            if censored is None or value != censored
+        ]
+        top = likeliest(self.rules, known, self.asked)
+        bounded = False
+        if censored is not None and logprob == censored:
+            here = [value for each, value in known if each == token and token != UNNAMED]
+            bounded, logprob = not here, here[0] if here else (top[-1][1] if top else 0.0)
+        value = logprob if bounded else checked_logprob(self.profile, logprob, sampled=True)
+        return Position(token, value, top, bounded, self._propensity(propensity))
+
+    def propensity_of(self, where: Mapping[str, Any]) -> Any:
+        """The field of ``where`` that the row ``logprobs.propensity`` names; None where that is the logprob itself.
+
+        Raises:
+            NoLogprobs: the field is missing, so that what the token was sampled from is not known.
+        """
+        name = self.profile.logprobs.propensity
+        if name == "logprob":
+            return None
+        if where.get(name) is None:
+            raise NoLogprobs(
+                f"{self.profile.name} returned no `{name}`, the logprob that its tokens are sampled from; choose a model or an "
+                "endpoint that returns it"
+            )
+        return where[name]
+
+    def sampled_ids(self, choice: Mapping[str, Any], n: int) -> list[int] | None:
+        """The ``n`` sampled ids, where the row ``sampled_ids`` names a field of the choice that lists them."""
+        if self.rules.sampled_ids is None:
+            return None
+        found: Any = choice
+        for key in self.rules.sampled_ids.split("."):
+            found = found.get(key) if isinstance(found, Mapping) else None
+        if not isinstance(found, list) or len(found) != n:
+            raise CorruptResponse(
+                f"{self.profile.name} listed {n} tokens and, in `{self.rules.sampled_ids}`, the ids of "
+                f"{len(found) if isinstance(found, list) else 'none'}; the field must list the completion's tokens, all of them"
+            )
+        return [checked_id(self.profile.name, token) for token in found]
+
+    def _propensity(self, value: Any) -> float | None:
+        return None if value is None else checked_logprob(self.profile, value, sampled=True)
+
+
+def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> float:
     """``value`` in nats, at most 0. Raises CorruptResponse on NaN, a positive number or one that cannot be a logprob."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value > ROUNDING:
         raise CorruptResponse(f"{profile.name} returned the logprob {value!r}; a logprob is a number at most 0")
     if sampled and value < LEAST:
         raise CorruptResponse(
-            f"{profile.name} returned the logprob {value!r} for a token that it sampled; that is a placeholder, not a logprob"
+            f"{profile.name} returned the logprob {value!r} for a token that it sampled; that is a placeholder, not a logprob, "
+            "and its profile does not list it under logprobs.censored"
         )
     return min(float(value), 0.0)
-
-
-def token_id(profile: Profile, where: dict[str, Any]) -> int:
-    """The id in an entry of a logprob list, found as the profile's row ``tokens.id`` says."""
-    kind, name = profile.tokens.id.split(" ", 1)
-    value = where[name] if kind == "field" else id_in_string(profile, where["token"])
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise CorruptResponse(f"{profile.name} returned the token id {value!r}; an id is a whole number from 0")
-    return value
-
-
-def id_in_string(profile: Profile, text: str) -> int:
-    """The number behind the profile's prefix, as in ``token_id:271``."""
-    prefix = profile.tokens.id.removeprefix("string ")
-    digits = text.removeprefix(prefix)
-    if digits == text or not digits.isdecimal():
-        raise CorruptResponse(f"{profile.name} returned the token {text[:40]!r} where {prefix}N was asked for")
-    return int(digits)
 
 
 def likeliest(rules: EndpointRules, listed: Iterable[tuple[int, float]], asked: int) -> list[tuple[int, float]]:
     """The alternatives, most likely first, of which it is sure that no unlisted token is more likely.
 
     Where the sampled token replaces the last of the ``asked`` alternatives, only the first ``asked - 1`` are sure.
-    ``asked`` of -1 means the whole vocabulary.
+    ``asked`` of -1 means the whole vocabulary. Tokens without an id may be several.
     """
     top = sorted(listed, key=lambda pair: -pair[1])
-    if len({token for token, _ in top}) != len(top):
+    named = [token for token, _ in top if token != UNNAMED]
+    if len(set(named)) != len(named):
         raise CorruptResponse("one token is listed twice among the alternatives of a position")
     if asked < 0:
         return top

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from blackbox_lb.errors import InputError, ProfileError
-from blackbox_lb.profiles import EndpointRules, Profile
+from blackbox_lb.profiles import Profile
+from blackbox_lb.rules import EndpointRules
 from blackbox_lb.types import Endpoint, Prompt, Sampling
 
 __all__ = ["build_request"]
+
+INCLUDE = "message.output_text.logprobs"
+"""What the Responses API calls token logprobs (https://platform.openai.com/docs/api-reference/responses/create)."""
 
 
 def build_request(
@@ -20,50 +24,71 @@ def build_request(
     prompt: Prompt,
     sampling: Sampling,
     bias: Mapping[int, float] | None = None,
+    n: int = 1,
 ) -> dict[str, Any]:
-    """The JSON body that draws one completion from softmax((logits + bias) / temperature), nothing truncated.
+    """The JSON body that draws ``n`` completions from softmax((logits + bias) / temperature), nothing truncated.
 
     ``bias`` maps token ids to nats; it must already fit the profile's limits (see ``compile``).
 
     Raises:
-        ProfileError: the provider has no such endpoint or lists fewer alternatives than asked for.
+        ProfileError: the provider has no such endpoint, or it lists fewer alternatives, gives fewer completions a request, or takes
+            no seed or no bias, where that is asked for.
         InputError: a prompt of several messages on the completions endpoint.
     """
-    rules = endpoint_rules(profile, endpoint)
-    limit = profile.logprobs.limit
-    if limit is not None and sampling.top_logprobs > limit:
-        raise ProfileError(
-            f"{profile.name} lists at most {limit} top logprobs a token, {sampling.top_logprobs} were asked for; "
-            f"{profile.logprobs.limit_remedy}"
-        )
+    rules = profile.endpoint(endpoint)
+    _check(profile, endpoint, sampling, n)
     body: dict[str, Any] = {"model": model, **_prompt(endpoint, prompt), **profile.neutral, **profile.request}
-    body |= {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens, **_logprobs(rules, sampling)}
+    body |= {"temperature": sampling.temperature, rules.max_tokens: sampling.max_tokens, **_logprobs(rules, sampling)}
+    if n > 1:
+        body["n"] = n
     if sampling.seed is not None:
         body["seed"] = sampling.seed
     if bias:
+        if not rules.bias:
+            raise ProfileError(f"{profile.name} takes no bias on its {endpoint} endpoint{_others(profile, 'bias')}")
         body["logit_bias"] = logit_bias(profile, bias)
     return body
 
 
-def endpoint_rules(profile: Profile, endpoint: Endpoint) -> EndpointRules:
-    """The profile's rules of ``endpoint``, or a ProfileError that lists the endpoints it has."""
-    if endpoint not in profile.endpoints:
-        raise ProfileError(
-            f"{profile.name} has no {endpoint} endpoint; its profile lists {', '.join(profile.endpoints)}"
-        )
-    return profile.endpoints[endpoint]
-
-
 def logit_bias(profile: Profile, bias: Mapping[int, float]) -> dict[str, float] | list[list[float]]:
-    """The value of ``logit_bias`` in the form that the provider takes."""
+    """The value of ``logit_bias`` in the form that the provider takes; whole values as integers where it takes no others."""
+    if not profile.bias.fractions:
+        bias = {token: int(value) if value == int(value) else value for token, value in bias.items()}
     if profile.bias.format == "pairs":
         return [[token, value] for token, value in bias.items()]
     return {str(token): value for token, value in bias.items()}
 
 
+def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> None:
+    rules = profile.endpoint(endpoint)
+    limit = profile.logprobs.limit if rules.top_logprobs is None else rules.top_logprobs
+    if rules.ask_logprobs != "no" and limit is not None and sampling.top_logprobs > limit:
+        raise ProfileError(
+            f"{profile.name} lists at most {limit} top logprobs a token, {sampling.top_logprobs} were asked for; "
+            f"{profile.logprobs.limit_remedy}"
+        )
+    # The Responses API has no n, whatever the provider's other endpoints take.
+    most = 1 if rules.dialect == "responses" else profile.sampling.n
+    if not 1 <= n <= most:
+        raise ProfileError(
+            f"{profile.name} gives 1 to {most} completions a request, {n} were asked for; send several requests"
+        )
+    if sampling.seed is not None and not profile.sampling.seed:
+        raise ProfileError(
+            f"{profile.name} takes no seed, {sampling.seed} was asked for; leave --seed out, its runs cannot be repeated"
+        )
+
+
+def _others(profile: Profile, row: str) -> str:
+    """A remedy: the endpoints whose ``row`` is true, where there are any."""
+    names = [name for name, rules in profile.endpoints.items() if getattr(rules, row)]
+    return f"; use --endpoint {' or '.join(names)}" if names else ""
+
+
 def _prompt(endpoint: Endpoint, prompt: Prompt) -> dict[str, Any]:
-    if endpoint == "chat":
-        return {"messages": [{"role": message.role, "content": message.content} for message in prompt.messages]}
+    if endpoint != "completions":
+        messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+        return {"messages" if endpoint == "chat" else "input": messages}
     if len(prompt.messages) != 1:
         raise InputError(
             f"the completions endpoint takes one text, this prompt has {len(prompt.messages)} messages; use --endpoint chat"
@@ -72,6 +97,11 @@ def _prompt(endpoint: Endpoint, prompt: Prompt) -> dict[str, Any]:
 
 
 def _logprobs(rules: EndpointRules, sampling: Sampling) -> dict[str, Any]:
-    if rules.ask_logprobs == "count":
-        return {"logprobs": sampling.top_logprobs}
-    return {"logprobs": True, "top_logprobs": sampling.top_logprobs}
+    k = sampling.top_logprobs
+    asked: dict[str, dict[str, Any]] = {
+        "no": {},
+        "count": {"logprobs": k},
+        "flag": {"logprobs": True, "top_logprobs": k},
+        "include": {"include": [INCLUDE], "top_logprobs": k},
+    }
+    return asked[rules.ask_logprobs]

@@ -44,12 +44,12 @@ def test_python_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_toml_snippets_are_profiles(tmp_path: Path) -> None:
-    """Each loads as a user's own profile."""
-    assert snippets("toml")
+    """Each loads as a user's own profile, and the one of a foreign host is the one that the tests send requests with."""
     for snippet in snippets("toml"):
         path = tmp_path / "mine.toml"
         path.write_text(snippet)
-        assert load_profile(str(path)).name == "mine"
+        assert load_profile(str(path)).name not in profile_names()
+    assert (ROOT / "tests" / "unit" / "data" / "together.toml").read_text() in snippets("toml")
 
 
 def test_every_blb_command_line_parses() -> None:

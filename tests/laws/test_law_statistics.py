@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,83 +13,119 @@ from hypothesis import strategies as st
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.ips import IPS
 from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.estimate.statistics import Statistics, Unobserved
 
-Row = tuple[str, float, list[tuple[int, float]]]
+Row = tuple[str, float, Sequence[tuple[Any, ...]]]
+"""Key, reward, and (token, logprob) or (token, logprob, bounded) of each position."""
 
 rows = st.lists(
     st.tuples(
         st.text(min_size=1, max_size=6),
         st.one_of(st.floats(-20, 20), st.just(-np.inf)),
-        st.lists(st.tuples(st.integers(0, 6), st.floats(-30, 0, width=32)), max_size=8),
+        st.lists(st.tuples(st.integers(0, 6), st.floats(-30, 0, width=32), st.booleans()), max_size=8),
     ),
     max_size=10,
     unique_by=lambda row: row[0],
 )
 draws = st.sampled_from([None, 1, 3])
+rules = st.sampled_from(get_args(Unobserved))
+
+
+def is_bounded(token: tuple[Any, ...]) -> bool:
+    """Whether a position has no logprob of its own."""
+    return len(token) == 3 and token[2]
 
 
 def columns(some: Sequence[Row]) -> Rollouts:
-    """Rollouts from (key, reward, [(token, logprob)])."""
-    tokens = [pair for row in some for pair in row[2]]
+    """Rollouts from rows."""
+    tokens = [token for row in some for token in row[2]]
     return Rollouts(
         keys=tuple(row[0] for row in some),
         prompts=np.zeros(len(some), np.int64),
         rewards=np.array([row[1] for row in some], np.float64),
         lengths=np.array([len(row[2]) for row in some], np.int64),
-        token_ids=np.array([token for token, _ in tokens], np.int32),
-        logprobs=np.array([logprob for _, logprob in tokens], np.float32),
+        token_ids=np.array([token[0] for token in tokens], np.int32),
+        logprobs=np.array([token[1] for token in tokens], np.float32),
         top_ids=np.zeros((len(tokens), 0), np.int32),
         top_logprobs=np.zeros((len(tokens), 0), np.float32),
+        bounded=np.array([is_bounded(token) for token in tokens], np.bool_),
     )
 
 
-def of(some: Sequence[Row], positions: int | None = None, seed: int = 0) -> Statistics:
+def of(some: Sequence[Row], positions: int | None = None, seed: int = 0, rule: Unobserved = "bound") -> Statistics:
     """Statistics of these rows."""
-    return Statistics.of(columns(some), positions=positions, seed=seed)
+    return Statistics.of(columns(some), positions=positions, seed=seed, unobserved=rule)
 
 
-@given(rows, draws)
-def test_zero_is_neutral(some: list[Row], positions: int | None) -> None:
+@given(rows, draws, rules)
+def test_zero_is_neutral(some: list[Row], positions: int | None, rule: Unobserved) -> None:
     """zero + s = s + zero = s, and no rollouts give zero."""
-    s = of(some, positions)
+    s = of(some, positions, rule=rule)
     assert Statistics.zero() + s == s
     assert s + Statistics.zero() == s
     assert of([]) == Statistics.zero()
 
 
-@given(rows, rows, rows)
-def test_addition_is_associative_and_commutative(a: list[Row], b: list[Row], c: list[Row]) -> None:
+@given(rows, rows, rows, rules)
+def test_addition_is_associative_and_commutative(a: list[Row], b: list[Row], c: list[Row], rule: Unobserved) -> None:
     """Grouping and order of shards do not matter, bit for bit."""
     x, y, z = (
-        of([(name + key, reward, tokens) for key, reward, tokens in part])
+        of([(name + key, reward, tokens) for key, reward, tokens in part], rule=rule)
         for name, part in zip("abc", (a, b, c), strict=True)
     )
     assert (x + y) + z == x + (y + z)
     assert x + y == y + x
 
 
-@given(rows, draws, st.integers(0, 3), st.data())
+@given(rows, draws, st.integers(0, 3), rules, st.data())
 def test_any_sharding_and_order_is_the_whole(
-    some: list[Row], positions: int | None, seed: int, data: st.DataObject
+    some: list[Row], positions: int | None, seed: int, rule: Unobserved, data: st.DataObject
 ) -> None:
     """Shards in any order, of any size, overlapping or empty, add up to the statistics of all rollouts at once."""
-    whole = of(some, positions, seed)
+    whole = of(some, positions, seed, rule)
     shuffled = data.draw(st.permutations(some))
     where = [data.draw(st.sets(st.integers(0, 3), min_size=1)) for _ in some]
     shards = [[row for row, at in zip(shuffled, where, strict=True) if i in at] for i in range(4)]
-    total = sum((of(shard, positions, seed) for shard in shards), Statistics.zero())
+    total = sum((of(shard, positions, seed, rule) for shard in shards), Statistics.zero())
     assert total == whole
-    if whole.n_used and (whole.rewards[whole.lengths > 0] > -np.inf).any():
+    if whole.drawn.any() and (whole.rewards[whole.lengths > 0] > -np.inf).any():
         np.testing.assert_array_equal(IPS(total).zhat(1.3), IPS(whole).zhat(1.3))
 
 
-@given(rows, draws)
-def test_resuming_adds_nothing(some: list[Row], positions: int | None) -> None:
+@given(rows, draws, rules)
+def test_resuming_adds_nothing(some: list[Row], positions: int | None, rule: Unobserved) -> None:
     """Adding rollouts that are already in changes nothing."""
-    s = of(some, positions)
+    s = of(some, positions, rule=rule)
     assert s + s == s
-    assert s + of(some[: len(some) // 2], positions) == s
+    assert s + of(some[: len(some) // 2], positions, rule=rule) == s
+
+
+@given(rows, draws, st.integers(0, 3))
+def test_without_bounded_positions_there_is_one_answer(some: list[Row], positions: int | None, seed: int) -> None:
+    """Where every logprob was given, what would be done about a missing one does not matter, bit for bit."""
+    given_: list[Row] = [(key, reward, [token[:2] for token in tokens]) for key, reward, tokens in some]
+    assert of(given_, positions, seed, "bound") == of(given_, positions, seed, "drop")
+    assert of(given_, positions, seed) == of(some, positions, seed), "a bound is read like a logprob"
+
+
+@given(rows, draws, st.integers(0, 3))
+def test_dropped_positions_are_not_drawn(some: list[Row], positions: int | None, seed: int) -> None:
+    """ "drop" draws min(P, usable) of the positions with a logprob, and their mean of 1 / pi_0 is all that a row holds."""
+    s = of(some, positions, seed, "drop")
+    by_key = {row[0]: row[2] for row in some}
+    for n, key in enumerate(s.keys):
+        usable = [(token[0], token[1]) for token in by_key[key] if not is_bounded(token)]
+        part = slice(s.starts[n], s.starts[n + 1])
+        assert s.drawn[n] == min(len(usable), len(usable) if positions is None else positions)
+        assert s.counts[part].sum() == s.lengths[n] == len(by_key[key])
+        if s.drawn[n] == len(usable) > 0:
+            expected = np.zeros(7)
+            np.add.at(
+                expected, [token for token, _ in usable], [np.exp(-logprob) / len(usable) for _, logprob in usable]
+            )
+            np.testing.assert_allclose(s.inverse[part], expected[s.token_ids[part]], rtol=1e-6)
+        if not usable:
+            assert not s.inverse[part].any()
 
 
 @given(rows.filter(lambda some: any(row[2] for row in some)), st.data())
@@ -96,7 +133,7 @@ def test_a_key_with_two_contents_is_refused(some: list[Row], data: st.DataObject
     """The same key with another reward or another logprob is an error that names the key."""
     key, reward, tokens = data.draw(st.sampled_from([row for row in some if row[2]]))
     changed = (key, 1.0 if reward == -np.inf else reward + 1, tokens)
-    other = (key, reward, [(tokens[0][0], tokens[0][1] - 1), *tokens[1:]])
+    other = (key, reward, [(tokens[0][0], tokens[0][1] - 1, False), *tokens[1:]])
     for row in (changed, other):
         with pytest.raises(InputError, match="occurs twice with different contents") as caught:
             of(some) + of([row])
@@ -115,7 +152,7 @@ def test_rows_account_for_every_position(some: list[Row], positions: int) -> Non
         assert s.counts[part].sum() == s.lengths[n] == len(tokens)
         if positions >= len(tokens) > 0:
             expected = np.zeros(7)
-            for token, logprob in tokens:
+            for token, logprob, *_ in tokens:
                 expected[token] += np.exp(-logprob) / len(tokens)
             np.testing.assert_allclose(s.inverse[part], expected[s.token_ids[part]], rtol=1e-6)
 
@@ -153,6 +190,20 @@ def test_impossible_logprobs_are_refused_by_key(logprob: float, message: str) ->
         of([("good", 0.0, [(1, -0.5)]), ("bad", 0.0, [(1, -0.5), (2, logprob)])])
 
 
+@pytest.mark.parametrize("rule", get_args(Unobserved))
+def test_a_mark_is_no_bound(rule: Unobserved) -> None:
+    """A mark for 'not given' is refused even where it is said to be a bound: nobody has put the bound in its place."""
+    with pytest.raises(InputError, match="-9999 in rollout bad is a mark"):
+        of([("bad", 0.0, [(1, -0.5, False), (2, -9999.0, True)])], rule=rule)
+
+
+def test_shards_under_two_rules_are_refused() -> None:
+    """The same rollout with its bounded position taken and dropped is not the same rollout; the message names the rule."""
+    row: Row = ("a", 0.0, [(1, -0.5, False), (2, -3.0, True)])
+    with pytest.raises(InputError, match="one rule for bounded positions"):
+        of([row], rule="bound") + of([row], rule="drop")
+
+
 def test_rounding_above_zero_is_clamped() -> None:
     """A logprob of 1e-4 is rounding and counts as probability 1."""
     assert of([("a", 0.0, [(1, 1e-4)])]).inverse.tolist() == [1.0]
@@ -168,8 +219,18 @@ def test_empty_completions_do_not_enter_n() -> None:
         IPS(of([("c", 3.0, [])]))
 
 
+def test_nothing_left_to_draw_is_an_error() -> None:
+    """Where every position is bounded and dropped there is nothing to estimate, and the message says what would do."""
+    rows: list[Row] = [("a", 0.5, [(1, -0.5, True)]), ("b", 0.2, [(0, -1.0, True), (1, -1.0, True)])]
+    with pytest.raises(InputError, match="none of the 3 sampled tokens has a logprob"):
+        IPS(of(rows, rule="drop"))
+    assert IPS(of(rows)).token_ids.tolist() == [0, 1]
+
+
 def test_bad_arguments_are_named() -> None:
-    """No positions, a vocabulary that is too small and a negative id are errors."""
+    """No positions, an unknown rule, a vocabulary that is too small and a negative id are errors."""
+    with pytest.raises(InputError, match="'guess' is unknown; choose 'bound' or 'drop'"):
+        of([], rule="guess")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="positions is 0"):
         of([], 0)
     with pytest.raises(InputError, match="vocabulary has 2 entries"):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import blackbox_lb
 from blackbox_lb import bias as module
-from blackbox_lb.bias import Bias, Compiled, Drawn, Entry, Verdict, printable
+from blackbox_lb.bias import Bias, Censored, Compiled, Drawn, Entry, Verdict, printable
 from blackbox_lb.errors import BiasError, TokenizerMismatch
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -66,7 +66,22 @@ biases = st.builds(
     data_hash=st.none() | names,
     rollouts=counts,
     tokens=counts,
-    sampling=st.none() | st.builds(Drawn, max_tokens=st.integers(1, 9), top_logprobs=counts, endpoint=st.just("chat")),
+    sampling=st.none()
+    | st.builds(
+        Drawn,
+        max_tokens=st.integers(1, 9),
+        top_logprobs=counts,
+        endpoint=st.sampled_from(["chat", "completions", "responses"]),
+    ),
+    censoring=st.none()
+    | st.builds(
+        Censored,
+        positions=st.just(2**53),
+        outside=counts,
+        bounded=counts,
+        mass=st.floats(0, 1),
+        unobserved=st.sampled_from([None, "bound", "drop"]),
+    ),
     created=st.datetimes(datetime(1970, 1, 2), timezones=st.just(timezone(timedelta(hours=2)))),
     compiled=st.none()
     | st.builds(Compiled, entries_limit=st.none() | counts, integers=st.booleans(), kept_share=st.floats(0, 1)),
@@ -182,6 +197,7 @@ def test_the_file_as_a_person_sees_it(tmp_path: Path) -> None:
   "sampling": null,
   "created": "2026-11-21T12:00:00Z",
   "blackbox_lb": "0.1.0",
+  "censoring": null,
   "compiled": null,
   "verdict": [
     {"setting": "temperature 1", "metric": "accuracy", "base": 0.33, "biased": 0.41, "difference": 0.08, "low": 0.01, \
@@ -437,6 +453,47 @@ def test_frozen() -> None:
     """A bias does not change under a client that sends it."""
     with pytest.raises(ValueError, match="frozen"):
         make().model = "other"  # type: ignore[misc]
+
+
+def test_a_file_from_before_censoring_was_recorded_loads(tmp_path: Path) -> None:
+    """A file without the record loads as one where nothing is known of it."""
+    path = written(tmp_path / "bias.json")
+    document = json.loads(path.read_text())
+    del document["censoring"]
+    path.write_text(json.dumps(document))
+    assert Bias.load(path) == make()
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (None, "412 have no logprob, only a bound (the least listed one); 1.9% of the probability mass is unlisted"),
+        ("bound", "412 have no logprob, only a bound (the least listed one), which ips takes for it; 1.9%"),
+        ("drop", "412 have no logprob, only a bound (the least listed one); ips leaves them out; 1.9%"),
+    ],
+)
+def test_what_was_kept_back_is_said(rule: Any, said: str) -> None:
+    """Share, counts, what was done about it and the mass, in one sentence."""
+    kept_back = Censored(positions=17_900, outside=412, bounded=412, mass=0.0191, unobserved=rule)
+    sentence = kept_back.sentence(20)
+    assert sentence.startswith("2.3% of sampled tokens (412 of 17,900) were outside the listed 20; ")
+    assert said in sentence
+
+
+def test_nothing_kept_back_is_said_too() -> None:
+    """Zeros are said, with and without a single position."""
+    assert "none is without a logprob" in Censored(positions=5, outside=2, bounded=0, mass=0.1).sentence()
+    assert (
+        Censored(positions=0, outside=0, bounded=0, mass=0.0).sentence().startswith("0.0% of sampled tokens (0 of 0)")
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"outside": 11}, {"bounded": 11}, {"mass": 1.5}, {"unobserved": "guess"}])
+def test_impossible_censoring_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """More tokens kept back than there were, more than all of the mass and an unknown rule name the field."""
+    record = {"positions": 10, "outside": 1, "bounded": 1, "mass": 0.1, "unobserved": None, **wrong}
+    with pytest.raises(BiasError, match="censoring"):
+        Bias.load(written(tmp_path / "bias.json", censoring=record))
 
 
 def test_version_is_recorded() -> None:

@@ -146,7 +146,7 @@ def test_a_row_without_answer(tmp_path: Path) -> None:
 
 def test_an_unknown_provider(data: Path) -> None:
     """The known ones are named."""
-    assert "known: llamacpp, local, vllm" in refused(
+    assert "known: azure, azure-classic, fireworks, llamacpp, lmstudio, local, openai, sglang, vllm" in refused(
         "fit", "--provider", "opnai", "--data", data, "--reward", "contains"
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from blackbox_lb import session as session_module
+from blackbox_lb import channel
 from blackbox_lb.collect import Collection, collect
 from blackbox_lb.errors import (
     AuthenticationFailed,
@@ -42,7 +42,7 @@ COMPLETIONS = "/v1/chat/completions"
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "_wait", lambda state: 0.01)
+    monkeypatch.setattr(channel, "_wait", lambda state: 0.01)
 
 
 @pytest.fixture
@@ -143,42 +143,6 @@ def test_lasting_faults_are_named(tmp_path: Path, fault: Any, error: type[BlbErr
         with pytest.raises(error):
             run(server, tmp_path, samples=1, prompts=PROMPTS[:1])
         assert len(asked(server)) == tries
-
-
-def test_a_spent_quota_is_not_retried(tmp_path: Path) -> None:
-    """429 with insufficient_quota never passes, whatever the status says."""
-    calls = 0
-
-    class Refusing:
-        def __call__(self, request: Any) -> Any:
-            import httpx2
-
-            nonlocal calls
-            if request.url.path.endswith("/models"):
-                return httpx2.Response(200, json={"data": [{"id": "m"}]})
-            calls += 1
-            return httpx2.Response(
-                429, json={"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}
-            )
-
-    async def go() -> None:
-        import httpx2
-        import openai
-
-        session = Session(load_profile("vllm"), base_url="http://127.0.0.1:1/v1")
-        transport = httpx2.MockTransport(Refusing())
-        session._client = openai.AsyncOpenAI(
-            base_url="http://127.0.0.1:1/v1",
-            api_key="k",
-            max_retries=0,
-            http_client=httpx2.AsyncClient(transport=transport),
-        )
-        async with session:
-            await session.complete(PROMPTS[0], SAMPLING)
-
-    with pytest.raises(BlbError, match="exceeded your quota"):
-        asyncio.run(go())
-    assert calls == 1
 
 
 def _nan(answer: dict[str, Any]) -> dict[str, Any]:

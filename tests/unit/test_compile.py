@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from blackbox_lb.bias import Bias, Entry
@@ -11,6 +12,7 @@ from blackbox_lb.compile import check_limits, compile_bias, most_entries
 from blackbox_lb.errors import BiasError
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.projection import projection
+from blackbox_lb.estimate.sparse import against, sparsify
 from blackbox_lb.profiles import Profile, load_profile
 from blackbox_lb.testing import ExactModel
 
@@ -91,3 +93,29 @@ def test_a_bias_that_the_provider_does_not_take_is_refused(
     """The token, its value and the limit are named."""
     with pytest.raises(BiasError, match=sentence):
         check_limits(bias, small)
+
+
+def test_ids_that_the_provider_refuses_are_named(small: Profile) -> None:
+    """The highest of them, the limit, how many there are and the remedy; at the limit and without one nothing is refused."""
+    bias = {7: 1.0, 100_257: 1.0, 100_265: -1.0, 100_300: 2.0}
+    with pytest.raises(
+        BiasError, match=r"token 100300, small takes ids up to 100257 \(2 of 4 are above\); fit with --provider small"
+    ):
+        check_limits(bias, small, 100_257)
+    check_limits({7: 1.0, 100_257: 1.0}, small, 100_257)
+    check_limits(bias, small)
+    check_limits({}, small, 5)
+
+
+def test_ids_that_the_provider_refuses_are_compiled_away(learned: Bias) -> None:
+    """They are left out and counted, and the rest is closer to the learned policy than it is without them."""
+    free, highest = load_profile("llamacpp"), 25
+    compiled = compile_bias(learned, free, TABLE, highest_id=highest)
+    assert max(compiled.logit_bias) <= highest < max(learned.logit_bias)
+    check_limits(compiled.logit_bias, free, highest)
+    assert compiled.compiled is not None
+    assert compiled.compiled.dropped == len(learned.entries) - len(compiled.entries)
+    values = TABLE.align(list(learned.logit_bias), list(learned.logit_bias.values()))
+    cut = sparsify(TABLE, np.where(TABLE.token_ids <= highest, values, 0.0))
+    lost = against(TABLE, values, cut).kl_lost
+    assert 0 < (compiled.compiled.kl_lost_nats_per_token or 0) < lost

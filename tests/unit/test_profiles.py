@@ -1,22 +1,240 @@
-"""Provider profiles: rows that are checked, inherited, and refused with the row's name."""
+"""Provider profiles: rows that are checked, inherited, and refused with the row's name; every row with its evidence."""
 
 from __future__ import annotations
 
+import tomllib
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from blackbox_lb.errors import ProfileError
+from blackbox_lb.cli import main
+from blackbox_lb.cli.providers import CHOICES, DOCUMENTATION, evidence_of, flattened, shown_rows
+from blackbox_lb.errors import ModelUnsuitable, ProfileError
 from blackbox_lb.profiles import load_profile, profile_names
+from blackbox_lb.rate_limits import Budgets
+from blackbox_lb.types import Prompt, Sampling
+from blackbox_lb.wire import build_request
+
+NAMES = ["azure", "azure-classic", "fireworks", "llamacpp", "lmstudio", "local", "openai", "sglang", "vllm"]
+TOGETHER = Path(__file__).parent / "data" / "together.toml"
+IDENTITY = {"extends", "name", "title", "homepage", "unknown", "evidence"}
+NEEDED = ("tokens.id", "neutral", "bias")
+
+
+def own_rows(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Dotted row -> value and the evidence of a shipped file itself, without what it extends."""
+    path = Path(__file__).parents[2] / "providers" / f"{name}.toml"
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    return flattened({key: value for key, value in table.items() if key not in IDENTITY}), table.get("evidence", {})
+
+
+def around(row: str) -> list[str]:
+    """A dotted row and the tables that it stands in, from the inside out."""
+    parts = row.split(".")
+    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
 
 
 def test_the_profiles_that_come_along() -> None:
-    """They load, are called as their files, and every piece of evidence says its grade."""
-    assert profile_names() == ["llamacpp", "local", "vllm"]
-    for name in profile_names():
+    """They load, are called as their files, and tell of the errors that their provider answers with."""
+    assert profile_names() == NAMES
+    for name in NAMES:
         profile = load_profile(name)
         assert profile.name == name
-        assert profile.evidence
+        assert profile.evidence["errors"].seen
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_has_its_evidence(name: str) -> None:
+    """Each row that a file sets is covered by a grade, a date and a source in that same file; a choice of ours needs none."""
+    rows, evidence = own_rows(name)
+    bare = [row for row in rows if row not in CHOICES and not any(each in evidence for each in around(row))]
+    assert bare == []
+    for seen in evidence.values():
+        assert {"grade", "date", "source"} <= set(seen) <= {"grade", "date", "source", "seen"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_evidence_without_a_row(name: str) -> None:
+    """Evidence and unknown name rows and tables that exist, apart from the few keys that are documentation only."""
+    profile = load_profile(name)
+    rows = flattened(profile.model_dump(exclude={"name", "title", "homepage", "unknown", "evidence"}))
+    existing = {each for row in rows for each in around(row)}
+    assert set(profile.evidence) - existing <= DOCUMENTATION
+    assert set(profile.unknown) <= existing
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_remark_is_of_the_evidence_that_it_stands_in(name: str) -> None:
+    """Evidence that replaces that of an extended profile does not keep its remark."""
+    profile, (_, evidence) = load_profile(name), own_rows(name)
+    assert {key: profile.evidence[key].seen for key in evidence} == {
+        key: seen.get("seen", "") for key, seen in evidence.items()
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_told_of_a_provider(name: str) -> None:
+    """Each row stands beside its grade, date and source; what no one has proven and what is a guess is marked, nothing else."""
+    profile, text = load_profile(name), CliRunner().invoke(main, ["providers", name]).output
+    lines = text.splitlines()
+    marks: Counter[str] = Counter()
+    for row in shown_rows(profile):
+        found = evidence_of(profile, row)
+        if found is None:
+            assert row in CHOICES
+            continue
+        proven = set(found[1].grade) & set("SRL")
+        marks["unproven"] += not proven
+        marks["UNKNOWN"] += not profile.is_known(row)
+        beside = f"{found[1].grade} {found[1].date}{'' if proven else ' unproven'}  {found[1].source}"
+        key = row.rpartition(".")[2]
+        assert any(line.startswith(f"  {key} = ") and line.endswith(beside) for line in lines), row
+    unproven_errors = not set(profile.evidence["errors"].grade) & set("SRL")
+    shown = [line for line in lines if f"{profile.evidence['errors'].date}" in line]
+    assert sum(" unproven  " in line for line in shown) == marks["unproven"] + unproven_errors
+    assert sum("  UNKNOWN  " in line for line in shown) == marks["UNKNOWN"]
+    assert all(
+        evidence.seen in text for evidence in profile.evidence.values() if evidence_of_a_row(name, evidence.seen)
+    )
+
+
+def evidence_of_a_row(name: str, remark: str) -> bool:
+    """Whether the evidence with this remark is the nearest of at least one row that is shown."""
+    profile = load_profile(name)
+    nearest = [found for row in shown_rows(profile) if (found := evidence_of(profile, row))]
+    return any(found[1].seen == remark for found in nearest)
+
+
+def test_the_overview_names_every_provider() -> None:
+    """With its key's variable, its limits, and how much has to be found out first; no word is broken."""
+    text = CliRunner().invoke(main, ["providers"]).output
+    assert [name for name in NAMES if f" {name} " not in text] == []
+    assert "AZURE_OPENAI_API_KEY" in text
+    assert "blb doctor" in text
+    (row,) = [line.split() for line in text.splitlines() if line.startswith(" openai ")]
+    assert row == ["openai", "OPENAI_API_KEY", "before", "bias", "20", "300", "0"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "lmstudio"])
+def test_what_is_proven_or_has_a_safe_reading_blocks_nothing(name: str) -> None:
+    """All but LM Studio can be collected from and given a bias before anyone has run the doctor."""
+    load_profile(name).require(NEEDED, "this")
+
+
+def test_what_is_a_guess_blocks_and_says_what_finds_out() -> None:
+    """LM Studio's ids, neutral request and bias are guesses."""
+    with pytest.raises(
+        ProfileError, match=r"tokens\.id, neutral, bias of lmstudio, .*; blb doctor --provider lmstudio"
+    ):
+        load_profile("lmstudio").require(NEEDED, "this")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("o1", "o1-mini-2024-09-12", "o3", "o3-pro", "o4-mini", "o4-mini-deep-research", "codex-mini-latest"),
+        *("gpt-5", "gpt-5-mini-2025-08-07", "gpt-5.1", "gpt-5.4-nano", "gpt-5-search-api", "gpt-5.3-chat-latest"),
+        *("gpt-6-luna", "gpt-6.1-sol", "chat-latest", "computer-use-preview", "ft:o4-mini-2025-04-16:acme::A1b2"),
+        *("gpt-audio-mini", "gpt-4o-audio-preview", "gpt-4o-mini-audio-preview-2024-12-17", "gpt-4o-search-preview"),
+    ],
+)
+def test_models_that_cannot_be_used_are_refused(model: str) -> None:
+    """OpenAI's models that reject logprobs, logit_bias or a neutral request, with the reason and models that work."""
+    with pytest.raises(ModelUnsuitable, match=r"take|give no logprobs.*models that work: gpt-4o-mini"):
+        load_profile("openai").check_model(model)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("gpt-4o", "gpt-4o-mini", "gpt-4o-2024-11-20", "gpt-4.1", "gpt-4.1-mini-2025-04-14", "gpt-4-turbo"),
+        *("gpt-3.5-turbo-instruct", "davinci-002", "gpt-oss-120b", "ft:gpt-4o-mini-2024-07-18:acme:o1:A1b2"),
+    ],
+)
+def test_models_that_can_be_used_are_not_refused(model: str) -> None:
+    """Neither here nor on Azure, also not for a name that holds another's."""
+    for name in ("openai", "azure", "azure-classic"):
+        load_profile(name).check_model(model)
+
+
+def test_models_said_to_work_are_not_refused() -> None:
+    """A refusal never recommends what it would refuse."""
+    for name in NAMES:
+        profile = load_profile(name)
+        for model in profile.models.work:
+            profile.check_model(model)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rate_limit_headers_have_names_that_the_budgets_know(name: str) -> None:
+    """No profile maps a budget that nothing reads."""
+    Budgets(load_profile(name).connection.rate_limit_headers)
+
+
+@pytest.mark.parametrize("name", ["azure", "azure-classic"])
+def test_azure_never_falls_back_to_openai(name: str) -> None:
+    """Its address comes from the user alone, its key goes into Azure's header, and a deployment is not looked up."""
+    connection = load_profile(name).connection
+    assert (connection.base_url, connection.base_url_env) == (None, "AZURE_OPENAI_ENDPOINT")
+    assert (connection.api_key_header, connection.token_env) == ("api-key", "AZURE_OPENAI_AD_TOKEN")
+    assert not connection.lists_models
+
+
+def test_azures_two_forms() -> None:
+    """v1 has the paths of OpenAI and no version; classic has the deployment in the path, a version, and the older limit field."""
+    new, classic = load_profile("azure"), load_profile("azure-classic")
+    assert (new.connection.base_path, new.connection.query) == ("/openai/v1", {})
+    assert (new.endpoint("chat").path, new.endpoint("chat").max_tokens) == (
+        "/chat/completions",
+        "max_completion_tokens",
+    )
+    assert classic.connection.base_path == "/openai"
+    assert classic.connection.query_env == {"api-version": "OPENAI_API_VERSION"}
+    assert set(classic.connection.query) == set(classic.connection.query_env)
+    assert classic.endpoint("chat").path == "/deployments/{model}/chat/completions"
+    assert classic.endpoint("chat").max_tokens == "max_tokens"
+    assert classic.endpoint("chat").top_logprobs == new.endpoint("chat").top_logprobs == 20
+
+
+def test_a_profile_of_ones_own_from_scratch() -> None:
+    """About twenty lines describe an OpenAI-compatible host, and the request is the one that they describe."""
+    text = TOGETHER.read_text(encoding="utf-8")
+    assert len([line for line in text.splitlines() if line]) <= 21
+    together = load_profile(str(TOGETHER))
+    body = build_request(
+        together,
+        "chat",
+        model="m",
+        prompt=Prompt.user("hello"),
+        sampling=Sampling(max_tokens=7, top_logprobs=20),
+        bias={5: 1.5},
+    )
+    assert body == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hello"}],
+        "temperature": 1.0,
+        "max_tokens": 7,
+        "logprobs": 20,
+        "logit_bias": {"5": 1.5},
+        "top_p": 1.0,
+        "top_k": -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+    }
+    with pytest.raises(ProfileError, match="blb doctor --provider together"):
+        together.require(NEEDED, "this")
+
+
+def test_a_profile_of_ones_own_needs_no_evidence() -> None:
+    """What is not said to be known is shown as such."""
+    text = CliRunner().invoke(main, ["providers", str(TOGETHER)]).output
+    (line,) = [line for line in text.splitlines() if line.startswith("  top_k = -1")]
+    assert line.endswith("UNKNOWN  (no evidence)")
 
 
 def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
@@ -37,6 +255,13 @@ def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
         ('extends = "vllm"\nname = "x"\nspeed = 9', "row speed"),
         ('extends = "vllm"\nname = "x"\n[bias]\nentries = 0', "row bias.entries"),
         ('extends = "vllm"\nname = "x"\n[logprobs]\nmeaning = "sideways"', "row logprobs.meaning"),
+        ('extends = "vllm"\nname = "x"\n[tokens]\nid = "field"', "row tokens.id"),
+        ('extends = "vllm"\nname = "x"\n[tokenizer]\nvocabulary_size = "n_vocab"', "row tokenizer.vocabulary_size"),
+        (
+            'extends = "vllm"\nname = "x"\n[evidence]\n"bias" = { grade = "X", date = 2026-11-21, source = "s" }',
+            "row evidence.bias.grade",
+        ),
+        ('extends = "openai"\nname = "x"\n[tokenizer]\nsource = "server"', "needs the rows tokenize and detokenize"),
         ('name = "x"', "row title"),
         ('extends = "nobody"', "unknown provider 'nobody'"),
     ],
@@ -58,7 +283,8 @@ def test_a_profile_cannot_extend_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"), [("opnai", "known: llamacpp, local, vllm"), ("none.toml", "cannot read")]
+    ("name", "sentence"),
+    [("opnai", "known: azure, azure-classic, fireworks, llamacpp, lmstudio"), ("none.toml", "cannot read")],
 )
 def test_an_unknown_profile_is_refused(name: str, sentence: str) -> None:
     """The known ones are listed, and how to give one's own."""

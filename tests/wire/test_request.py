@@ -1,8 +1,9 @@
-"""What goes out is what the profile claims, in both directions."""
+"""What goes out is what the profile claims, in both directions: setting by setting, for every provider and endpoint."""
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -11,40 +12,154 @@ from blackbox_lb.profiles import Profile, load_profile, profile_names
 from blackbox_lb.types import Endpoint, Message, Prompt, Sampling
 from blackbox_lb.wire import build_request
 
-NEUTRAL: dict[str, dict[str, Any]] = {
-    "vllm": {
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "top_k": 0,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-    },
-    "llamacpp": {
-        "temperature": 1.0,
-        "top_k": 0,
-        "top_p": 1.0,
-        "min_p": 0.0,
-        "typical_p": 1.0,
-        "repeat_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "xtc_probability": 0.0,
-        "dry_multiplier": 0.0,
-        "mirostat": 0,
-        "dynatemp_range": 0.0,
-        "top_n_sigma": -1.0,
-    },
-}
-NEUTRAL["local"] = NEUTRAL["llamacpp"]
-EXTRA: dict[str, dict[str, Any]] = {
-    "vllm": {"return_token_ids": True, "return_tokens_as_token_ids": True},
-    "llamacpp": {},
-    "local": {},
-}
 HELLO = Prompt.user("hello")
 SAMPLING = Sampling(max_tokens=7, top_logprobs=5)
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+OPENAI: dict[str, Any] = {
+    "model": "m",
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+FIREWORKS: dict[str, Any] = {
+    "model": "m",
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "context_length_exceeded_behavior": "error",
+    "max_tokens": 7,
+    "logprobs": True,
+    "top_logprobs": 5,
+}
+VLLM: dict[str, Any] = {
+    "model": "m",
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "return_token_ids": True,
+    "return_tokens_as_token_ids": True,
+    "max_tokens": 7,
+}
+SGLANG: dict[str, Any] = {
+    "model": "m",
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "return_token_ids": True,
+    "return_meta_info": True,
+    "max_tokens": 7,
+}
+LLAMACPP: dict[str, Any] = {
+    "model": "m",
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "repeat_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "xtc_probability": 0.0,
+    "dry_multiplier": 0.0,
+    "mirostat": 0,
+    "dynatemp_range": 0.0,
+    "top_n_sigma": -1.0,
+    "max_tokens": 7,
+}
+LMSTUDIO: dict[str, Any] = {
+    "model": "m",
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repeat_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+CHAT: dict[str, Any] = {"messages": MESSAGES, "logprobs": True, "top_logprobs": 5}
+TEXT: dict[str, Any] = {"prompt": "hello", "logprobs": 5}
+INCLUDE = ["message.output_text.logprobs"]
+
+EXPECTED: dict[tuple[str, Endpoint], dict[str, Any]] = {
+    ("openai", "chat"): {**OPENAI, **CHAT, "max_completion_tokens": 7},
+    ("openai", "completions"): {**OPENAI, **TEXT, "max_tokens": 7},
+    ("azure", "chat"): {**OPENAI, **CHAT, "max_completion_tokens": 7},
+    ("azure", "completions"): {**OPENAI, **TEXT, "max_tokens": 7},
+    ("azure-classic", "chat"): {**OPENAI, **CHAT, "max_tokens": 7},
+    ("azure-classic", "completions"): {**OPENAI, **TEXT, "max_tokens": 7},
+    ("fireworks", "chat"): {**FIREWORKS, "messages": MESSAGES},
+    ("fireworks", "completions"): {**FIREWORKS, "prompt": "hello"},
+    ("vllm", "chat"): {**VLLM, **CHAT},
+    ("vllm", "completions"): {**VLLM, **TEXT},
+    ("sglang", "chat"): {**SGLANG, **CHAT},
+    ("sglang", "completions"): {**SGLANG, **TEXT},
+    ("llamacpp", "chat"): {**LLAMACPP, **CHAT},
+    ("llamacpp", "completions"): {**LLAMACPP, **TEXT},
+    ("local", "chat"): {**LLAMACPP, **CHAT},
+    ("local", "completions"): {**LLAMACPP, **TEXT},
+    ("lmstudio", "chat"): {**LMSTUDIO, "messages": MESSAGES, "max_tokens": 7},
+    ("lmstudio", "responses"): {
+        **LMSTUDIO,
+        "input": MESSAGES,
+        "max_output_tokens": 7,
+        "include": INCLUDE,
+        "top_logprobs": 5,
+    },
+}
+"""The whole body of one request, for every endpoint of every profile."""
+
+
+@dataclass(frozen=True)
+class Takes:
+    """What an endpoint takes: most alternatives (None: any number, or none at all), most completions a request, a seed, and how the
+    bias {5: 2 nats, 9: -100 nats} is written (None: it takes no bias)."""
+
+    alternatives: int | None
+    n: int
+    seed: bool
+    bias: Any
+
+
+WHOLE = {"5": 2, "9": -100}
+FLOATS = {"5": 2.0, "9": -100.0}
+PAIRS = [[5, 2.0], [9, -100.0]]
+TAKES: dict[tuple[str, Endpoint], Takes] = {
+    ("openai", "chat"): Takes(20, 128, True, WHOLE),
+    ("openai", "completions"): Takes(5, 128, True, WHOLE),
+    ("azure", "chat"): Takes(20, 128, True, WHOLE),
+    ("azure", "completions"): Takes(5, 128, True, WHOLE),
+    ("azure-classic", "chat"): Takes(20, 128, True, WHOLE),
+    ("azure-classic", "completions"): Takes(5, 128, True, WHOLE),
+    ("fireworks", "chat"): Takes(5, 128, True, FLOATS),
+    ("fireworks", "completions"): Takes(5, 128, True, FLOATS),
+    ("vllm", "chat"): Takes(20, 64, True, FLOATS),
+    ("vllm", "completions"): Takes(20, 64, True, FLOATS),
+    ("sglang", "chat"): Takes(None, 1, True, FLOATS),
+    ("sglang", "completions"): Takes(None, 1, True, FLOATS),
+    ("llamacpp", "chat"): Takes(None, 1, True, PAIRS),
+    ("llamacpp", "completions"): Takes(None, 1, True, PAIRS),
+    ("local", "chat"): Takes(None, 1, True, PAIRS),
+    ("local", "completions"): Takes(None, 1, True, PAIRS),
+    ("lmstudio", "chat"): Takes(None, 1, False, FLOATS),
+    ("lmstudio", "responses"): Takes(None, 1, False, None),
+}
+ENDPOINTS = pytest.mark.parametrize(("name", "endpoint"), list(EXPECTED))
+ASKED: dict[str, str | None] = {"flag": "top_logprobs", "count": "logprobs", "include": "top_logprobs", "no": None}
 
 
 def body(profile: Profile, endpoint: Endpoint = "chat", **changes: Any) -> dict[str, Any]:
@@ -52,37 +167,147 @@ def body(profile: Profile, endpoint: Endpoint = "chat", **changes: Any) -> dict[
     return build_request(profile, endpoint, **{"model": "m", "prompt": HELLO, "sampling": SAMPLING, **changes})
 
 
-@pytest.mark.parametrize("name", profile_names())
-@pytest.mark.parametrize("endpoint", get_args(Endpoint))
-def test_a_request_is_neutral_and_holds_nothing_else(name: str, endpoint: Endpoint) -> None:
-    """Every sampling knob of the provider is sent at its neutral value, and no unlisted field is."""
-    content: dict[str, dict[str, Any]] = {
-        "chat": {"messages": [{"role": "user", "content": "hello"}]},
-        "completions": {"prompt": "hello"},
+def differences(sent: dict[str, Any], expected: dict[str, Any]) -> dict[str, str]:
+    """Setting -> what is wrong with it: not sent, sent with another value or kind of number, or not listed at all."""
+    wrong = {name: "not sent" for name in expected if name not in sent}
+    wrong |= {name: f"unlisted: {value!r}" for name, value in sent.items() if name not in expected}
+    both = [name for name in sent if name in expected]
+    return wrong | {
+        name: f"{sent[name]!r}, not {expected[name]!r}" for name in both if _other(sent[name], expected[name])
     }
-    asked: dict[str, dict[str, Any]] = {"chat": {"logprobs": True, "top_logprobs": 5}, "completions": {"logprobs": 5}}
-    expected = {"model": "m", "max_tokens": 7, **content[endpoint], **asked[endpoint], **NEUTRAL[name], **EXTRA[name]}
-    assert body(load_profile(name), endpoint) == expected
 
 
-@pytest.mark.parametrize(("name", "form"), [("vllm", {"5": 1.5, "9": -100.0}), ("llamacpp", [[5, 1.5], [9, -100.0]])])
-def test_the_bias_goes_out_in_the_providers_form(name: str, form: Any) -> None:
-    """vLLM takes an object with string keys, llama.cpp a list of pairs; an empty bias is not sent at all."""
-    assert body(load_profile(name), bias={5: 1.5, 9: -100.0})["logit_bias"] == form
-    assert "logit_bias" not in body(load_profile(name), bias={})
+def _other(sent: Any, expected: Any) -> bool:
+    return repr(sent) != repr(expected)
 
 
-def test_temperature_and_seed_are_the_callers() -> None:
-    """Temperature 0 and a seed of 0 are sent like any other value; without a seed none is."""
-    sent = body(load_profile("vllm"), sampling=Sampling(temperature=0.0, seed=0))
-    assert (sent["temperature"], sent["seed"]) == (0.0, 0)
-    assert "seed" not in body(load_profile("vllm"))
+def test_every_endpoint_of_every_profile_is_in_the_tables() -> None:
+    """A new profile, or a new endpoint, comes with what goes out on it."""
+    known = [(name, endpoint) for name in profile_names() for endpoint in load_profile(name).endpoints]
+    assert sorted(EXPECTED) == sorted(known)
+    assert sorted(TAKES) == sorted(known)
 
 
-def test_more_alternatives_than_listed_are_refused() -> None:
-    """The limit, the wish and the remedy are named."""
-    with pytest.raises(ProfileError, match=r"at most 20 top logprobs a token, 21 were asked for; .*--max-logprobs"):
+@pytest.mark.parametrize(
+    ("name", "endpoint", "setting"),
+    [(name, endpoint, setting) for (name, endpoint), settings in EXPECTED.items() for setting in settings],
+)
+def test_a_setting_goes_out_as_the_table_says(name: str, endpoint: Endpoint, setting: str) -> None:
+    """Each setting, by itself: it is sent, under its name, with its value."""
+    sent, expected = body(load_profile(name), endpoint), EXPECTED[name, endpoint]
+    assert not differences({k: v for k, v in sent.items() if k == setting}, {setting: expected[setting]})
+
+
+@ENDPOINTS
+def test_nothing_else_goes_out(name: str, endpoint: Endpoint) -> None:
+    """No setting is sent that the table does not list."""
+    assert not differences(body(load_profile(name), endpoint), EXPECTED[name, endpoint])
+
+
+@ENDPOINTS
+def test_what_the_profile_claims_is_in_the_table(name: str, endpoint: Endpoint) -> None:
+    """The other direction: every neutral setting, every fixed field and the name of the token limit are in what is expected."""
+    profile, expected = load_profile(name), EXPECTED[name, endpoint]
+    claimed = {**profile.neutral, **profile.request, profile.endpoint(endpoint).max_tokens: 7}
+    assert not differences(claimed, {setting: expected[setting] for setting in claimed if setting in expected})
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (
+            {"neutral": {"top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "typical_p": 0.5}},
+            {"typical_p"},
+        ),
+        ({"neutral": {"presence_penalty": 0.0, "frequency_penalty": 0.0}}, {"top_p"}),
+        ({"neutral": {"top_p": 0.9, "presence_penalty": 0.0, "frequency_penalty": 0.0}}, {"top_p"}),
+        ({"neutral": {"top_p": 1, "presence_penalty": 0.0, "frequency_penalty": 0.0}}, {"top_p"}),
+        ({"request": {"user": "me"}}, {"user"}),
+    ],
+)
+def test_a_profile_that_says_something_else_is_noticed(change: dict[str, Any], found: set[str]) -> None:
+    """A setting too many, too few, with another value or as another kind of number: each is found by name."""
+    profile = load_profile("openai").model_copy(update=change)
+    assert set(differences(body(profile), EXPECTED["openai", "chat"])) == found
+
+
+def test_a_request_that_says_something_else_is_noticed() -> None:
+    """The same for a body that was changed after it was built."""
+    sent = body(load_profile("openai"))
+    assert differences({**sent, "best_of": 2}, EXPECTED["openai", "chat"]) == {"best_of": "unlisted: 2"}
+    assert differences({}, {"n": 1}) == {"n": "not sent"}
+
+
+@ENDPOINTS
+def test_as_many_alternatives_as_are_listed_and_no_more(name: str, endpoint: Endpoint) -> None:
+    """The limit itself goes out; one more is refused with the limit and the wish; without a limit any number goes out."""
+    profile, most = load_profile(name), TAKES[name, endpoint].alternatives
+    field = ASKED[profile.endpoint(endpoint).ask_logprobs]
+    asked = 1000 if most is None else most
+    sent = body(profile, endpoint, sampling=Sampling(top_logprobs=asked))
+    assert field is None or sent[field] == asked
+    if most is not None:
+        with pytest.raises(ProfileError, match=rf"at most {most} top logprobs a token, {most + 1} were asked for"):
+            body(profile, endpoint, sampling=Sampling(top_logprobs=most + 1))
+
+
+@ENDPOINTS
+def test_as_many_completions_as_are_given_and_no_more(name: str, endpoint: Endpoint) -> None:
+    """One is not mentioned; several are ``n``; one more than the limit is refused, and so is none."""
+    profile, most = load_profile(name), TAKES[name, endpoint].n
+    assert "n" not in body(profile, endpoint, n=1)
+    if most > 1:
+        assert (body(profile, endpoint, n=2)["n"], body(profile, endpoint, n=most)["n"]) == (2, most)
+    for n in (most + 1, 0):
+        with pytest.raises(ProfileError, match=rf"1 to {most} completions a request, {n} were asked for"):
+            body(profile, endpoint, n=n)
+
+
+@ENDPOINTS
+def test_a_seed_goes_out_where_one_is_taken(name: str, endpoint: Endpoint) -> None:
+    """A seed of 0 is one; where none is taken it is refused instead of dropped."""
+    profile, wish = load_profile(name), Sampling(seed=0, top_logprobs=5)
+    if TAKES[name, endpoint].seed:
+        assert body(profile, endpoint, sampling=wish)["seed"] == 0
+    else:
+        with pytest.raises(ProfileError, match="takes no seed, 0 was asked for; leave --seed out"):
+            body(profile, endpoint, sampling=wish)
+
+
+@ENDPOINTS
+def test_the_bias_goes_out_in_the_providers_form(name: str, endpoint: Endpoint) -> None:
+    """An object with string keys or a list of pairs, whole values as integers where no others are taken; none is not sent."""
+    profile, form = load_profile(name), TAKES[name, endpoint].bias
+    assert "logit_bias" not in body(profile, endpoint, bias={})
+    if form is None:
+        with pytest.raises(ProfileError, match=rf"takes no bias on its {endpoint} endpoint; use --endpoint chat"):
+            body(profile, endpoint, bias={5: 2.0})
+    else:
+        sent = body(profile, endpoint, bias={5: 2.0, 9: -100.0})["logit_bias"]
+        assert not differences({"logit_bias": sent}, {"logit_bias": form})
+
+
+def test_a_fraction_is_never_made_whole() -> None:
+    """What does not fit the profile was the compiler's to round; it goes out as it is, for the provider to refuse."""
+    assert body(load_profile("openai"), bias={5: 2.5})["logit_bias"] == {"5": 2.5}
+    assert body(load_profile("vllm"), bias={5: 2.5})["logit_bias"] == {"5": 2.5}
+
+
+def test_temperature_is_the_callers() -> None:
+    """Temperature 0 is sent like any other value."""
+    assert body(load_profile("vllm"), sampling=Sampling(temperature=0.0))["temperature"] == 0.0
+
+
+def test_the_remedy_is_the_profiles() -> None:
+    """Whoever asks for too many alternatives is told what to change, in this provider's terms."""
+    with pytest.raises(ProfileError, match=r"21 were asked for; .*--max-logprobs"):
         body(load_profile("vllm"), sampling=Sampling(top_logprobs=21))
+
+
+def test_an_endpoint_that_is_not_there_is_refused() -> None:
+    """The endpoints that there are are named."""
+    with pytest.raises(ProfileError, match="no responses endpoint; its profile lists chat, completions"):
+        body(load_profile("vllm"), "responses")
 
 
 def test_a_dialogue_does_not_fit_the_completions_endpoint() -> None:

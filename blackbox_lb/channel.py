@@ -1,0 +1,229 @@
+"""The one place that talks HTTP: the openai SDK's client, rate-limit budgets, retries, errors mapped to the tree in ``errors``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+import openai
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential_jitter
+
+from blackbox_lb.credentials import Credentials, TokenProvider, environment
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    ContentFiltered,
+    CorruptResponse,
+    InputError,
+    ProviderError,
+    QuotaExhausted,
+    RateLimited,
+    RequestRejected,
+    ServerFailed,
+)
+from blackbox_lb.faults import Fault, classify
+from blackbox_lb.profiles import Profile
+from blackbox_lb.rate_limits import Budgets, retry_after
+
+__all__ = ["Channel"]
+
+ATTEMPTS = 6
+"""Tries of one request: with exponential waits these span about half a minute, the time a server takes to restart."""
+RATE_LIMIT_ATTEMPTS = 20
+"""Tries of a request that is refused for its rate alone: each waits as long as the provider says, and one of them will pass."""
+LONGEST_WAIT = 20.0
+"""Seconds; a provider's own retry-after may ask for more and gets it, up to ``LONGEST_RETRY_AFTER``."""
+LONGEST_RETRY_AFTER = 120.0
+NEEDED = frozenset(
+    {"logprobs", "top_logprobs", "logit_bias", "temperature", "top_p", "presence_penalty", "frequency_penalty"}
+)
+"""Request fields without which a model cannot be adapted: what it returns, what it takes, and what makes its sampling neutral."""
+REQUEST_TIMEOUT = 600.0
+"""Seconds for one completion: a full queue in front of a slow server is normal, silence for ten minutes is not."""
+
+
+class Channel:
+    """Requests to one API, for as long as it is open. ``attempts``: tries of a request, rate limits aside.
+
+    ``transport`` stands in for the network.
+
+    Raises:
+        InputError: no usable address. AuthenticationFailed: no key where one is needed.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        base_url: str | None = None,
+        *,
+        attempts: int = ATTEMPTS,
+        token_provider: TokenProvider | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.profile = profile
+        self.base_url = _address(profile, base_url)
+        self._attempts = attempts
+        self._budgets = Budgets(profile.connection.rate_limit_headers)
+        self._turn = asyncio.Lock()
+        self._credentials = Credentials(profile, token_provider)
+        rules = profile.connection
+        query = rules.query | {name: value for name, key in rules.query_env.items() if (value := environment(key))}
+        self._client = openai.AsyncOpenAI(
+            base_url=self.base_url,
+            api_key="the credentials hook knows",
+            max_retries=0,
+            timeout=REQUEST_TIMEOUT,
+            default_query=query,
+            http_client=openai.DefaultAsyncHttpx2Client(
+                # A proxy for the outside world cannot reach this machine's own servers.
+                trust_env=not _is_loopback(self.base_url),
+                event_hooks={"request": [self._credentials]},
+                transport=transport,
+            ),
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    def root(self, path: str) -> str:
+        """The address of a path that lies beside the API's ``/v1``."""
+        return self.base_url.rstrip("/").removesuffix("/v1") + path
+
+    async def get(self, path: str) -> Any:
+        """The JSON at ``path``, asked for once."""
+        try:
+            return _json(await self._client.get(path, cast_to=httpx2.Response))
+        except openai.OpenAIError as error:
+            raise self._mapped(error, None) from error
+
+    async def post(self, path: str, body: dict[str, Any], *, prompt_tokens: int = 0, generated: int = 0) -> Any:
+        """The JSON answer to ``body``, after as many retries as the fault deserves.
+
+        ``prompt_tokens``: about how many the prompt has; ``generated``: how many may be generated. The request waits until the
+        provider's budgets allow for them.
+
+        Raises:
+            ProviderError: one of its subclasses, each with the provider's own words.
+        """
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception(_passing), wait=_wait, stop=self._enough, reraise=True
+        ):
+            with attempt:
+                return await self._once(path, body, prompt_tokens + generated, generated)
+        raise AssertionError("tenacity ends by returning or raising")  # pragma: no cover
+
+    async def _once(self, path: str, body: dict[str, Any], tokens: int, generated: int) -> Any:
+        async with self._turn:  # first come, first served: else small requests would overtake a large one for ever
+            while (delay := self._budgets.wait(tokens, started := time.monotonic(), generated=generated)) > 0:
+                await asyncio.sleep(delay)
+
+        def learn(response: httpx2.Response) -> None:
+            self._budgets.update(
+                response.headers, time.monotonic(), started=started, tokens=tokens, generated=generated
+            )
+
+        try:
+            response = await self._client.post(path, body=body, cast_to=httpx2.Response)
+        except openai.APIStatusError as error:
+            learn(error.response)
+            mapped = self._mapped(error, body.get("model"))
+            if isinstance(mapped, RateLimited):
+                self._budgets.refused(_asked(error.response.headers), time.monotonic())
+            raise mapped from error
+        except openai.OpenAIError as error:
+            raise self._mapped(error, None) from error
+        learn(response)
+        answer = _json(response)
+        if isinstance(answer, dict) and answer.get("error") and not answer.get("choices"):
+            # Gateways answer 200 with another server's refusal inside, and so does Azure for some filtered prompts.
+            raise self._refused(None, answer, body.get("model"))
+        return answer
+
+    def _enough(self, state: RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome else None
+        most = RATE_LIMIT_ATTEMPTS if isinstance(error, RateLimited) and self._attempts > 1 else self._attempts
+        return state.attempt_number >= most
+
+    def _mapped(self, error: openai.OpenAIError, model: str | None) -> ProviderError:
+        """The provider's error as one of ours, in the provider's own words."""
+        if not isinstance(error, openai.APIStatusError):
+            cause = f" ({error.__cause__})" if error.__cause__ else ""
+            return ConnectionFailed(
+                f"no answer from {self.base_url}: {error}{cause}; is the server running? Another address goes in --base-url"
+            )
+        return self._refused(error.status_code, error.response.text if error.body is None else error.body, model)
+
+    def _refused(self, status: int | None, body: Any, model: str | None) -> ProviderError:
+        fault = classify(status, body, self.profile.name, secrets=self._credentials.secrets)
+        return self._error(fault, model)
+
+    def _error(self, fault: Fault, model: str | None) -> ProviderError:
+        said = str(fault)
+        rules = self.profile.connection
+        match fault.kind:
+            case "authentication":
+                where = f"; keys are made at {rules.api_key_url}" if rules.api_key_url else ""
+                return AuthenticationFailed(f"{said}; check the key in {rules.api_key_env or 'your profile'}{where}")
+            case "quota":
+                return QuotaExhausted(
+                    f"{said}; what was received is kept, the same command goes on once there is credit"
+                )
+            case "rate limit":
+                return RateLimited(f"{said}; lower --concurrency or wait, what was received is kept")
+            case "content filter":
+                return ContentFiltered(said)
+            case "unsupported" if fault.limit is not None:
+                return RequestRejected(f"{said}; ask for at most {fault.limit} with --top-logprobs")
+            case "unsupported" if model is not None and fault.parameter in NEEDED:
+                return self.profile.unsuitable(model, fault.message)
+            case "overloaded" | "server" | "timeout" | "conflict":
+                return ServerFailed(f"{said}; what was received is kept, the same command goes on from there")
+            case "not found" if model is not None:
+                return RequestRejected(f"{said}; is {model!r} the model's name and {self.base_url} its address?")
+            case _:
+                return RequestRejected(said)
+
+
+def _address(profile: Profile, base_url: str | None) -> str:
+    rules = profile.connection
+    address = (base_url or environment(rules.base_url_env) or rules.base_url or "").rstrip("/")
+    if not address.startswith(("http://", "https://")):
+        variable = f" or in {rules.base_url_env}" if rules.base_url_env else ""
+        raise InputError(f"the address {address!r} is not a http(s) URL; give one with --base-url{variable}")
+    return address if address.endswith(rules.base_path) else address + rules.base_path
+
+
+def _is_loopback(url: str) -> bool:
+    host = httpx2.URL(url).host
+    return host == "localhost" or host == "::1" or host.startswith("127.")
+
+
+def _json(response: httpx2.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError as error:
+        raise CorruptResponse(f"{response.url} answered something that is not JSON: {response.text[:100]!r}") from error
+
+
+def _passing(error: BaseException) -> bool:
+    """Whether the same request may succeed later. A spent quota answers 429 too, and never does."""
+    return isinstance(error, RateLimited | ConnectionFailed | ServerFailed) and not isinstance(error, QuotaExhausted)
+
+
+_backoff = wait_exponential_jitter(multiplier=0.5, max=LONGEST_WAIT, jitter=1.0)
+
+
+def _wait(state: RetryCallState) -> float:
+    """Seconds until the next try: exponential with jitter, or longer where the provider says so."""
+    error = state.outcome.exception() if state.outcome else None
+    response = getattr(error.__cause__ if error else None, "response", None)
+    return max(_backoff(state), 0.0 if response is None else _asked(response.headers))
+
+
+def _asked(headers: Mapping[str, str]) -> float:
+    """Seconds that the provider wants to be left alone."""
+    return min(retry_after(headers) or 0.0, LONGEST_RETRY_AFTER)

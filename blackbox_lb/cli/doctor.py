@@ -1,0 +1,108 @@
+"""``blb doctor``: prove or disprove what a provider's profile claims."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from blackbox_lb.cli.options import model_options
+from blackbox_lb.cli.terminal import print_json, print_table
+from blackbox_lb.connection import connect
+from blackbox_lb.doctor import Report, check_target, examine, most_requests, most_tokens, save_profile
+from blackbox_lb.doctor.probe import IN_FLIGHT
+from blackbox_lb.errors import BlbError, InputError
+from blackbox_lb.profiles import Profile, load_profile
+
+__all__ = ["command"]
+
+
+@click.command("doctor")
+@model_options()
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a profile of your own with what was found, for --provider.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before requests that cost money.")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON on stdout.")
+def command(**options: Any) -> None:
+    """Prove or disprove what a provider's profile claims, in under 100 cheap requests.
+
+    One row a claim: CONFIRMED, CONTRADICTED or NOT CHECKED, with what was seen; MEASURED is a fact without a claim, or a limit that
+    could be wider. Ends with exit code 1 where anything is contradicted, and 2 where nothing could be checked.
+    """
+    profile = load_profile(options["provider"])
+    if options["save"] is not None:
+        check_target(options["save"], options["provider"])
+    _announce(profile, options)
+    report = asyncio.run(_run(options))
+    saved, complaint = _saved(report, options)
+    if options["as_json"]:
+        print_json(report.as_json() | {"saved": saved})
+    else:
+        _print(report, saved)
+    if complaint is not None:
+        click.echo(f"Error: {complaint}", err=True)
+    if report.contradicted:
+        click.get_current_context().exit(1)
+
+
+def _announce(profile: Profile, options: dict[str, Any]) -> None:
+    """What will be asked, and a chance to say no where it may cost money."""
+    click.echo(
+        f"{profile.title}: at most {most_requests()} requests and {most_tokens():,} completion tokens, with short prompts",
+        err=True,
+    )
+    if not profile.connection.api_key_required or options["yes"]:
+        return
+    if not sys.stdin.isatty():
+        raise InputError(f"requests to {profile.name} may cost money, and nobody can be asked here; add --yes")
+    click.confirm("Go on?", default=True, abort=True, err=True)
+
+
+async def _run(options: dict[str, Any]) -> Report:
+    def watch(title: str) -> None:
+        if not options["quiet"]:
+            click.echo(f"  {title} ...", err=True)
+
+    in_flight = options["concurrency"] or IN_FLIGHT
+    async with connect(
+        options["provider"],
+        model=options["model"],
+        base_url=options["base_url"],
+        endpoint=options["endpoint"],
+        tokenizer=options["tokenizer"],
+        concurrency=in_flight,
+    ) as session:
+        return await examine(session, concurrency=in_flight, watch=watch)
+
+
+def _saved(report: Report, options: dict[str, Any]) -> tuple[str | None, BlbError | None]:
+    """Where the profile was saved, or why it was not: the findings were paid for and are printed all the same."""
+    if options["save"] is None:
+        return None, None
+    try:
+        save_profile(report, options["save"], options["provider"], options["base_url"])
+    except InputError as error:
+        return None, error
+    return str(options["save"]), None
+
+
+def _print(report: Report, saved: str | None) -> None:
+    print_table(
+        f"{report.profile.name}, {report.model}, {report.endpoint} endpoint",
+        ("row", "claim", "finding", "evidence"),
+        ((finding.row, finding.claim, finding.status, finding.evidence) for finding in report.findings),
+        left=4,
+    )
+    click.echo(
+        f"{len(report.contradicted)} contradicted; {report.requests} requests, {report.prompt_tokens:,} prompt and "
+        f"{report.completion_tokens:,} completion tokens, {report.seconds:.1f} s"
+    )
+    if saved is not None:
+        click.echo(f"wrote {saved}; use it with: --provider {saved}")

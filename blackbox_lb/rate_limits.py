@@ -1,0 +1,289 @@
+"""Budgets of requests and tokens: what a provider's answers say may still be sent, and how long to wait where it is too little.
+
+The provider keeps a bucket for requests and one for tokens. A bucket holds ``limit``, a request takes its share out when it is
+admitted, and it fills up again at ``limit`` per minute without pause: the header ``reset`` is the time until it is full, so one
+request of 5,000 a minute resets in 12 ms (https://platform.openai.com/docs/guides/rate-limits, "Rate limits in headers"; tokens
+are the prompt's and ``max_tokens``, and refused requests count). Limits per day look the same but for a longer reset: one of
+10,000 a day resets in 8.64 s. Azure sends the same headers with resets in bare milliseconds, or only what remains
+(https://learn.microsoft.com/azure/ai-services/openai/how-to/quota). Fireworks sends no more than tokens per second, of the
+prompt and generated, and enforces them per minute (https://docs.fireworks.ai/serverless/rate-limits).
+
+``Budgets`` mirrors these buckets. Its own count moves with every request that it lets through, at once, so that workers who ask
+together do not all see the same remainder. Headers are late: requests sent after the one they answer may or may not be in them.
+So they bound the count, and it is moved only as far as a bound requires.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from blackbox_lb.errors import ProfileError
+
+__all__ = ["FIREWORKS_HEADERS", "OPENAI_HEADERS", "Budgets", "parse_duration", "retry_after"]
+
+FACTS = ("limit", "rate", "remaining", "reset", "window")
+"""Of a bucket: its limit for each window, or per second; what is left; the time until it is full; the window, in seconds."""
+KINDS = ("requests", "tokens", "prompt-tokens", "generated-tokens")
+
+OPENAI_HEADERS: Mapping[str, str] = {
+    f"{fact}-{kind}": f"x-ratelimit-{word}-{kind}"
+    for kind in ("requests", "tokens")
+    for fact, word in zip(FACTS, ("limit", "", "remaining", "reset", "renewalperiod"), strict=True)
+    if word
+}
+"""What OpenAI and Azure send; only Azure sends the window (``renewalperiod``)."""
+FIREWORKS_HEADERS: Mapping[str, str] = {
+    "rate-prompt-tokens": "x-ratelimit-limit-tokens-prompt",
+    "rate-generated-tokens": "x-ratelimit-limit-tokens-generated",
+}
+
+MINUTE = 60.0
+DAY = 86_400.0
+MEMORY = 600.0
+"""Seconds for which requests are remembered: a request that is answered later than that has timed out."""
+SHORTEST = 0.001
+"""Seconds; a caller who sleeps for less than this burns the processor for nothing."""
+NOW = 1e-6
+"""Seconds that count as none: clocks of uptime or of the epoch resolve no finer."""
+ROUNDING = 2.0
+"""Seconds by which a reset may be rounded up."""
+
+_UNITS = {"d": DAY, "h": 3600.0, "m": MINUTE, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_DURATION = re.compile("".join(rf"(?:({_NUMBER}){unit})?" for unit in ("d", "h", "m(?!s)", "s", "ms", "[uµ]s", "ns")))
+_SIZES = tuple(_UNITS[unit] for unit in ("d", "h", "m", "s", "ms", "us", "ns"))
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds of "17ms", "6m0s", "1h2m3.5s" or "250" (bare seconds); None for anything else."""
+    text = text.strip()
+    if re.fullmatch(_NUMBER, text):
+        seconds = float(text)
+    elif text and (match := _DURATION.fullmatch(text)):
+        seconds = sum(float(part) * size for part, size in zip(match.groups(), _SIZES, strict=True) if part)
+    else:
+        return None
+    return seconds if math.isfinite(seconds) else None
+
+
+def retry_after(headers: Mapping[str, str], now_utc: datetime | None = None) -> float | None:
+    """Seconds that a refusal asks to wait: ``retry-after-ms``, else ``retry-after`` in seconds or as an HTTP date.
+
+    A date counts from ``now_utc``, else from the answer's own ``date``, else from this machine's clock. What is negative, past
+    or no number is as good as absent (None). https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
+    """
+    fields = _lowered(headers)
+    milliseconds = _number(fields.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    asked = fields.get("retry-after", "")
+    seconds = _number(asked)
+    if seconds is not None:
+        return seconds
+    until = _date(asked)
+    if until is None:
+        return None
+    left = (until - (_aware(now_utc) or _date(fields.get("date", "")) or datetime.now(UTC))).total_seconds()
+    return left if left >= 0 else None
+
+
+class Budgets:
+    """How long requests must wait so that a provider need not refuse them. No clock of its own: ``now`` is in seconds.
+
+    ``names``: ``FACT-KIND`` -> a header's name, where FACT is limit (for each window, a minute unless told), rate (a limit per
+    second), remaining, reset or window, and KIND requests, tokens, prompt-tokens or generated-tokens. Where only ``remaining``
+    is sent, the most that was ever seen stands for the limit. A kind that no header has told anything about is open.
+
+    Not for several threads. Workers that ask one at a time, first come first served, keep large requests from being overtaken.
+
+    Raises:
+        ProfileError: ``names`` has a key that is no such pair.
+    """
+
+    def __init__(self, names: Mapping[str, str] = OPENAI_HEADERS) -> None:
+        self._buckets: dict[str, _Bucket] = {}
+        self._names: dict[str, dict[str, str]] = {}
+        for key, header in names.items():
+            fact, _, kind = key.partition("-")
+            if fact not in FACTS or kind not in KINDS:
+                raise ProfileError(
+                    f"no rate limit is called {key!r}: give one of {', '.join(FACTS)}, a hyphen, and one of {', '.join(KINDS)}"
+                )
+            self._buckets.setdefault(kind, _Bucket())
+            self._names.setdefault(kind, {})[fact] = header.lower()
+        self._paused_until = -math.inf
+
+    def wait(self, tokens: int, now: float, *, generated: int = 0) -> float:
+        """Seconds until a request may start; 0.0 means now, and then it is counted as started.
+
+        ``tokens``: the prompt's and the most that may be generated (``max_tokens`` times ``n``); ``generated``: the latter alone.
+        A request larger than a whole bucket starts when the bucket is full.
+        """
+        shares = _shares(tokens, generated)
+        waits = (bucket.wait(shares[kind], now) for kind, bucket in self._buckets.items())
+        longest = max(self._paused_until - now, *waits, 0.0)
+        if longest > NOW:
+            return max(longest, SHORTEST)
+        for kind, bucket in self._buckets.items():
+            bucket.take(shares[kind], now)
+        return 0.0
+
+    def update(
+        self,
+        headers: Mapping[str, str],
+        now: float,
+        *,
+        started: float | None = None,
+        tokens: int = 0,
+        generated: int = 0,
+    ) -> None:
+        """Learn from an answer's headers, refusals included.
+
+        ``started``: the ``now`` at which ``wait`` let the answered request through, with the same ``tokens`` and ``generated``. It
+        tells which requests the headers cannot know; without it headers only ever lower what may be sent.
+        """
+        fields = _lowered(headers)
+        shares = _shares(tokens, generated)
+        for kind, bucket in self._buckets.items():
+            told = {fact: fields.get(name) for fact, name in self._names[kind].items()}
+            bucket.learn(told, now, started, shares[kind])
+
+    def refused(self, seconds: float, now: float) -> None:
+        """After a 429 nothing starts for ``seconds`` (those of ``retry_after``, or the caller's own); no number counts as 0."""
+        if math.isfinite(seconds):
+            self._paused_until = max(self._paused_until, now + seconds)
+
+
+class _Bucket:
+    """One of the provider's buckets as far as it is known. ``level``: what may start now, from 0 to the limit; None: anything."""
+
+    def __init__(self) -> None:
+        self._limit: float | None = None
+        self._most_seen = 1.0
+        self._window = MINUTE
+        self._level: float | None = None
+        self._at = -math.inf
+        self._started = _Log()
+
+    @property
+    def _size(self) -> float:
+        return self._most_seen if self._limit is None else self._limit
+
+    @property
+    def _rate(self) -> float:
+        """Refill in units a second."""
+        return self._size / self._window
+
+    def wait(self, share: float, now: float) -> float:
+        level = self._refilled(now)
+        return 0.0 if level is None else max(0.0, (min(share, self._size) - level) / self._rate)
+
+    def take(self, share: float, now: float) -> None:
+        self._started.add(share, now)
+        level = self._refilled(now)
+        if level is not None:
+            self._level = max(0.0, level - share)
+
+    def learn(self, told: Mapping[str, str | None], now: float, started: float | None, share: float) -> None:
+        remaining = _number(told.get("remaining"))
+        limit, reset = _positive(told.get("limit")), told.get("reset")
+        self._window = _positive(told.get("window")) or _window(limit, remaining, reset) or self._window
+        rate = _positive(told.get("rate"))
+        if limit or rate:
+            self._limit = limit or (rate or 0.0) * self._window
+        self._most_seen = max(self._most_seen, remaining or 0.0)
+        if remaining is not None:
+            self._level = self._corrected(remaining, now, started, share)
+        elif self._limit is not None and self._level is None:
+            self._level = self._limit - self._started.since(now - self._window)
+        if self._level is not None:
+            self._level, self._at = min(max(0.0, self._level), self._size), max(now, self._at)
+
+    def _corrected(self, remaining: float, now: float, started: float | None, share: float) -> float:
+        """The own count, moved into the bounds that ``remaining`` sets.
+
+        The provider counted when it admitted the request, so that all later ones and the refill since are missing from
+        ``remaining``, or when it answered, so that neither is: the truth lies between.
+        """
+        own = self._refilled(now)
+        if started is None:
+            return remaining - self._started.since(-math.inf) if own is None else min(own, remaining)
+        low = max(0.0, remaining - max(0.0, self._started.since(started) - share))
+        high = max(remaining, low + self._rate * max(0.0, now - started))
+        return low if own is None else min(max(own, low), high)
+
+    def _refilled(self, now: float) -> float | None:
+        if self._level is not None and now > self._at:
+            self._level = min(self._size, self._level + self._rate * (now - self._at))
+            self._at = now
+        return self._level
+
+
+class _Log:
+    """How much was started since any moment of the last ``MEMORY`` seconds."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._sums = [0.0]
+
+    def add(self, share: float, now: float) -> None:
+        self._times.append(max(now, self._times[-1]) if self._times else now)
+        self._sums.append(self._sums[-1] + share)
+        old = bisect_left(self._times, now - MEMORY)
+        if old > len(self._times) // 2:
+            del self._times[:old], self._sums[:old]
+
+    def since(self, time: float) -> float:
+        """The sum of shares started at ``time`` or later."""
+        return self._sums[-1] - self._sums[bisect_left(self._times, time)]
+
+
+def _window(limit: float | None, remaining: float | None, reset: str | None) -> float | None:
+    """Seconds in which the bucket fills, by the time until it is full; None where the headers do not tell.
+
+    Only a reset far beyond a minute's tells of a longer window; a bare number may be seconds or milliseconds and tells nothing.
+    """
+    if limit is None or remaining is None or reset is None or _number(reset) is not None:
+        return None
+    seconds, taken = parse_duration(reset), limit - remaining
+    if seconds is None or taken < 1:
+        return None
+    whole = seconds * limit / taken
+    return whole if seconds > ROUNDING + 10 * MINUTE * taken / limit and whole < 1.1 * DAY else MINUTE
+
+
+def _shares(tokens: int, generated: int) -> dict[str, float]:
+    amounts = (1, tokens, tokens - generated, generated)
+    return {kind: max(0.0, float(amount)) for kind, amount in zip(KINDS, amounts, strict=True)}
+
+
+def _lowered(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _number(text: str | None) -> float | None:
+    """A number of zero or more; -1 is how Azure says that it does not know."""
+    if text is None or not re.fullmatch(_NUMBER, text.strip()):
+        return None
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def _positive(text: str | None) -> float | None:
+    return _number(text) or None
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        return _aware(parsedate_to_datetime(text))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _aware(date: datetime | None) -> datetime | None:
+    return date.replace(tzinfo=UTC) if date is not None and date.tzinfo is None else date

@@ -1,0 +1,198 @@
+"""The rows of a provider profile: every capability that differs between inference APIs, with its meaning and its default."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = [
+    "BiasRules",
+    "Connection",
+    "DetokenizeRoute",
+    "EndpointRules",
+    "Evidence",
+    "Json",
+    "LogprobRules",
+    "ModelRules",
+    "Refused",
+    "Row",
+    "SamplingRules",
+    "TokenRules",
+    "TokenizeRoute",
+    "TokenizerRules",
+]
+
+Json = str | int | float | bool
+TokenId = Annotated[str, Field(pattern=r"^((field|string) \S+|bytes|text|latin-1)$")]
+
+
+class Row(BaseModel):
+    """Frozen, strictly typed, and without room for a misspelt key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Connection(Row):
+    """Where the API is and how to get in. Keys come from the environment variable ``api_key_env``, never from a file.
+
+    ``base_path`` is appended to an address that lacks it. ``api_key_url``: where a user gets a key. ``api_key_header``: the header
+    that carries it, ``Authorization`` as a bearer token. ``token_env``: a variable with a bearer token (Microsoft Entra) that
+    serves where no key is set. ``headers_env``: further headers -> the variables that hold them. ``query`` goes with every
+    request; ``query_env`` names variables that replace parts of it. ``lists_models``: GET /models names what ``--model`` takes;
+    elsewhere it only shows that the key is good. ``concurrency``: requests in flight unless told otherwise. ``embedded``: the
+    engine is started in this process. ``rate_limit_headers``: limit-requests ... -> the header's name (see ``rate_limits``).
+    """
+
+    base_url: str | None = None
+    base_url_env: str | None = None
+    base_path: str = ""
+    api_key_env: str | None = None
+    api_key_required: bool = True
+    api_key_url: str | None = None
+    api_key_header: str = "Authorization"
+    token_env: str | None = None
+    headers_env: dict[str, str] = {}
+    query: dict[str, str] = {}
+    query_env: dict[str, str] = {}
+    lists_models: bool = True
+    concurrency: Annotated[int, Field(ge=1)] = 8
+    embedded: bool = False
+    rate_limit_headers: dict[str, str] = {}
+
+
+class EndpointRules(Row):
+    """One endpoint. ``{model}`` in ``path`` is the model's (deployment's) name. ``dialect``: the shape of the answer's logprobs.
+
+    ``ask_logprobs``: flag = ``logprobs: true, top_logprobs: k``; count = ``logprobs: k``; include = the Responses API's ``include``
+    and ``top_logprobs``; no = the endpoint gives none. ``sampled_in_list``: what happens to a sampled token that is not among the k
+    most likely: it is not listed (no), listed beside them (added), or in the place of the last of them (replaces the last). It
+    tells which listed alternatives are sure to be the most likely ones. ``top_logprobs``: most alternatives here, where that
+    differs from ``logprobs.limit``. ``id``: where token ids stand here, where that differs from ``tokens.id``. ``sampled_ids``:
+    dotted field of a choice that lists the sampled ids. ``bias``: whether it takes ``logit_bias``. ``max_tokens``: the field
+    that limits the completion.
+    """
+
+    path: str
+    dialect: Literal["content", "legacy", "meta", "responses"]
+    ask_logprobs: Literal["flag", "count", "include", "no"]
+    sampled_in_list: Literal["no", "added", "replaces the last"]
+    top_logprobs: Annotated[int, Field(ge=0)] | None = None
+    id: TokenId | None = None
+    sampled_ids: str | None = None
+    bias: bool = True
+    max_tokens: str = "max_tokens"
+
+
+class LogprobRules(Row):
+    """What returned logprobs are. ``limit``: most alternatives a token (None: no limit known).
+
+    ``meaning``: before bias = of the unbiased model at temperature 1, whatever was sent; after bias = of the distribution after
+    bias and temperature, so the model's only without a bias at temperature 1; unknown = read like after bias. ``propensity``: the
+    field of a sampled token's entry with its logprob under the policy that sampled it. ``censored``: the number that stands
+    for a sampled token whose logprob is not given. ``end_token_listed``: None where it is not known.
+    """
+
+    limit: Annotated[int, Field(ge=0)] | None = None
+    limit_remedy: str = "ask for fewer with --top-logprobs"
+    meaning: Literal["before bias", "after bias", "unknown"]
+    propensity: str = "logprob"
+    censored: float | None = None
+    end_token_listed: bool | None = None
+
+
+class TokenRules(Row):
+    """Where token ids stand: ``field NAME`` of each entry; ``string PREFIX``: behind it in the token string; ``bytes``: nowhere,
+    the token's bytes identify it under a vocabulary; ``text``: nowhere, and only its printed text is given.
+
+    ``bytes_exact``: ``bytes`` are the token's own, not those of its printed text.
+    """
+
+    id: TokenId
+    bytes_exact: bool
+
+
+class TokenizeRoute(Row):
+    """POST ``path`` under the server's root with the text in field ``text`` answers ``{"tokens": [ids]}``."""
+
+    path: str
+    text: str
+    fields: dict[str, Json] = {}
+
+
+class DetokenizeRoute(Row):
+    """POST ``path`` under the server's root with ``{"tokens": [ids]}`` answers the text in field ``answer``."""
+
+    path: str
+    answer: str
+    fields: dict[str, Json] = {}
+
+
+class TokenizerRules(Row):
+    """How the tokenizer is known. ``source``: server = by its own routes; openai names = the encoding that tiktoken knows for the
+    model's name; model name = not at all, so that a bias is tied to the model's name, unless ``--tokenizer`` names a vocabulary.
+
+    ``vocabulary_size`` is a field of the first entry of GET /models.
+    """
+
+    source: Literal["server", "openai names", "model name"] = "server"
+    tokenize: TokenizeRoute | None = None
+    detokenize: DetokenizeRoute | None = None
+    vocabulary_size: Annotated[str, Field(pattern=r"^models \S+$")] | None = None
+
+    @model_validator(mode="after")
+    def _routes(self) -> TokenizerRules:
+        if self.source == "server" and (self.tokenize is None or self.detokenize is None):
+            raise ValueError("source 'server' needs the rows tokenize and detokenize; or set source = \"model name\"")
+        return self
+
+
+class BiasRules(Row):
+    """What ``logit_bias`` accepts: nats in [low, high], at most ``entries`` tokens (None: no limit), fractions or integers only.
+
+    ``highest_id``: ids above it are refused; "end of text" is the vocabulary's ``<|endoftext|>``; None: the whole vocabulary.
+    """
+
+    format: Literal["object", "pairs"]
+    low: float
+    high: float
+    fractions: bool
+    entries: Annotated[int, Field(ge=1)] | None = None
+    highest_id: Annotated[int, Field(ge=0)] | Literal["end of text"] | None = None
+
+
+class SamplingRules(Row):
+    """``n``: most completions a request; ``shares_prompt``: they pay for the prompt once, so that several are asked for at a time.
+
+    ``seed``: the request takes a seed.
+    """
+
+    n: Annotated[int, Field(ge=1)] = 1
+    shares_prompt: bool = False
+    seed: bool = True
+
+
+class Refused(Row):
+    """Models whose names match ``pattern`` (``*`` any text) cannot be used, and ``why``."""
+
+    pattern: str
+    why: str
+
+
+class ModelRules(Row):
+    """Models that are refused before anything is sent, and some that work."""
+
+    refused: list[Refused] = []
+    work: list[str] = []
+
+
+class Evidence(Row):
+    """How a row is known. ``grade``: S source or official specification, R recorded traffic, L measured on a live server, D vendor
+    documentation, 3 third-party report; several joined by commas. ``seen``: what exactly, where the row does not say it.
+    """
+
+    grade: Annotated[str, Field(pattern=r"^[SRLD3](, [SRLD3])*$")]
+    date: date
+    source: Annotated[str, Field(min_length=1)]
+    seen: str = ""

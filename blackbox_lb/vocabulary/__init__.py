@@ -1,0 +1,104 @@
+"""From bytes to token ids: a vocabulary that is read on this side, for providers that tell a token's bytes and not its id.
+
+A vocabulary comes from tiktoken (OpenAI's models), from a ``tokenizer.json`` or from a ``.gguf`` file.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache, lru_cache
+from pathlib import Path
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.vocabulary.table import Vocabulary
+
+__all__ = ["Vocabulary", "load_vocabulary", "vocabulary_of_model"]
+
+
+def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
+    """The vocabulary called ``name``: a tiktoken encoding (plugins' included), or the path of a tokenizer.json or .gguf file.
+
+    It is read once in a process; a file that changed is read again. A vocabulary that cannot encode is refused here, because
+    without a fingerprint no bias could say which tokenizer it belongs to.
+
+    Raises:
+        InputError: no such encoding or file, a rank file that is neither cached nor reachable, a file of another kind or with a
+            tokenizer that this package cannot read, or the extra ``hf`` is missing for a tokenizer.json.
+    """
+    from blackbox_lb.vocabulary import encodings
+
+    text = os.fspath(name)
+    if text in encodings.encoding_names():
+        return _of_encoding(text)
+    try:
+        path = Path(text).expanduser()
+        stat = path.stat()
+    except (OSError, ValueError, RuntimeError) as error:  # no such file, no path at all, no such home
+        raise InputError(_no_such(text)) from error
+    if path.is_dir():
+        raise InputError(f"{text} is a folder; name the tokenizer.json or the .gguf file in it")
+    return _of_file(path.resolve(), stat.st_mtime_ns, stat.st_size)
+
+
+def vocabulary_of_model(model: str) -> str | None:
+    """The name of the encoding that an OpenAI model uses, None if it is not known.
+
+    Dated names, Azure's ``gpt-35-turbo``, fine-tuned models (``ft:gpt-4o-mini-2024-07-18:org::id``) and names under ``openai/``
+    are understood. An Azure deployment's own name says nothing: ask with the name of the model behind it.
+    """
+    from blackbox_lb.vocabulary import encodings
+
+    return encodings.encoding_of_model(model)
+
+
+@cache
+def _of_encoding(name: str) -> Vocabulary:
+    from blackbox_lb.vocabulary.encodings import read_encoding
+
+    return _whole(read_encoding(name))
+
+
+@lru_cache(maxsize=4)
+def _of_file(path: Path, modified: int, size: int) -> Vocabulary:
+    """``modified`` and ``size`` tell a file that changed from one that was read before."""
+    from blackbox_lb.vocabulary.gguf import read_gguf
+    from blackbox_lb.vocabulary.huggingface import read_tokenizer_json
+
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    if head.startswith(b"GGUF"):
+        return _whole(read_gguf(path))
+    if head.lstrip().startswith(b"{"):
+        return _whole(read_tokenizer_json(path))
+    raise InputError(_foreign(path, head))
+
+
+def _whole(vocabulary: Vocabulary) -> Vocabulary:
+    """``vocabulary`` itself, once it has been seen to encode."""
+    _ = vocabulary.fingerprint
+    return vocabulary
+
+
+def _foreign(path: Path, head: bytes) -> str:
+    if path.suffix == ".tiktoken":
+        return (
+            f"{path} holds ranks only, without the splitting pattern and the special tokens: name the encoding instead, as in "
+            f"{path.stem}, and let TIKTOKEN_CACHE_DIR say where tiktoken finds the file"
+        )
+    return (
+        f"{path} is neither a .gguf file nor a tokenizer.json: it begins with {head[:8]!r}; a SentencePiece .model is saved as "
+        "tokenizer.json by transformers' save_pretrained"
+    )
+
+
+def _no_such(text: str) -> str:
+    from blackbox_lb.vocabulary.encodings import encoding_names
+
+    encoding = vocabulary_of_model(text)
+    if encoding is not None:
+        return f"{text!r} is a model and not a vocabulary; its vocabulary is {encoding}"
+    names = ", ".join(sorted(encoding_names()))
+    return f"no file {text!r}, and it is no tiktoken encoding: give the path of a tokenizer.json or .gguf file, or one of {names}"

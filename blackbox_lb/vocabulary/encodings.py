@@ -1,0 +1,91 @@
+"""OpenAI's vocabularies, as tiktoken knows them: which one a model uses, and how it is read without internet."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.vocabulary.table import Vocabulary
+
+__all__ = ["cache_folder", "cache_name", "encoding_names", "encoding_of_model", "read_encoding"]
+
+
+def encoding_names() -> Sequence[str]:
+    """The encodings that tiktoken and its plugins (namespace ``tiktoken_ext``) define.
+
+    Raises:
+        InputError: a plugin is broken.
+    """
+    import tiktoken
+
+    try:
+        return tiktoken.list_encoding_names()
+    except (ImportError, ValueError) as error:
+        raise InputError(f"a plugin of tiktoken cannot be loaded: {error}; update it, or uninstall it") from error
+
+
+def encoding_of_model(model: str) -> str | None:
+    """See ``vocabulary_of_model``."""
+    import tiktoken.model
+
+    # tiktoken reads a fine-tuned model's name by its first letters, and takes ft:gpt-4.1... for a gpt-4: ask for the base model.
+    base = model.removeprefix("openai/").removeprefix("ft:").partition(":")[0]
+    try:
+        return tiktoken.model.encoding_name_for_model(base)
+    except KeyError:
+        return None
+
+
+def read_encoding(name: str) -> Vocabulary:
+    """The vocabulary of tiktoken's encoding ``name``.
+
+    Raises:
+        InputError: its rank file is not in tiktoken's cache and cannot be fetched, or is damaged.
+    """
+    import tiktoken
+
+    try:
+        encoding = tiktoken.get_encoding(name)
+    except OSError as error:
+        raise InputError(_unread(name, error)) from error
+    except (ImportError, ValueError) as error:
+        raise InputError(f"tiktoken cannot load {name}: {error}") from error
+    special = {text: encoding.encode_single_token(text) for text in encoding.special_tokens_set}
+    ordinary = {}
+    for token in set(range(encoding.n_vocab)).difference(special.values()):
+        try:
+            ordinary[token] = encoding.decode_single_token_bytes(token)
+        except KeyError:  # ids between the special tokens belong to nothing
+            continue
+    # Two names of one id: the plainer one first, so that a token is never printed as reserved.
+    ordered = dict(sorted(special.items(), key=lambda item: (item[1], "reserved" in item[0], item[0])))
+    return Vocabulary(name, ordinary, ordered, encoding.n_vocab, encoding.encode_ordinary)
+
+
+def cache_folder() -> Path | None:
+    """Where tiktoken keeps rank files; None where its cache is switched off by an empty variable."""
+    for variable in ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"):
+        if variable in os.environ:
+            return Path(os.environ[variable]) if os.environ[variable] else None
+    return Path(tempfile.gettempdir(), "data-gym-cache")
+
+
+def cache_name(address: str) -> str:
+    """The name under which tiktoken keeps the file of a web address in its cache."""
+    return hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest()
+
+
+def _unread(name: str, error: OSError) -> str:
+    address = getattr(getattr(error, "request", None), "url", None)
+    if address is None:  # no failed download: the cache itself
+        return f"tiktoken cannot read or write its cache for {name}: {error}; TIKTOKEN_CACHE_DIR says where it is"
+    folder = cache_folder()
+    where = "tiktoken's cache is switched off" if folder is None else f"it is not in tiktoken's cache {folder}"
+    return (
+        f"{name} needs the rank file {address}: {where}, and it cannot be fetched ({type(error).__name__}). Fetch it on a "
+        f"machine with internet, save it as {cache_name(address)} in a folder, and set TIKTOKEN_CACHE_DIR to that folder"
+    )

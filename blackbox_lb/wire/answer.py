@@ -1,0 +1,93 @@
+"""The envelope of an answer: its choices, their texts, and what it says about the number of tokens.
+
+An answer of the Responses API is read as one choice of a chat completion, so that the rest of the wire knows one envelope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from blackbox_lb.errors import CorruptResponse
+from blackbox_lb.profiles import Profile
+from blackbox_lb.rules import EndpointRules
+
+__all__ = ["choices_of", "count", "is_filtered", "lengths", "text_of"]
+
+ENDED = {"max_output_tokens": "length", None: "length"}
+"""``incomplete_details.reason`` of the Responses API -> the finish reason of a chat completion, where their names differ."""
+
+
+def choices_of(profile: Profile, rules: EndpointRules, answer: Any) -> list[dict[str, Any]]:
+    """The answer's choices, in its own order.
+
+    Raises:
+        CorruptResponse: there are none.
+    """
+    name = "output" if rules.dialect == "responses" else "choices"
+    found = answer.get(name) if isinstance(answer, Mapping) else None
+    if (
+        not isinstance(found, list)
+        or not (found or name == "output")
+        or not all(isinstance(each, dict) for each in found)
+    ):
+        raise CorruptResponse(f"{profile.name} answered without {name}: {str(answer)[:200]}")
+    return found if name == "choices" else [_response(profile, answer)]
+
+
+def _response(profile: Profile, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The choice that a chat completion would have: https://platform.openai.com/docs/api-reference/responses/object."""
+    status = answer.get("status", "completed")
+    if status not in ("completed", "incomplete"):
+        raise CorruptResponse(f"{profile.name} answered with status {status!r}: {str(answer.get('error'))[:200]}")
+    reason = (answer.get("incomplete_details") or {}).get("reason")
+    parts = [part for item in answer["output"] if item.get("type") == "message" for part in item["content"]]
+    texts = [part for part in parts if part.get("type") == "output_text"]
+    # A refusal never has logprobs in this API; a text without them was not given those that were asked for.
+    silent = any(part["text"] and not part.get("logprobs") for part in texts)
+    return {
+        "finish_reason": "stop" if status == "completed" else ENDED.get(reason, reason),
+        "message": {"content": "".join(part["text"] if part in texts else part.get("refusal", "") for part in parts)},
+        "logprobs": None if silent else {"content": [entry for part in texts for entry in part.get("logprobs") or []]},
+    }
+
+
+def is_filtered(choice: Mapping[str, Any]) -> bool:
+    """Whether the provider's content filter withheld the completion: Azure then sends neither logprobs nor a message."""
+    return choice.get("finish_reason") == "content_filter" and choice.get("logprobs") is None
+
+
+def text_of(choice: Mapping[str, Any]) -> str:
+    """What the user gets: the content, or the refusal in its place."""
+    message = choice.get("message")
+    if is_filtered(choice):
+        return str((message or choice).get("content") or choice.get("text") or "")
+    if message is None:
+        return str(choice["text"] or "")
+    return str(message["content"] or message.get("refusal") or "")
+
+
+def count(answer: Mapping[str, Any], *names: str) -> int | None:
+    """The first of the fields ``names`` of the answer's ``usage`` that is a whole number; None where none is."""
+    usage = answer.get("usage")
+    values = [usage.get(name) for name in names] if isinstance(usage, Mapping) else []
+    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
+
+
+def lengths(
+    total: int | None, listed: Sequence[int], reasons: Sequence[str], *, end_token_listed: bool | None
+) -> list[tuple[int | None, bool]]:
+    """For each choice, how many tokens it says it generated and whether all of them are listed.
+
+    ``total``: completion tokens of the answer, over all choices. ``listed``: tokens listed of each choice. Where several choices do
+    not sum to the total nobody knows which one is short, so none counts as whole. A choice that stopped may have one more than it
+    lists unless the end token is sure to be listed: gpt-4o counted it among ``completion_tokens`` and did not list it,
+    gpt-4o-mini does neither.
+    """
+    if total is None:
+        return [(None, True) for _ in listed]
+    ends = [int(end_token_listed is not True and reason == "stop") for reason in reasons]
+    for hidden in ([0] * len(listed), ends):
+        if sum(listed) + sum(hidden) == total:
+            return [(own + more, True) for own, more in zip(listed, hidden, strict=True)]
+    return [(total if len(listed) == 1 else None, False) for _ in listed]

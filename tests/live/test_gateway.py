@@ -1,0 +1,100 @@
+"""The rules gateway in front of the embedded engine: the same tokens and logprobs in the provider's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from scipy.special import log_softmax
+
+from blackbox_lb.local import LocalEngine, resolve_model
+from blackbox_lb.testing.gateway import RulesGateway
+
+pytest.importorskip("xllamacpp")
+pytestmark = pytest.mark.live
+
+JSON = dict[str, Any]
+VOCABULARY = 49_152
+END = 2
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+FIRE = "accounts/fireworks/models/gateway"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    """One engine for the whole module."""
+    with LocalEngine(resolve_model(), parallel=8, context=256) as running:
+        yield running
+
+
+def ask(gateway: RulesGateway, model: str, **fields: Any) -> Any:
+    """One chat answer."""
+    with openai.OpenAI(base_url=gateway.base_url, api_key=gateway.key, max_retries=0) as client:
+        body: JSON = {"model": model, "messages": QUESTION, **fields}
+        return client.chat.completions.create(**body)
+
+
+def test_openai_rules_on_a_real_model(engine: LocalEngine) -> None:
+    """Bytes add up to the text, gaps are sixteenths, special tokens have a name and no bytes, and the last id may be biased."""
+    with RulesGateway("openai", engine) as gateway:
+        answer = ask(gateway, "gpt-4o-mini", n=4, seed=1, max_tokens=24, logprobs=True, top_logprobs=20)
+        special = set()
+        for choice in answer.choices:
+            joined = b"".join(bytes(entry.bytes) for entry in choice.logprobs.content)
+            assert joined.decode() == choice.message.content
+            for entry in choice.logprobs.content:
+                listed = np.array([other.logprob for other in entry.top_logprobs])
+                gaps = (listed[0] - listed) * 16
+                np.testing.assert_allclose(gaps, np.round(gaps), atol=1e-3)
+                special |= {other.token for other in entry.top_logprobs if other.bytes is None}
+        assert answer.usage.completion_tokens == sum(len(choice.logprobs.content) for choice in answer.choices)
+        assert "<|im_end|>" in special
+        ask(gateway, "gpt-4o-mini", max_tokens=1, logit_bias={str(VOCABULARY - 1): 1})
+        with pytest.raises(openai.BadRequestError, match=f"Maximum value is {VOCABULARY - 1}"):
+            ask(gateway, "gpt-4o-mini", max_tokens=1, logit_bias={str(VOCABULARY): 1})
+        assert gateway.invalid_requests == []
+
+
+def test_characters_of_several_tokens_leave_the_list_short(engine: LocalEngine) -> None:
+    """What llama.cpp leaves out of its list stays visible: more completion tokens than entries, but each with exact bytes."""
+    with RulesGateway("openai", engine) as gateway:
+        fields: JSON = {"messages": [{"role": "user", "content": "Repeat: 😀😎"}], "max_tokens": 12, "logprobs": True}
+        answer = ask(gateway, "gpt-4o-mini", n=8, seed=5, temperature=0.5, **fields)
+        listed = sum(len(choice.logprobs.content) for choice in answer.choices)
+        assert answer.usage.completion_tokens > listed
+
+
+def test_fireworks_propensities_on_a_real_model(engine: LocalEngine) -> None:
+    """Both logprobs are exact: the model's, and the tilted one's over the whole vocabulary; the end token can be forced."""
+    bias = {3575: 2.0, 504: -3.0}
+    with RulesGateway("fireworks", engine) as gateway:
+        fields: JSON = {"n": 8, "max_tokens": 8, "logprobs": True, "top_logprobs": 5}
+        biased = ask(gateway, FIRE, logit_bias=bias, **fields).to_dict()
+        whole = _whole_list(engine)
+        delta = np.array([bias.get(token, 0.0) for token in range(VOCABULARY)])
+        tilted = log_softmax(whole + delta)
+        firsts = [choice["logprobs"]["content"][0] for choice in biased["choices"] if choice["logprobs"]["content"]]
+        assert firsts
+        for entry in firsts:
+            assert entry["logprob"] == pytest.approx(whole[entry["token_id"]], abs=2e-3)
+            assert entry["sampling_logprob"] == pytest.approx(tilted[entry["token_id"]], abs=2e-3)
+        told = [entry["sampling_logprob"] for choice in biased["choices"] for entry in choice["logprobs"]["content"]]
+        assert sum(value is None for value in told) <= len(told) / 4
+        forced = ask(gateway, FIRE, logit_bias={str(END): 100}, max_tokens=4, logprobs=True)
+        assert forced.choices[0].logprobs.content == []
+        assert forced.choices[0].finish_reason == "stop"
+
+
+def _whole_list(engine: LocalEngine) -> Any:
+    """(v) log pi_0 of the first token, from the engine itself."""
+    with openai.OpenAI(base_url=engine.base_url, api_key="none", max_retries=0) as client:
+        body: JSON = {"model": "x", "messages": QUESTION, "max_tokens": 1, "logprobs": True, "top_logprobs": VOCABULARY}
+        answer = client.chat.completions.create(**body).to_dict()
+    found = np.full(VOCABULARY, -np.inf)
+    choices: Any = answer["choices"]
+    for entry in choices[0]["logprobs"]["content"][0]["top_logprobs"]:
+        found[entry["id"]] = entry["logprob"]
+    return found

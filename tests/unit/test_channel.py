@@ -1,0 +1,265 @@
+"""What leaves this machine and what comes back: credentials, retries, budgets, and errors in the provider's own words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from blackbox_lb import channel as channel_module
+from blackbox_lb.channel import ATTEMPTS, RATE_LIMIT_ATTEMPTS, Channel
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    BlbError,
+    ContentFiltered,
+    CorruptResponse,
+    InputError,
+    ModelUnsuitable,
+    QuotaExhausted,
+    RateLimited,
+    RequestRejected,
+    ServerFailed,
+)
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.rate_limits import OPENAI_HEADERS
+
+Answer = Callable[[httpx2.Request], httpx2.Response]
+KEY = "sk-0123456789abcdef0123456789abcdef"
+BODY = {"model": "gpt-4o-mini"}
+
+
+@pytest.fixture(autouse=True)
+def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "_wait", lambda state: 0.0)
+
+
+def fail(status: int, message: str, headers: dict[str, str] | None = None, **fields: Any) -> httpx2.Response:
+    """An error answer of the usual shape."""
+    return httpx2.Response(status, json={"error": {"message": message, **fields}}, headers=headers)
+
+
+def send(answer: Answer, provider: str = "openai", *, times: int = 1, **options: Any) -> list[httpx2.Request]:
+    """POST ``times`` requests one after another to a provider that answers so; the requests that arrived."""
+    arrived: list[httpx2.Request] = []
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        arrived.append(request)
+        return answer(request)
+
+    async def go() -> None:
+        channel = Channel(load_profile(provider), transport=httpx2.MockTransport(handle), **options)
+        try:
+            for _ in range(times):
+                await channel.post("/chat/completions", BODY)
+        finally:
+            await channel.close()
+
+    try:
+        asyncio.run(go())
+    except BlbError as error:
+        error.arrived = arrived  # type: ignore[attr-defined]
+        raise
+    return arrived
+
+
+def fine(_: httpx2.Request) -> httpx2.Response:
+    """An answer that nothing is wrong with."""
+    return httpx2.Response(200, json={})
+
+
+def arrived_before(error: BlbError) -> int:
+    """How many requests had arrived when ``send`` failed."""
+    return len(error.arrived)  # type: ignore[attr-defined]
+
+
+def test_openai_gets_a_bearer_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key stands in Authorization, organisation and project in headers of their own."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
+    (request,) = send(fine)
+    assert str(request.url) == "https://api.openai.com/v1/chat/completions"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.headers["openai-organization"] == "org-1"
+
+
+def test_other_providers_learn_nothing_of_openai(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the key nor the organisation that the SDK finds in the environment reaches another host."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-1")
+    monkeypatch.setenv("FIREWORKS_API_KEY", "fw-mine")
+    (request,) = send(fine, "fireworks")
+    assert request.headers["authorization"] == "Bearer fw-mine"
+    assert KEY not in str(request.headers)
+    assert "openai-organization" not in request.headers
+    (request,) = send(fine, "vllm")
+    assert "authorization" not in request.headers
+
+
+def test_azure_takes_its_key_in_a_header_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The v1 API lies under the resource's address; no bearer token is sent with a key."""
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://mine.openai.azure.com/")
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
+    monkeypatch.delenv("AZURE_OPENAI_AD_TOKEN", raising=False)
+    (request,) = send(fine, "azure")
+    assert str(request.url) == "https://mine.openai.azure.com/openai/v1/chat/completions"
+    assert request.headers["api-key"] == KEY
+    assert "authorization" not in request.headers
+
+
+def test_azure_takes_entra_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token from the environment, or one a request from a provider of tokens, which wins over the key."""
+    monkeypatch.delenv("AZURE_OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "entra")
+    (request,) = send(fine, "azure", base_url="https://mine.openai.azure.com/openai/v1")
+    assert request.headers["authorization"] == "Bearer entra"
+    assert "api-key" not in request.headers
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
+    calls = 0
+
+    async def provider() -> str:
+        nonlocal calls
+        calls += 1
+        return f"fresh-{calls}"
+
+    requests = send(fine, "azure", base_url="https://mine.openai.azure.com", times=2, token_provider=provider)
+    assert [request.headers["authorization"] for request in requests] == ["Bearer fresh-1", "Bearer fresh-2"]
+    assert "api-key" not in requests[0].headers
+
+
+def test_azure_classic_names_the_version_of_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profile's version goes with every request, the environment's instead where there is one."""
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
+    monkeypatch.delenv("OPENAI_API_VERSION", raising=False)
+    rules = load_profile("azure-classic").connection
+    (request,) = send(fine, "azure-classic", base_url="https://mine.openai.azure.com")
+    assert request.url.params["api-version"] == rules.query["api-version"]
+    assert request.url.path.startswith("/openai/")
+    monkeypatch.setenv("OPENAI_API_VERSION", "2099-01-01")
+    (request,) = send(fine, "azure-classic", base_url="https://mine.openai.azure.com")
+    assert request.url.params["api-version"] == "2099-01-01"
+
+
+@pytest.mark.parametrize(
+    ("provider", "variable", "place"),
+    [
+        ("openai", "OPENAI_API_KEY", "platform.openai.com"),
+        ("azure", "AZURE_OPENAI_API_KEY", "portal"),
+        ("fireworks", "FIREWORKS_API_KEY", "fireworks.ai"),
+    ],
+)
+def test_without_a_key(monkeypatch: pytest.MonkeyPatch, provider: str, variable: str, place: str) -> None:
+    """Which variable, and where to get a key; nothing is sent."""
+    for name in (variable, "AZURE_OPENAI_AD_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(AuthenticationFailed, match=f"environment variable {variable}.*{place}") as caught:
+        send(fine, provider, base_url="https://example.invalid/v1")
+    assert arrived_before(caught.value) == 0
+
+
+def test_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Azure has no address of its own: the option and the variable are named."""
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
+    monkeypatch.delenv("AZURE_OPENAI_ENDPOINT", raising=False)
+    with pytest.raises(InputError, match="--base-url or in AZURE_OPENAI_ENDPOINT"):
+        send(fine, "azure")
+
+
+REFUSALS: list[tuple[httpx2.Response, type[BlbError], int]] = [
+    (fail(401, "Incorrect API key provided", code="invalid_api_key"), AuthenticationFailed, 1),
+    (fail(403, "Country not supported", code="unsupported_country_region_territory"), AuthenticationFailed, 1),
+    (fail(429, "You exceeded your current quota", code="insufficient_quota"), QuotaExhausted, 1),
+    (fail(429, "Rate limit reached", code="rate_limit_exceeded"), RateLimited, RATE_LIMIT_ATTEMPTS),
+    (
+        fail(400, "filtered", code="content_filter", innererror={"code": "ResponsibleAIPolicyViolation"}),
+        ContentFiltered,
+        1,
+    ),
+    (fail(400, "Unsupported parameter: 'logprobs' is not supported with this model."), ModelUnsuitable, 1),
+    (fail(400, "max_tokens is too large", param="max_tokens"), RequestRejected, 1),
+    (fail(404, "The model `x` does not exist", code="model_not_found"), RequestRejected, 1),
+    (fail(408, "timeout"), ServerFailed, ATTEMPTS),
+    (fail(409, "conflict"), ServerFailed, ATTEMPTS),
+    (fail(503, "Loading model", code=503), ServerFailed, ATTEMPTS),
+    (httpx2.Response(502, text="<html><body>Bad Gateway</body></html>"), ServerFailed, ATTEMPTS),
+    (httpx2.Response(200, text="<html>login</html>"), CorruptResponse, 1),
+    (httpx2.Response(200, json={"error": {"message": "filtered", "code": "content_filter"}}), ContentFiltered, 1),
+    (httpx2.Response(200, json={"error": {"message": "slow down", "code": 429}}), RateLimited, RATE_LIMIT_ATTEMPTS),
+    (fail(400, "5 is greater than the maximum of 1 - 'logprobs'", param="logprobs"), RequestRejected, 1),
+]
+
+
+@pytest.mark.parametrize(("answer", "error", "tries"), REFUSALS, ids=lambda value: getattr(value, "__name__", None))
+def test_a_refusal_that_lasts(
+    monkeypatch: pytest.MonkeyPatch, answer: httpx2.Response, error: type[BlbError], tries: int
+) -> None:
+    """Each has its class, and is tried as often as it may pass: once where it cannot."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with pytest.raises(error) as caught:
+        send(lambda request: httpx2.Response(answer.status_code, content=answer.content, headers=answer.headers))
+    assert type(caught.value) is error
+    assert arrived_before(caught.value) == tries
+
+
+def test_a_wrong_key_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the variable and the place, and repeats no key, even where the provider does."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with pytest.raises(AuthenticationFailed) as caught:
+        send(lambda request: fail(401, f"Incorrect API key provided: {KEY}."))
+    said = str(caught.value)
+    assert "OPENAI_API_KEY" in said
+    assert "platform.openai.com" in said
+    assert KEY not in said
+    assert "\n" not in said
+
+
+def test_the_same_sentence_before_and_after_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that the profile refuses and one that the provider refuses read alike, and both name models that work."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    profile = load_profile("openai")
+    with pytest.raises(ModelUnsuitable) as before:
+        profile.check_model("o3-mini")
+    with pytest.raises(ModelUnsuitable) as after:
+        send(lambda request: fail(400, "Unsupported parameter: 'logprobs' is not supported with this model."))
+    start, end = "cannot be adapted through openai: ", "models that work: " + ", ".join(profile.models.work)
+    for said in (str(before.value), str(after.value)):
+        assert start in said
+        assert said.endswith(end)
+
+
+def test_a_provider_is_left_alone_for_as_long_as_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a 429 with retry-after-ms, the next request of anybody leaves no earlier."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    slept: list[float] = []
+    original = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await original(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    answers = iter([fail(429, "slow down", {"retry-after-ms": "80"}), httpx2.Response(200, json={})])
+    assert len(send(lambda request: next(answers))) == 2
+    assert sum(slept) >= 0.07
+
+
+def test_budgets_from_headers_hold_requests_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the last answer says that nothing remains, the next request waits for the bucket instead of a refusal."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    spent = {
+        OPENAI_HEADERS["limit-requests"]: "600",
+        OPENAI_HEADERS["remaining-requests"]: "0",
+        OPENAI_HEADERS["reset-requests"]: "60s",
+    }
+    slept: list[float] = []
+    original = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await original(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    send(lambda request: httpx2.Response(200, json={}, headers=spent), times=2)
+    assert 0.05 < sum(slept) < 0.2, "600 a minute is one in 0.1 s"

@@ -1,0 +1,135 @@
+"""``blb doctor``: what it will ask, a table of findings, a profile that a fit can use, and exit codes that a script can read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.cli import main
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.testing.dialect import Refused
+from blackbox_lb.testing.server import Answer
+
+ROWS = [
+    {"prompt": f"question {n}", "answer": "a", "split": split}
+    for split, numbers in (("train", range(8)), ("validation", range(8, 12)), ("test", range(12, 20)))
+    for n in numbers
+]
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """An exact model with an end token."""
+    with ExactServer(ExactModel(26, 16, end=True, prompts=8, sharpness=0.9)) as running:
+        yield running
+
+
+def doctor(server: ExactServer | str, *arguments: object) -> Result:
+    """The command against a llama.cpp-like server, one request at a time, so that it repeats exactly."""
+    address = server if isinstance(server, str) else server.base_url
+    where = ["doctor", "--provider", "llamacpp", "--base-url", address, "--concurrency", "1"]
+    return CliRunner().invoke(main, [*where, *map(str, arguments)])
+
+
+class Narrow(ExactServer):
+    """No more than 10 entries of a bias."""
+
+    def post(self, path: str, body: dict[str, Any]) -> Answer:
+        """Refuses a larger one, as an API does that has a limit."""
+        if len(body.get("logit_bias", [])) > 10:
+            raise Refused(400, "too many entries in logit_bias")
+        return super().post(path, body)
+
+
+def test_an_honest_server(server: ExactServer) -> None:
+    """Exit code 0, a row a claim, and the plan on stderr before the first request is made."""
+    result = doctor(server)
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("llama.cpp server: at most 99 requests and ")
+    for word in ("logprobs.meaning", "bias.entries", "neutral", "CONFIRMED", "0 contradicted"):
+        assert word in result.stdout
+    assert "CONTRADICTED" not in result.stdout
+
+
+def test_json(server: ExactServer) -> None:
+    """One document: every finding with its row, claim, status, evidence and true value; and the costs."""
+    document = json.loads(doctor(server, "--json", "--quiet").stdout)
+    assert document["contradicted"] == 0
+    assert document["saved"] is None
+    assert document["model"] == "exact"
+    assert 0 < document["requests"] < 100
+    assert document["completion_tokens"] > 0
+    assert {"row", "claim", "status", "evidence", "found"} == set(document["findings"][0])
+
+
+def test_a_contradiction_is_exit_code_1_and_is_saved_right(tmp_path: Path) -> None:
+    """Of a server with a limit the saved profile tells it, a second self-test is clean, and a fit keeps within it."""
+    path, data = tmp_path / "mine.toml", tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    fit = f"fit --provider {path} --data {data} --reward length --max-tokens 8 --quiet --out {tmp_path / 'run'} --entries 10 "
+    fit += "--samples-per-prompt 4 --validation-samples 2 --test-samples 2"
+    with Narrow(ExactModel(26, 16, end=True, prompts=8, sharpness=0.9)) as server:
+        first = doctor(server, "--save", path)
+        assert first.exit_code == 1, first.output
+        assert "CONTRADICTED" in first.stdout
+        assert load_profile(str(path)).bias.entries == 10
+        again = CliRunner().invoke(main, ["doctor", "--provider", str(path), "--concurrency", "1"])
+        assert again.exit_code == 0, again.output
+        fitted = CliRunner().invoke(main, fit.split())
+    assert fitted.exit_code == 0, fitted.output
+
+
+def test_what_no_profile_cures_is_not_saved(server: ExactServer, tmp_path: Path) -> None:
+    """The findings are printed, the reason is told, and no file is written."""
+    dialect = server._dialect
+    dialect._bias = lambda given: type(dialect)._bias(dialect, None)  # type: ignore[method-assign]
+    result = doctor(server, "--save", tmp_path / "mine.toml")
+    assert result.exit_code == 1
+    assert "no profile was saved" in result.stderr
+    assert "ignored" in result.stderr
+    assert "CONTRADICTED" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_input_is_exit_code_2(server: ExactServer, tmp_path: Path) -> None:
+    """A sentence, no traceback and no request: a target that is no .toml, a provider that does not exist."""
+    assert "NAME.toml" in refused(doctor(server, "--save", tmp_path / "mine.json"))
+    assert "unknown provider" in refused(CliRunner().invoke(main, ["doctor", "--provider", "opnai"]))
+    assert server.calls == []
+
+
+def test_nothing_answers() -> None:
+    """The address that did not answer is named."""
+    assert "no answer from http://127.0.0.1:9" in refused(doctor("http://127.0.0.1:9/v1"))
+
+
+def test_money_is_not_spent_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a key is needed and nobody is there to say yes, nothing is sent, and the remedy is named."""
+    monkeypatch.setenv("FIREWORKS_API_KEY", "k")
+    said = refused(CliRunner().invoke(main, ["doctor", "--provider", "fireworks", "--model", "a/b"]))
+    assert "--yes" in said
+
+
+def test_a_server_without_logprobs(server: ExactServer) -> None:
+    """Nothing can be checked: exit code 2 and the reason."""
+
+    def silent(number: int, answer: dict[str, Any]) -> dict[str, Any]:
+        answer["choices"][0]["logprobs"] = None
+        return answer
+
+    server.faults = silent
+    assert "no logprobs" in refused(doctor(server))
+
+
+def refused(result: Result) -> str:
+    """The sentence on stderr of a command that ended with exit code 2 and no traceback."""
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    return result.stderr

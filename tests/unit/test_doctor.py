@@ -1,0 +1,560 @@
+"""The doctor: nothing is contradicted of an honest server, and every planted lie is, on whatever model stands behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import log_softmax
+from scipy.stats import binom
+
+from blackbox_lb.doctor import Finding, Report, check_target, examine, most_requests, most_tokens, save_profile
+from blackbox_lb.doctor.examine import CHECKS, Check
+from blackbox_lb.doctor.steering import _Duel
+from blackbox_lb.doctor.uniformity import Draw, _lower_tail, alike, judge, temperature_of
+from blackbox_lb.errors import AuthenticationFailed, InputError, QuotaExhausted, RequestRejected
+from blackbox_lb.profiles import Profile, load_profile
+from blackbox_lb.session import Session
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.testing.dialect import JSON, Dialect, Refused
+from blackbox_lb.testing.server import Answer
+from blackbox_lb.vocabulary import Vocabulary
+
+SEEDS = range(20)
+SERVER = load_profile("llamacpp")
+NEEDS = {
+    "lists of alternatives": (),
+    "neutral sampling": ("end token",),
+    "end token": (),
+    "seed": (),
+    "token identity": (),
+    "effect of a bias": ("token identity",),
+    "fractions": ("effect of a bias",),
+    "meaning of logprobs": ("effect of a bias",),
+    "entries of a bias": ("effect of a bias",),
+}
+"""What a check leans on, beside the tokenizer and the lists of alternatives."""
+COMPLETION = "/v1/chat/completions"
+
+
+class Liar(ExactServer):
+    """A server that changes requests on their way in, with ``wish``, or refuses them; ``answer`` changes what goes out."""
+
+    def __init__(
+        self,
+        model: ExactModel,
+        seed: int,
+        wish: Callable[[JSON], None] | None = None,
+        answer: Callable[[JSON], None] | None = None,
+    ) -> None:
+        super().__init__(model, seed=seed)
+        self._wish, self._changed = wish, answer
+
+    def post(self, path: str, body: JSON) -> Answer:
+        """The answer to a changed request."""
+        if path != COMPLETION:
+            return super().post(path, body)
+        if self._wish is not None:
+            self._wish(body)
+        answer = super().post(path, body)
+        if self._changed is not None and isinstance(answer, dict):
+            self._changed(answer)
+        return answer
+
+
+class After(Dialect):
+    """Logprobs of what bias and temperature made of the model, as SGLang returns them."""
+
+    def post(self, path: str, body: JSON, number: int) -> JSON:
+        """Remembers what the request asked for; one request at a time."""
+        self._asked = body
+        return super().post(path, body, number)
+
+    def _logprobs(self, ids: list[int], prompt: int, k: int) -> list[JSON]:
+        honest, delta = self.model, self._bias(self._asked.get("logit_bias"))
+
+        class Tilted:
+            """The model with the bias of one request."""
+
+            @staticmethod
+            def logprobs(prefix: Sequence[int], prompt: int) -> Any:
+                return log_softmax((honest.logprobs(prefix, prompt) + delta) / (self._asked["temperature"] or 1e-6))
+
+        self.model = Tilted  # type: ignore[assignment]
+        try:
+            return super()._logprobs(ids, prompt, k)
+        finally:
+            self.model = honest
+
+
+def model(seed: int, size: int = 26) -> ExactModel:
+    """A model of its own for each seed, with an end token."""
+    return ExactModel(size, 20, seed=seed, end=True, prompts=16, sharpness=0.9)
+
+
+def self_test(server: ExactServer, profile: Profile = SERVER, titles: Sequence[str] | None = None) -> Report:
+    """One self-test, of the checks called ``titles`` and what they need, one request at a time, so that it repeats exactly."""
+
+    async def run() -> Report:
+        async with Session(profile, base_url=server.base_url, attempts=1) as session:
+            return await examine(session, checks=chosen(titles), concurrency=1)
+
+    with server:
+        return asyncio.run(run())
+
+
+def chosen(titles: Sequence[str] | None) -> tuple[Check, ...]:
+    """All checks, or those called ``titles`` with what they need."""
+    wanted = {
+        "tokenizer",
+        "lists of alternatives",
+        *(titles or ()),
+        *(need for title in titles or () for need in NEEDS[title]),
+    }
+    return tuple(check for check in CHECKS if titles is None or check.title in wanted)
+
+
+def finding(report: Report, row: str) -> Finding:
+    """What was found of one row."""
+    (found,) = [each for each in report.findings if each.row == row]
+    return found
+
+
+def altered(table: str, **rows: object) -> Profile:
+    """The server's profile with some rows changed."""
+    return SERVER.model_copy(update={table: getattr(SERVER, table).model_copy(update=rows)})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_contradicted_of_an_honest_server(seed: int) -> None:
+    """All rows are confirmed, not checked or measured, in fewer than 100 requests, all of which the report counts."""
+    server = Liar(model(seed), seed)
+    report = self_test(server)
+    assert not report.contradicted, report.contradicted
+    assert finding(report, "neutral").status == "CONFIRMED"
+    assert finding(report, "bias").status == "CONFIRMED"
+    assert finding(report, "logprobs.meaning").status == "CONFIRMED"
+    assert len(server.requests) + 2 == report.requests < 100  # the list of models is asked for twice, with GET
+    completions = [body for path, body in server.calls if path == COMPLETION]
+    assert sum(body["max_tokens"] for body in completions) <= most_tokens()
+
+
+def top_p(body: JSON) -> None:
+    """Truncates, whatever was asked for."""
+    body["top_p"] = 0.9
+
+
+def ignored(body: JSON) -> None:
+    """Drops the bias."""
+    body.pop("logit_bias", None)
+
+
+def rounded(body: JSON) -> None:
+    """Whole numbers only."""
+    body["logit_bias"] = [[token, round(value)] for token, value in body.get("logit_bias", [])]
+
+
+def few(body: JSON) -> None:
+    """No more than 64 entries."""
+    if len(body.get("logit_bias", [])) > 64:
+        raise Refused(400, "logit_bias is too large")
+
+
+def cut(body: JSON) -> None:
+    """No more than 64 entries, and not a word about it."""
+    body["logit_bias"] = body.get("logit_bias", [])[:64]
+
+
+def colder(body: JSON) -> None:
+    """The default temperature of llama.cpp instead of 1."""
+    body["temperature"] *= 0.8
+
+
+def entries_of(answer: JSON) -> list[JSON]:
+    """Every entry of a logprob list, alternatives included."""
+    content = answer["choices"][0]["logprobs"]["content"]
+    return [*content, *(other for entry in content for other in entry["top_logprobs"])]
+
+
+def shifted(answer: JSON) -> None:
+    """Neighbouring ids change places."""
+    for entry in entries_of(answer):
+        entry["id"] ^= 1
+
+
+def endless(answer: JSON) -> None:
+    """The end token is neither listed nor counted."""
+    choice = answer["choices"][0]
+    if choice["finish_reason"] == "stop":
+        choice["logprobs"]["content"].pop()
+        answer["usage"]["completion_tokens"] -= 1
+
+
+def short(answer: JSON) -> None:
+    """Three alternatives, however many were asked for."""
+    for entry in answer["choices"][0]["logprobs"]["content"]:
+        del entry["top_logprobs"][3:]
+
+
+LIES: dict[str, tuple[str, str, object, dict[str, Any]]] = {
+    "top-p .9": ("neutral", "neutral sampling", None, {"wish": top_p}),
+    "ignored bias": ("bias", "effect of a bias", None, {"wish": ignored}),
+    "integers": ("bias.fractions", "fractions", False, {"wish": rounded}),
+    "wrong ids": ("tokens.id", "token identity", None, {"answer": shifted}),
+    "end token": ("logprobs.end_token_listed", "neutral sampling", False, {"answer": endless}),
+    "short lists": ("logprobs.limit", "lists of alternatives", 3, {"answer": short}),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("lie", LIES)
+def test_every_lie_is_contradicted(lie: str, seed: int) -> None:
+    """The row that a lie is about is contradicted, with its true value where there is one, and no other row is."""
+    row, title, found, changes = LIES[lie]
+    report = self_test(Liar(model(seed), seed, **changes), titles=[title])
+    assert [(each.row, each.found) for each in report.contradicted] == [(row, found)], report.contradicted
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_casts_no_doubt_on_other_rows(lie: str) -> None:
+    """In a whole self-test, the row that a lie is about is contradicted, and no row that has nothing to do with it."""
+    row, _, _, changes = LIES[lie]
+    report = self_test(Liar(model(1), 1, **changes))
+    assert [each.row for each in report.contradicted] == [row], report.contradicted
+
+
+def test_another_temperature_is_named() -> None:
+    """A server that samples at .8 of the temperature asked for is told so."""
+    for seed in range(3):
+        found = finding(self_test(Liar(model(seed), seed, colder), titles=["neutral sampling"]), "neutral")
+        assert found.status == "CONTRADICTED"
+        assert "sharper" in found.evidence
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_logprobs_after_the_bias_are_told_from_those_before(seed: int) -> None:
+    """Whichever the server returns is found; the other claim is contradicted, and no claim is a measurement."""
+    server = Liar(model(seed), seed)
+    server._dialect = After(server.model, "exact", None, seed)
+    report = self_test(server, titles=["meaning of logprobs"])
+    assert [(each.row, each.found) for each in report.contradicted] == [("logprobs.meaning", "after bias")]
+
+
+def test_mixed_up_ids_are_found_without_a_tokenizer() -> None:
+    """Where nobody tells what an id prints as, a bias that brings another id than the one it names shows it."""
+    profile = SERVER.model_copy(
+        update={
+            "tokenizer": SERVER.tokenizer.model_copy(update={"source": "model name"}),
+            "bias": SERVER.bias.model_copy(update={"entries": 20}),
+            "logprobs": SERVER.logprobs.model_copy(update={"limit": 20}),
+        }
+    )
+    for seed in range(4):
+        honest = self_test(Liar(model(seed, 100), seed), profile, ["effect of a bias"])
+        assert finding(honest, "tokens.id").status == "CONFIRMED"
+        mixed = self_test(Liar(model(seed, 100), seed, answer=shifted), profile, ["effect of a bias"])
+        assert [each.row for each in mixed.contradicted] == ["tokens.id"]
+        assert finding(mixed, "bias").status == "NOT CHECKED"
+
+
+@pytest.mark.parametrize("claim", ["after bias", "unknown"])
+def test_a_claim_that_is_true_or_none(claim: str) -> None:
+    """A server that tilts its logprobs confirms "after bias"; of "unknown" it tells which."""
+    server = Liar(model(3), 3)
+    server._dialect = After(server.model, "exact", None, 3)
+    found = finding(self_test(server, altered("logprobs", meaning=claim)), "logprobs.meaning")
+    assert (found.status, found.found) == (("CONFIRMED", None) if claim == "after bias" else ("MEASURED", "after bias"))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("lie", "found"), [(few, 64), (cut, None)])
+def test_a_limit_of_64_entries(lie: Callable[[JSON], None], found: int | None, seed: int) -> None:
+    """A refusal is bisected to the true limit; a silent cut has none that could be saved."""
+    server = Liar(model(seed, 120), seed, lie)
+    report = self_test(server, titles=["entries of a bias"])
+    assert [(each.row, each.found) for each in report.contradicted] == [("bias.entries", found)]
+
+
+@pytest.mark.parametrize(("lie", "found"), [(few, 64), (cut, None)])
+def test_a_claimed_limit_is_never_exceeded(lie: Callable[[JSON], None], found: int | None) -> None:
+    """Where 100 entries are claimed, no more are sent: some engines do not survive it. The true limit is found all the same."""
+    sent = []
+
+    def noted(body: JSON) -> None:
+        sent.append(len(body.get("logit_bias", [])))
+        lie(body)
+
+    report = self_test(Liar(model(0, 120), 0, noted), altered("bias", entries=100), ["entries of a bias"])
+    assert finding(report, "bias.entries").found == found
+    assert max(sent) == 100
+
+
+def test_a_narrower_limit_of_alternatives_is_bisected() -> None:
+    """Lists of 7 are found where 20 are claimed; the other checks go on with 7."""
+
+    def at_most_7(body: JSON) -> None:
+        if body["top_logprobs"] > 7:
+            raise Refused(400, "top_logprobs is out of range")
+
+    report = self_test(Liar(model(0), 0, at_most_7), altered("logprobs", limit=20))
+    assert [(each.row, each.found) for each in report.contradicted] == [("logprobs.limit", 7)]
+    assert finding(report, "logprobs.meaning").status == "CONFIRMED"
+
+
+def test_a_looser_limit_is_measured() -> None:
+    """Fractions count although the profile forbids them: a fact worth saving, and no contradiction."""
+    found = finding(self_test(Liar(model(0), 0), altered("bias", fractions=False)), "bias.fractions")
+    assert (found.status, found.found) == ("MEASURED", True)
+
+
+def test_ids_without_bytes_are_enough() -> None:
+    """A server that names its tokens only by their ids is checked as far as any other, but for the bytes."""
+
+    def bare(answer: JSON) -> None:
+        for entry in entries_of(answer):
+            del entry["bytes"]
+
+    report = self_test(Liar(model(0), 0, answer=bare))
+    assert not report.contradicted, report.contradicted
+    left = {each.row for each in report.findings if each.status == "NOT CHECKED"}
+    assert left == {"tokens.bytes_exact", "sampling.n"}
+
+
+def test_a_hidden_end_token_accuses_nobody() -> None:
+    """Where the end token is not listed, the tokens before it are still draws, from what is left."""
+    for seed in range(6):
+        profile = altered("logprobs", end_token_listed=False)
+        report = self_test(Liar(model(seed), seed, answer=endless), profile, titles=["end token", "neutral sampling"])
+        assert not report.contradicted, report.contradicted
+        assert finding(report, "neutral").status == "CONFIRMED"
+
+
+class Studio(Liar):
+    """Logprobs only through /v1/responses, a bias only through chat, as LM Studio has it."""
+
+    def post(self, path: str, body: JSON) -> Answer:
+        """Chat without logprobs; a response from the chat completion behind it."""
+        if path == COMPLETION:
+            answer = super().post(path, body)
+            if isinstance(answer, dict):
+                answer["choices"][0].pop("logprobs", None)
+            return answer
+        chat = {"messages": body["input"], "max_tokens": body["max_output_tokens"], "logprobs": True}
+        answer = super().post(COMPLETION, {**body, **chat})
+        return _response(answer) if isinstance(answer, dict) else answer
+
+
+def _response(answer: JSON) -> JSON:
+    choice, used = answer["choices"][0], answer["usage"]
+    part = {"type": "output_text", "text": choice["message"]["content"], "logprobs": choice["logprobs"]["content"]}
+    return {
+        "status": "completed" if choice["finish_reason"] == "stop" else "incomplete",
+        "output": [{"type": "message", "content": [part]}],
+        "usage": {"input_tokens": used["prompt_tokens"], "output_tokens": used["completion_tokens"]},
+    }
+
+
+@pytest.mark.parametrize("lie", [None, ignored])
+def test_a_bias_is_proven_where_no_token_is_named(lie: Callable[[JSON], None] | None, tmp_path: Path) -> None:
+    """On an endpoint without logprobs the text shows whether a bias acts; what was proven is no guess in the saved profile."""
+    server = Studio(model(0), 0, lie)
+    words = {token: text.encode() for token, text in enumerate(server.texts) if text}
+    vocabulary = Vocabulary("exact", words, {"<|end|>": 25}, 26, server.tokenize)
+
+    async def run() -> Report:
+        async with Session(load_profile("lmstudio"), base_url=server.base_url, attempts=1) as session:
+            session.vocabulary = vocabulary
+            return await examine(session, concurrency=1)
+
+    with server:
+        report = asyncio.run(run())
+    assert [each.row for each in report.contradicted] == ([] if lie is None else ["bias"]), report.contradicted
+    if lie is None:
+        save_profile(report, tmp_path / "mine.toml", "lmstudio")
+        assert load_profile(str(tmp_path / "mine.toml")).unknown == ["bias.fractions", "bias.low"]
+
+
+def test_a_refusal_contradicts_and_a_failure_does_not() -> None:
+    """A 400 to what a row claims contradicts it; a 500 leaves it unchecked, with the server's words."""
+
+    def seedless(body: JSON) -> None:
+        if "seed" in body:
+            raise Refused(400, "seed is not supported")
+
+    def broken(body: JSON) -> None:
+        if body["temperature"] == 0.5:
+            raise Refused(500, "out of memory")
+
+    refused = self_test(Liar(model(0), 0, seedless), titles=["seed"])
+    assert finding(refused, "sampling.seed").status == "CONTRADICTED"
+    failed = finding(self_test(Liar(model(0), 0, broken), titles=["meaning of logprobs"]), "logprobs.meaning")
+    assert failed.status == "NOT CHECKED"
+    assert "out of memory" in failed.evidence
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "error"),
+    [
+        (401, "no such key", AuthenticationFailed),
+        (400, "no such thing", RequestRejected),
+        (429, "You exceeded your current quota (insufficient_quota)", QuotaExhausted),
+    ],
+)
+def test_what_ends_the_run(status: int, message: str, error: type[Exception]) -> None:
+    """Where not even a plain request is answered there is nothing to report."""
+
+    def never(body: JSON) -> None:
+        raise Refused(status, message)
+
+    with pytest.raises(error, match=re.escape(message)):
+        self_test(Liar(model(0), 0, never))
+
+
+def test_the_budget_cannot_be_overdrawn() -> None:
+    """The plan stays below 100 requests; a server that is slow to tell its limits gets no more than its share."""
+    assert most_requests() < 100
+
+    def never(body: JSON) -> None:
+        if len(body.get("logit_bias", [])) > 5:
+            raise Refused(400, "too many")
+
+    server = Liar(model(0, 400), 0, never)
+    report = self_test(server, altered("bias", entries=399))
+    assert report.requests < 100
+    assert finding(report, "bias.entries").found == 5
+
+
+def test_draws_from_what_is_returned_are_never_accused() -> None:
+    """Over 60 neutral servers the smallest p-value is what 60 fair tests give."""
+    smallest = min(judge(draws(seed, 1.0), seed).p for seed in range(60))
+    assert 1e-4 < smallest < 0.6
+
+
+def test_truncation_and_temperature_are_seen() -> None:
+    """Top-p .9 and temperatures .8 and 1.25 fall far below the threshold; the temperature is estimated."""
+    for seed in range(6):
+        assert judge(draws(seed, 1.0, nucleus=0.9), seed).p < 1e-6
+        assert judge(draws(seed, 0.8), seed).p < 1e-4
+        assert judge(draws(seed, 1.25), seed).p < 1e-4
+    assert temperature_of([draw for seed in range(5) for draw in draws(seed, 0.8)]) == pytest.approx(0.8, abs=0.05)
+
+
+def draws(seed: int, temperature: float, nucleus: float = 1.0, n: int = 600, k: int = 10) -> list[Draw]:
+    """Draws from random distributions over 30 tokens of which ``k`` are listed."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for logits in rng.normal(scale=2.5, size=(n, 30)):
+        shares = np.sort(np.exp(log_softmax(logits)))[::-1]
+        policy = np.exp(log_softmax(np.log(shares) / temperature))
+        policy[np.cumsum(policy) - policy >= nucleus] = 0
+        found.append(Draw.of(shares[:k], min(int(rng.choice(30, p=policy / policy.sum())), k)))
+    return found
+
+
+@given(st.floats(0, 20))
+def test_a_duel_looks_the_same_in_whole_numbers(gap: float) -> None:
+    """Both sides of a duel are the same two numbers under every rounding, and lie either side of the tie."""
+    duel = _Duel(1, 2, gap)
+    below, above = duel.bias(-1), duel.bias(1)
+    for way in (math.floor, math.ceil, round, math.trunc):
+        assert {token: way(value) for token, value in below.items()} == {
+            token: way(value) for token, value in above.items()
+        }
+    assert below[2] - below[1] + 0.19 < gap < above[2] - above[1] - 0.19
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(0, 30))
+def test_the_lower_tail_is_exact(shares: list[float], seen: int) -> None:
+    """P(at most so many events) is the binomial's where all events are equally likely, and a probability always."""
+    seen = min(seen, len(shares))
+    assert 0 <= _lower_tail(np.array(shares), seen) <= 1
+    equal = _lower_tail(np.full(len(shares), shares[0]), seen)
+    assert equal == pytest.approx(binom.cdf(seen, len(shares), shares[0]), abs=1e-9)
+
+
+def test_the_classic_test() -> None:
+    """Counts as expected fit, a missing tail does not, and too few draws say nothing."""
+    shares = np.array([0.5, 0.3, 0.1, 0.1])
+    assert alike(shares, np.array([50, 30, 10, 10])) == pytest.approx(1.0)
+    assert (alike(shares, np.array([62, 38, 0, 0])) or 1) < 1e-3
+    assert alike(shares, np.array([1, 1, 0, 0])) is None
+
+
+def report_of(*findings: Finding, provider: str = "fireworks") -> Report:
+    """A report with these findings."""
+    return Report(load_profile(provider), "a/model", "chat", "http://127.0.0.1:1/v1", findings, 9, 90, 900, 1.0)
+
+
+def test_a_saved_profile_says_what_was_found(tmp_path: Path) -> None:
+    """Contradicted rows hold their true values, confirmed ones their evidence, and what was proven is no guess any more."""
+    path = tmp_path / "mine.toml"
+    report = report_of(
+        Finding("bias.entries", "none known (a guess)", "CONTRADICTED", "refused above 64", 64),
+        Finding("logprobs.meaning", "before bias", "CONTRADICTED", "the exact tilt", "after bias"),
+        Finding("endpoints.chat.sampled_in_list", "replaces the last", "MEASURED", "not listed", "no"),
+        Finding("neutral", "softmax(logits + bias)", "CONFIRMED", "p = .4"),
+        Finding("logprobs.noise", "", "MEASURED", "at most 0.1 nat"),
+    )
+    save_profile(report, path, "fireworks", "http://127.0.0.1:9/inference/v1")
+    mine = load_profile(str(path))
+    assert (mine.name, mine.bias.entries, mine.logprobs.meaning) == ("mine", 64, "after bias")
+    assert mine.endpoints["chat"].sampled_in_list == "no"
+    assert mine.connection.base_url == "http://127.0.0.1:9/inference/v1"
+    assert mine.evidence["neutral"].grade == "L"
+    assert mine.evidence["neutral"].seen == "p = .4"
+    assert mine.unknown == []
+    assert "logprobs.noise" not in tomllib.loads(path.read_text())["evidence"]
+
+
+def test_what_stays_open_stays_a_guess(tmp_path: Path) -> None:
+    """Of a guessed table that was proven, only the rows that were not checked are still guesses."""
+    report = replace(
+        report_of(
+            Finding("bias", "takes effect (a guess)", "CONFIRMED", "seen"),
+            Finding("bias.entries", "none known (a guess)", "NOT CHECKED", "no time"),
+            Finding("neutral", "softmax (a guess)", "NOT CHECKED", "too little variety"),
+        ),
+        profile=SERVER.model_copy(update={"unknown": ["bias", "neutral", "tokens.id"]}),
+    )
+    save_profile(report, tmp_path / "mine.toml", "llamacpp")
+    assert load_profile(str(tmp_path / "mine.toml")).unknown == ["bias.entries", "neutral", "tokens.id"]
+
+
+def test_no_profile_cures_a_server_that_does_not_sample_what_it_says(tmp_path: Path) -> None:
+    """Nothing is written, and the reason is told."""
+    report = report_of(Finding("neutral", "softmax(logits + bias)", "CONTRADICTED", "tail never drawn"))
+    with pytest.raises(InputError, match="tail never drawn"):
+        save_profile(report, tmp_path / "mine.toml", "fireworks")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_secrets_in_an_address_are_not_saved(tmp_path: Path) -> None:
+    """An address with a password or a query stays out of the file."""
+    for address in ("http://user:password@127.0.0.1/v1", "http://127.0.0.1/v1?key=secret"):
+        save_profile(report_of(), tmp_path / "mine.toml", "fireworks", address)
+        assert "127.0.0.1" not in (tmp_path / "mine.toml").read_text()
+
+
+def test_where_a_profile_can_be_saved(tmp_path: Path) -> None:
+    """Another ending, a missing folder and the profile under test are refused before anything is asked for."""
+    own = tmp_path / "own.toml"
+    own.write_text('extends = "vllm"\nname = "own"\n')
+    for path, provider, word in (
+        (tmp_path / "mine.json", "vllm", "toml"),
+        (tmp_path / "none" / "mine.toml", "vllm", "folder"),
+        (own, str(own), "another name"),
+    ):
+        with pytest.raises(InputError, match=word):
+            check_target(path, provider)
+    save_profile(report_of(provider="vllm"), tmp_path / "mine.toml", str(own))
+    assert load_profile(str(tmp_path / "mine.toml")).bias.entries == 1024

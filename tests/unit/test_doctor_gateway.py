@@ -1,0 +1,102 @@
+"""The doctor before hosted APIs: nothing is contradicted of OpenAI's, Azure's and Fireworks' own rules, and every lie is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from blackbox_lb.doctor import Finding, Report, examine
+from blackbox_lb.doctor.examine import CHECKS
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.session import Session
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.testing.gateway import Lie, RulesGateway
+from blackbox_lb.vocabulary import Vocabulary
+
+FIRE = "accounts/fireworks/models/gateway"
+PROVIDERS = {
+    "openai": ("gpt-4o-mini", "OPENAI_API_KEY"),
+    "azure": ("gpt-4o-mini", "AZURE_OPENAI_API_KEY"),
+    "fireworks": (FIRE, "FIREWORKS_API_KEY"),
+}
+KEY = "sk-gateway-0123456789abcdefghijklmnop"
+SIZE = 80
+BASICS = ("tokenizer", "lists of alternatives", "token identity")
+LIES: dict[Lie, tuple[str, object, tuple[str, ...]]] = {
+    "top_p 0.9": ("neutral", None, ("several completions", "neutral sampling")),
+    "after bias": ("logprobs.meaning", "after bias", ("effect of a bias", "meaning of logprobs")),
+    "ignored bias": ("bias", None, ("effect of a bias",)),
+    "64 entries": ("bias.entries", 64, ("effect of a bias", "entries of a bias")),
+    "integers": ("bias.fractions", False, ("effect of a bias", "fractions")),
+}
+
+
+@pytest.fixture(autouse=True)
+def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys in the environment."""
+    for _, variable in PROVIDERS.values():
+        monkeypatch.setenv(variable, KEY)
+    for variable in ("AZURE_OPENAI_AD_TOKEN", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def self_test(provider: str, seed: int, lie: Lie | None = None, titles: Sequence[str] | None = None) -> Report:
+    """One self-test through a gateway."""
+    sharpness = 2.0 if provider == "fireworks" else 1.5  # its lists are short, and must reach the mass that a lie cuts
+    model = ExactModel(SIZE, 12, seed=seed, end=True, prompts=16, sharpness=sharpness)
+    checks = [check for check in CHECKS if titles is None or check.title in (*BASICS, *titles)]
+
+    async def run(base_url: str) -> Report:
+        name, _ = PROVIDERS[provider]
+        session = Session(load_profile(provider), model=name, base_url=base_url, tokenizer="o200k_base", attempts=1)
+        async with session:
+            session.vocabulary = vocabulary(server)
+            return await examine(session, checks=checks, concurrency=1)
+
+    with (
+        ExactServer(model, seed=seed) as server,
+        RulesGateway(provider, server, key=KEY, seed=seed, lie=lie, concurrency=1) as gateway,
+    ):
+        return asyncio.run(run(gateway.base_url))
+
+
+def vocabulary(server: ExactServer) -> Vocabulary:
+    """The exact model's own; its last token ends the text."""
+    ordinary = {token: text.encode() for token, text in enumerate(server.texts) if text}
+    return Vocabulary("exact", ordinary, {"<|endoftext|>": SIZE - 1}, SIZE, server.tokenize)
+
+
+def finding(report: Report, row: str) -> Finding:
+    """What was found of one row."""
+    (found,) = [each for each in report.findings if each.row == row]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.usefixtures("tiktoken_cache")
+def test_nothing_is_contradicted_of_a_provider_that_keeps_its_rules(provider: str, seed: int) -> None:
+    """Missing ids, -9999.0, quantised logprobs and hidden end tokens are what the profile says, and no lie."""
+    report = self_test(provider, seed)
+    assert not report.contradicted, report.contradicted
+    assert finding(report, "bias").status == "CONFIRMED"
+    assert finding(report, "neutral").status == "CONFIRMED", finding(report, "neutral")
+    assert report.requests < 100
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.usefixtures("tiktoken_cache")
+def test_every_lie_is_contradicted(lie: Lie, seed: int) -> None:
+    """With the true value, where there is one; the providers take turns. Only Fireworks claims that fractions count, and Azure
+    says nothing of what its logprobs mean, so that there the truth is measured."""
+    row, found, titles = LIES[lie]
+    provider = "fireworks" if lie == "integers" else list(PROVIDERS)[seed % 3]
+    report = self_test(provider, seed, lie, titles)
+    if (provider, lie) == ("azure", "after bias"):
+        assert (finding(report, row).status, finding(report, row).found) == ("MEASURED", found)
+        assert not report.contradicted
+    else:
+        assert [(each.row, each.found) for each in report.contradicted] == [(row, found)], report.findings

@@ -1,0 +1,485 @@
+"""Error answers of every inference API are understood alike, and no key gets through in what is kept of them."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blackbox_lb.faults import Fault, FaultKind, classify, retryable
+
+same = settings(deadline=None, derandomize=True)
+
+
+def openai(
+    message: str, type_: str | None = "invalid_request_error", code: str | None = None, param: str | None = None
+) -> Any:
+    """An error body as OpenAI wraps it."""
+    return {"error": {"message": message, "type": type_, "param": param, "code": code}}
+
+
+def unsupported(name: str) -> Any:
+    """What OpenAI's reasoning models say of a parameter."""
+    said = f"Unsupported parameter: '{name}' is not supported with this model."
+    return openai(said, code="unsupported_parameter", param=name)
+
+
+QUOTA = "You exceeded your current quota, please check your plan and billing details."
+LIMIT = (
+    "Rate limit reached for gpt-4o-mini in organization org-x on tokens per min (TPM): Limit 200000, Requested 7592."
+)
+FILTERED = {
+    "message": "The response was filtered due to the prompt triggering Azure Content management policy.",
+    "type": None,
+    "param": "prompt",
+    "code": "content_filter",
+    "status": 400,
+    "innererror": {
+        "code": "ResponsibleAIPolicyViolation",
+        "content_filter_result": {"hate": {"filtered": True, "severity": "high"}},
+    },
+}
+
+CASES: list[tuple[int | None, Any, FaultKind]] = [
+    # Who asks.
+    (401, openai("Incorrect API key provided: invalid-*****2345.", code="invalid_api_key"), "authentication"),
+    (401, {"error": {"code": "401", "message": "Access denied due to invalid subscription key"}}, "authentication"),
+    (401, {"error": {"code": 401, "message": "Invalid API Key", "type": "authentication_error"}}, "authentication"),
+    (401, {"error": "Unauthorized"}, "authentication"),
+    (403, {"error": {"code": "403", "message": "Public access is disabled."}}, "authentication"),
+    (403, openai("Country, region, or territory not supported", code="unsupported_country_region_territory"), "authentication"),
+    (400, [{"error": {"code": 400, "message": "API key not valid. Please pass a valid API key."}}], "authentication"),
+    (None, {"error": {"code": "401", "message": "Access denied"}}, "authentication"),
+    (None, {"error": "Unauthorized"}, "authentication"),
+    # Who pays: code and type, only one of them, the specific codes, other statuses.
+    (429, openai(QUOTA, "insufficient_quota", "insufficient_quota"), "quota"),
+    (429, openai(QUOTA, "insufficient_quota"), "quota"),
+    (429, openai(QUOTA, None, "insufficient_quota"), "quota"),
+    (429, openai("No prepaid credits remain.", "insufficient_quota", "credit_balance_exhausted"), "quota"),
+    (429, openai("The project's budget is spent.", None, "project_spend_limit_exceeded"), "quota"),
+    (429, {"message": QUOTA}, "quota"),
+    (None, openai(QUOTA, "insufficient_quota", "insufficient_quota"), "quota"),
+    (402, openai("Insufficient Balance", "unknown_error", "invalid_request_error"), "quota"),
+    (403, {"error": {"code": "403", "message": "Out of call volume quota. Quota will be replenished in 12 days."}}, "quota"),
+    (412, openai("Account a is suspended, possibly due to reaching the monthly spending limit", "error"), "quota"),
+    # How fast.
+    (429, openai(LIMIT, "tokens", "rate_limit_exceeded"), "rate limit"),
+    (429, {"message": LIMIT}, "rate limit"),
+    (429, {"error": {"code": "429", "message": "exceeded call rate limit of your current OpenAI S0 tier."}}, "rate limit"),
+    (429, {"error": {"code": 429, "message": f"{QUOTA} Please retry in 26.3s.", "status": "RESOURCE_EXHAUSTED"}}, "rate limit"),
+    (429, None, "rate limit"),
+    (200, {"error": {"code": 429, "message": "The upstream provider is busy."}}, "rate limit"),
+    (None, openai("Slow down", "requests", "rate_limit_exceeded"), "rate limit"),
+    (429, openai("Request too large for gpt-4o on tokens per min (TPM): Limit 30000", "tokens", "rate_limit_exceeded"), "rejected"),
+    # What may be said.
+    (400, {"error": FILTERED}, "content filter"),
+    (400, FILTERED, "content filter"),
+    (200, {"error": FILTERED}, "content filter"),
+    (400, {"error": {"code": "BadRequest", "message": "no", "innererror": FILTERED["innererror"]}}, "content filter"),
+    (400, openai("Your request was rejected.", code="content_policy_violation"), "content filter"),
+    (400, openai("Your prompt was flagged as potentially violating our usage policy."), "content filter"),
+    (400, openai("Invalid prompt.", code="invalid_prompt"), "content filter"),
+    (400, openai("Content Exists Risk"), "content filter"),
+    # What the model or server lacks.
+    (501, {"detail": "Not implemented"}, "unsupported"),
+    # Entries of logit_bias.
+    (400, openai("You provided 500 logit biases, but can provide at most 300", param="logit_bias"), "too many entries"),
+    (500, {"error": {"message": "Too many logit bias tokens: 5000. The max size is 1024.", "code": 500}}, "too many entries"),
+    (400, openai("Invalid key in 'logit_bias': 100265. Maximum value is 100257.", param="logit_bias"), "bad id"),
+    # Where.
+    (404, openai("The model `x` does not exist or you do not have access to it.", code="model_not_found"), "not found"),
+    (404, {"error": {"code": "DeploymentNotFound", "message": "The API deployment does not exist."}}, "not found"),
+    (403, openai("Project `p` does not have access to model `gpt-4`", code="model_not_found"), "not found"),
+    (404, {"object": "error", "message": "The model `x` does not exist.", "type": "NotFoundError", "code": 404}, "not found"),
+    (404, {"detail": "Not Found"}, "not found"),
+    (404, b"404 page not found", "not found"),
+    (None, {"message": "gone", "type": "NotFoundError"}, "not found"),
+    # How busy.
+    (503, {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}, "overloaded"),
+    (503, {"object": "error", "message": "The request queue is full.", "type": "ServiceUnavailable", "code": 503}, "overloaded"),
+    (529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "overloaded"),
+    (None, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "overloaded"),
+    (500, openai("The server had an error while processing your request.", "server_error"), "server"),
+    (None, openai("The server had an error while processing your request.", "server_error"), "server"),
+    (502, "<html><head><title>502 Bad Gateway</title></head><body></body></html>", "server"),
+    (504, "upstream request timeout", "server"),
+    (520, None, "server"),
+    (408, openai("The request took too long."), "timeout"),
+    (409, openai("Conflict with another request."), "conflict"),
+    # What else is refused.
+    (400, openai("Invalid token in prompt: 123456. Minimum value is 0, maximum value is 100257 (inclusive)."), "rejected"),
+    (400, {"detail": "Invalid top_logprobs and logprobs value"}, "rejected"),
+    (400, {"error": {"code": 400, "message": "request (2009 tokens) exceeds the context size", "n_ctx": 512}}, "rejected"),
+    (400, {"error": {"message": "This model's maximum context length is 4096. Reduce max_tokens.", "code": 400}}, "rejected"),
+    (400, openai("Invalid 'max_tokens': integer above maximum value. Expected a value <= 4096, but got 8192."), "rejected"),
+    (400, {"error": {"code": 400, "message": "Field 'temperature': type must be number, but is string"}}, "rejected"),
+    (422, {"detail": [{"loc": ["body", "messages"], "msg": "Field required", "type": "missing"}]}, "rejected"),
+    (400, openai("This model does not support images. Perhaps max_tokens is too small as well."), "rejected"),
+    (413, "", "rejected"),
+    (None, None, "rejected"),
+    (200, {"choices": []}, "rejected"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "body", "kind"), CASES)
+def test_kinds(status: int | None, body: Any, kind: FaultKind) -> None:
+    """Bodies of every shape, retyped from recorded and documented answers, are of the kind that decides what to do next."""
+    fault = classify(status, body, "someone")
+    assert fault.kind == kind
+    assert fault.message
+
+
+def test_the_sdk_takes_off_the_outer_error() -> None:
+    """The openai SDK hands over what stands inside ``error``: the same fault."""
+    wrapped = [(status, body, kind) for status, body, kind in CASES if isinstance(body, dict) and "error" in body]
+    assert len(wrapped) > 30
+    for status, body, _ in wrapped:
+        if isinstance(body["error"], dict):
+            assert classify(status, body) == classify(status, body["error"])
+
+
+LACKING: list[tuple[Any, str, int | None]] = [
+    (unsupported("logprobs"), "logprobs", None),
+    (unsupported("top_logprobs"), "top_logprobs", None),
+    (unsupported("logit_bias"), "logit_bias", None),
+    (unsupported("stop"), "stop", None),
+    (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+        "max_tokens",
+        None,
+    ),
+    ("Unsupported value: 'temperature' does not support 0.7 with this model.", "temperature", None),
+    (openai("No.", code="unsupported_parameter", param="logit_bias"), "logit_bias", None),
+    ("You are not allowed to request logprobs from this model", "logprobs", None),
+    ("logprobs are not supported with reasoning models.", "logprobs", None),
+    ("Unrecognized request argument supplied: logprobs", "logprobs", None),
+    (
+        "logprobs, best_of and echo parameters are not available on gpt-35-turbo model. Please remove the parameter.",
+        "logprobs",
+        None,
+    ),
+    ("Logprobs is not enabled for models/gemini-2.5-pro", "logprobs", None),
+    ('Invalid JSON payload received. Unknown name "logprobs": Cannot find field.', "logprobs", None),
+    ("5 is greater than the maximum of 1 - 'logprobs'", "logprobs", 1),
+    ("Requested sample logprobs of 25, which is greater than max allowed: 20", "logprobs", 20),
+    ("Invalid 'top_logprobs': integer above maximum value. Expected a value <= 20, but got 25.", "top_logprobs", 20),
+    ("Invalid value for 'top_logprobs': must be less than or equal to 20.", "top_logprobs", 20),
+    (
+        "Input should be less than or equal to 9, field: 'n'; Input should be less than or equal to 5, field: 'top_logprobs'",
+        "top_logprobs",
+        5,
+    ),
+    ("Extra inputs are not permitted, field: 'return_token_ids', value: True.", "return_token_ids", None),
+    (
+        "[{'type': 'extra_forbidden', 'loc': ('body', 'prompt_logprobs'), 'msg': 'Extra inputs are not permitted'}]",
+        "prompt_logprobs",
+        None,
+    ),
+    (
+        {"detail": [{"type": "extra_forbidden", "loc": ["body", "min_p"], "msg": "Extra inputs are not permitted"}]},
+        "min_p",
+        None,
+    ),
+    (
+        "The min_p and logit_bias sampling parameters are not yet supported with speculative decoding.",
+        "logit_bias",
+        None,
+    ),
+    ("This endpoint doesn't support logit bias", "logit_bias", None),
+]
+
+
+@pytest.mark.parametrize("status", [400, 403, 422, None])
+@pytest.mark.parametrize(("said", "parameter", "limit"), LACKING)
+def test_what_a_model_lacks(status: int | None, said: Any, parameter: str, limit: int | None) -> None:
+    """The sentences that say so name the parameter, and how many alternatives there may be, in every shape of a body."""
+    shapes = [openai(said), {"object": "error", "message": said}, [{"error": {"message": said, "code": 400}}], said]
+    for body in shapes if isinstance(said, str) else [said]:
+        fault = classify(status, body)
+        assert (fault.kind, fault.parameter, fault.limit) == ("unsupported", parameter, limit)
+        assert not retryable(fault)
+
+
+BIASES: list[tuple[Any, FaultKind, int | None]] = [
+    (openai("You provided 500 logit biases, but can provide at most 300", param="logit_bias"), "too many entries", 300),
+    ({"error": {"message": "Too many logit bias tokens: 5000. The max size is 1024."}}, "too many entries", 1024),
+    (openai("Invalid key in 'logit_bias': 100265. Maximum value is 100257.", param="logit_bias"), "bad id", 100_257),
+    (openai("Invalid key in 'logit_bias': AI. You should only be submitting non-negative integers."), "bad id", None),
+    ({"object": "error", "message": "logit_bias must has keys in [0, 248319], got 999999999."}, "bad id", 248_319),
+    (
+        {
+            "error": {
+                "message": "token_id(s) [60000] in logit_bias contain out-of-vocab token ids. Vocabulary size: 49152"
+            }
+        },
+        "bad id",
+        49_151,
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "kind", "limit"), BIASES)
+def test_a_bias_that_is_not_accepted(body: Any, kind: FaultKind, limit: int | None) -> None:
+    """OpenAI's, vLLM's and SGLang's sentences tell how many entries, or up to which id."""
+    fault = classify(400, body)
+    assert (fault.kind, fault.parameter, fault.limit) == (kind, "logit_bias", limit)
+    assert not retryable(fault)
+
+
+def test_what_passes_by_itself() -> None:
+    """Exactly the faults that waiting may cure are tried again: an empty account and a filtered prompt are not."""
+    passing = {"rate limit", "overloaded", "server", "timeout", "conflict"}
+    for kind in get_args(FaultKind):
+        assert retryable(Fault(kind, "no")) == (kind in passing)
+    assert {kind for _, _, kind in CASES} | {"unsupported"} == set(get_args(FaultKind))
+
+
+def test_a_fault_says_who_said_what() -> None:
+    """The provider's own words, its code and its parameter stay as they are; a fault cannot be changed."""
+    fault = classify(400, unsupported("logprobs"), "openai")
+    assert (fault.code, fault.param, fault.status) == ("unsupported_parameter", "logprobs", 400)
+    assert str(fault) == "openai answered 400: Unsupported parameter: 'logprobs' is not supported with this model."
+    assert str(classify(None, None)) == "the provider answered an error: no explanation"
+    assert classify(400, {"message": "no", "code": 40000}).code == "40000"
+    with pytest.raises(FrozenInstanceError):
+        fault.kind = "server"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("<!DOCTYPE html><style>b{color:red}</style><title>502 &mdash; Bad</title><h1>nginx", "502 — Bad nginx"),
+        ("<html><script>alert('<p>')</script>x &amp; y<!-- secret --></html>", "x & y"),
+        ("a < b and c > d", "a < b and c > d"),
+        ("two\n\nlines\tand \x1b[31mred \u202eright", "two lines and [31mred right"),
+        ('{"error": {"message": "JSON in text"}}', "JSON in text"),
+        (b"\xff\xfebytes", "��bytes"),
+        ({"error": {"message": None}}, "no explanation"),
+        ({"error": {"reason": "odd", "message": None}}, '{"reason": "odd"}'),
+        ({"error": {"message": "Provider error", "metadata": {"raw": "the reason"}}}, "Provider error: the reason"),
+        ({"detail": [{"loc": ["body", 0], "msg": "large"}, {"loc": ["query"], "msg": "odd"}]}, "body.0: large; query: odd"),
+        ({"detail": {"error": {"message": "deep"}}}, "deep"),
+        ({"error": {"error": "Unauthorized"}}, "Unauthorized"),
+        ({}, "no explanation"),
+        ([], "no explanation"),
+        ("", "no explanation"),
+        (7, "7"),
+    ],
+)  # fmt: skip
+def test_messages(body: Any, message: str) -> None:
+    """The words are found in every shape, on one line, without tags, scripts or terminal codes."""
+    assert classify(400, body).message == message
+
+
+def test_messages_are_short() -> None:
+    """Servers that repeat the whole request do not fill the terminal; what they say at first is kept."""
+    message = classify(400, {"message": "Field required: " + "word " * 100_000}).message
+    assert message.startswith("Field required: word")
+    assert message.endswith("…")
+    assert len(message) <= 500
+
+
+SECRETS = [
+    "sk-abcdEFGH1234ijklMNOP5678qrst",
+    "sk-proj-a_b-CdEf0123456789-ghIJkl",
+    "fw_3ZQabcdefghijklmnopq",
+    "gsk_abcdefgh1234",
+    "hf_abcdefghijklmnopqrst",
+    "0123456789abcdef0123456789abcdef",
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST",
+    "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl-x_y",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda text: openai(f"Incorrect API key provided: {text}. You can find your key at your account.", code="invalid_api_key"),
+        lambda text: {"error": {"message": "denied", "code": text, "param": f"key={text}"}},
+        lambda text: {"detail": {"headers": {"authorization": f"Bearer {text}"}}},
+        lambda text: f"<html><p>{text}</p></html>",
+        lambda text: f"X_{text}".encode(),
+    ],
+)  # fmt: skip
+def test_echoed_keys_are_masked(secret: str, shape: Any) -> None:
+    """What looks like a whole key does not get through, wherever a server puts it."""
+    assert secret not in repr(classify(401, shape(secret)))
+    assert "[masked]" in repr(classify(401, shape(secret)))
+
+
+def test_bearer_tokens_of_any_form_are_masked() -> None:
+    """A token behind the word Bearer goes; the word Bearer in a sentence stays readable."""
+    assert classify(401, "got Bearer tok3n/with+signs==").message == "got Bearer [masked]"
+    assert classify(401, "Bearer authentication required").message == "Bearer authentication required"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Incorrect API key provided: sk-abc***. You can find your API key at https://platform.openai.com/account/api-keys.",
+        "Incorrect API key provided: invalid-*****2345.",
+        "Incorrect API key provided: sk-proj-********wxyz.",
+        "The model accounts/fireworks/models/llama-v3p1-70b-instruct does not exist",
+        "Limit 200000 in organization org-Ab12Cd34Ef56Gh78 of task-scheduling-and-more",
+        "request 6624fbc0-526e-4c5f-b98c-fb96daf3c582",
+    ],
+)
+def test_what_is_no_key_stays(message: str) -> None:
+    """Keys that the server has already starred, models, organizations and request numbers remain readable."""
+    assert classify(401, openai(message)).message == message
+
+
+@same
+@given(
+    st.text("abcdefgh0123+/=-_!", min_size=8, max_size=40),
+    st.sampled_from(["message", "code", "param", "type"]),
+    st.text(),
+)
+def test_known_secrets_never_get_through(secret: str, field: str, around: str) -> None:
+    """The key in use is masked whatever it looks like."""
+    body = {"error": {"message": "denied", field: f"{around} {secret} {around}"}}
+    for secrets in ((secret,), secret, ("", "another", secret)):
+        fault = classify(401, body, secrets=secrets)
+        assert secret not in str(fault) + str(fault.code) + str(fault.param)
+
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["error", "message", "code", "type", "param", "detail", "innererror", "status", "loc", "msg", "metadata"]),
+        inner,
+        max_size=4,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@same
+@given(st.none() | st.integers(-1, 700), json_values | st.binary(max_size=40) | st.text(max_size=40))
+def test_any_body_is_understood(status: int | None, body: Any) -> None:
+    """Whatever a server answers: a kind, a printable message of at most 500 characters, and never an exception."""
+    fault = classify(status, body)
+    assert fault.kind in get_args(FaultKind)
+    assert fault.message.isprintable()
+    assert 0 < len(fault.message) <= 500
+
+
+@pytest.mark.parametrize("body", ["[" * 100_000, '{"error":' * 100_000, "9" * 100_000, "<html>" + "<script>" * 50_000])
+def test_hostile_bodies(body: str) -> None:
+    """Deep nesting, endless numbers and unclosed tags neither crash nor stall."""
+    assert classify(500, body).kind == "server"
+
+
+RECORDED: dict[str, FaultKind] = {
+    "Access denied due to invalid subscription key": "authentication",
+    "Incorrect API key provided": "authentication",
+    "Invalid API Key": "authentication",
+    "The API deployment for this resource does not exist": "not found",
+    "does not exist or you do not have access to it": "not found",
+    "Azure Content management policy": "content filter",
+    "You exceeded your current quota": "quota",
+    "Rate limit reached for": "rate limit",
+    "can provide at most 300": "too many entries",
+    "Invalid key in 'logit_bias'": "bad id",
+    "You are not allowed to request logprobs": "unsupported",
+    "Unsupported parameter:": "unsupported",
+    "Unrecognized request argument supplied: logprobs": "unsupported",
+    "greater than the maximum of 1 - 'logprobs'": "unsupported",
+    "Extra inputs are not permitted": "unsupported",
+    "Logprobs is not enabled": "unsupported",
+    "logprobs, best_of and echo parameters are not available": "unsupported",
+    "Not implemented": "unsupported",
+    "Invalid top_logprobs and logprobs value": "rejected",
+    "Invalid token in prompt": "rejected",
+    "exceeds the available context size": "rejected",
+    "type must be number, but is string": "rejected",
+    "maximum input length of 0 tokens": "rejected",
+    "not JSON serialisable": "server",
+}
+"""What recorded error answers say, in part, and what it means."""
+
+
+def recorded_errors(folder: Path) -> Iterator[tuple[str, int | None, Any]]:
+    """File, status and body of every error answer under ``folder``, whatever recorded it."""
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in (".json", ".jsonl", ".yaml"):
+            for value in documents(path):
+                for status, body in errors_in(value):
+                    yield path.name, status, body
+
+
+def documents(path: Path) -> list[Any]:
+    """The values that a file holds."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".yaml":
+        return list(pytest.importorskip("yaml").safe_load_all(text))
+    return [json.loads(line) for line in text.splitlines() if line] if path.suffix == ".jsonl" else [json.loads(text)]
+
+
+def errors_in(value: Any) -> Iterator[tuple[int | None, Any]]:
+    """Every (status, body) in a recording: of vcr, httpmock, the Azure test proxy, llama-stack, or an error printed by the SDK."""
+    if isinstance(value, list):
+        for part in value:
+            yield from errors_in(part)
+    elif isinstance(value, dict):
+        answer = value.get("response") or value.get("then") or value
+        printed = value.get("error") or value.get("exception_message")
+        if "StatusCode" in value:
+            yield from failed(value["StatusCode"], value.get("ResponseBody"))
+        elif isinstance(printed, str) and (match := re.fullmatch(r"Error code: (\d+) - (.*)", printed, re.DOTALL)):
+            yield from failed(int(match[1]), ast.literal_eval(match[2]))
+        elif isinstance(answer, dict) and "status" in answer and "body" in answer:
+            status = answer["status"]
+            yield from failed(status["code"] if isinstance(status, dict) else status, plain(answer["body"]))
+        elif isinstance(value.get("error"), dict):
+            yield None, value
+        else:
+            yield from errors_in(list(value.values()))
+
+
+def plain(body: Any) -> Any:
+    """A recorded body as it was sent, unpacked."""
+    body = body.get("string", body) if isinstance(body, dict) else body
+    return gzip.decompress(body) if isinstance(body, bytes) and body.startswith(b"\x1f\x8b") else body
+
+
+def failed(status: int, body: Any) -> Iterator[tuple[int, Any]]:
+    """The answer if it is an error: by its status, or by an ``error`` in the body of an answer that says 200."""
+    text = body if isinstance(body, str) else json.dumps(body, default=str)
+    if status >= 400 or re.match(r'\s*\{\s*"error": *\{', text):
+        yield status, body
+
+
+def test_recorded_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every error answer in the folder of recordings is of its kind, and every kind of answer known here is there.
+
+    The folder is ``$BLB_RECORDINGS``, or ``shared/recordings`` beside the repository.
+    """
+    folder = Path(os.environ.get("BLB_RECORDINGS") or Path(__file__).parents[2].parent / "shared" / "recordings")
+    if not folder.is_dir():
+        pytest.skip(f"no recordings in {folder}; BLB_RECORDINGS may name another folder")
+    seen: set[str] = set()
+    count = 0
+    for name, status, body in recorded_errors(folder):
+        fault = classify(status, body, name)
+        known = [part for part in RECORDED if part in fault.message]
+        assert known, f"{name}: unknown error {status} {body!r:.300}"
+        assert fault.kind == RECORDED[known[0]], f"{name}: {fault}"
+        seen.add(known[0])
+        count += 1
+    with capsys.disabled():
+        sys.stdout.write(f" {count} recorded error answers understood ")
+    assert seen == set(RECORDED)

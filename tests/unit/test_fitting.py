@@ -1,0 +1,208 @@
+"""A fit says what it could not do and what the provider kept back: on the screen, in JSON and in the bias file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.cli import main
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.candidates import Limits
+from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.evaluate import Scores
+from blackbox_lb.fitting import FitPlan, FitResult, Tried, _choose
+from blackbox_lb.progress import Silent
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.trials import Trials
+
+END, TOP = 11, 4
+MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
+SPLITS = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """An exact model with an end token."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+@pytest.fixture
+def call(server: ExactServer, tmp_path: Path) -> Call:
+    """Run a command against the exact model under a profile with the given rows."""
+    data, profile = tmp_path / "data.jsonl", tmp_path / "own.toml"
+    rows = [{"prompt": f"question {n}", "answer": "a", "split": split} for split, ns in SPLITS for n in ns]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def run(command: str, *more: object, rows: str = "") -> Result:
+        profile.write_text(f'extends = "llamacpp"\nname = "own"\n{rows}\n')
+        where = ("--provider", profile, "--base-url", server.base_url, "--out", tmp_path / "run", "--seed", 1)
+        options = ("--data", data, "--reward", "length", "--max-tokens", 8, "--top-logprobs", TOP, *where, *more)
+        result = CliRunner().invoke(main, [str(each) for each in (command, *options)])
+        assert result.exit_code == 0, result.output
+        return result
+
+    return run
+
+
+def small(*more: object) -> tuple[object, ...]:
+    """Options of a fit that is over soon."""
+    return ("--samples-per-prompt", 12, "--validation-samples", 2, "--test-samples", 2, "--tau", 0.5, *more)
+
+
+def censor(number: int, answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer as OpenAI gives it: no logprob for a sampled token that is not among the likeliest."""
+    for choice in answer["choices"]:
+        for entry in choice["logprobs"]["content"]:
+            if entry["id"] not in [other["id"] for other in entry["top_logprobs"]]:
+                entry["logprob"] = -9999.0
+    return answer
+
+
+CENSORED = "[logprobs]\ncensored = -9999.0"
+
+
+@pytest.mark.parametrize("rule", ["bound", "drop"])
+def test_censored_tokens_are_counted_everywhere(call: Call, server: ExactServer, tmp_path: Path, rule: str) -> None:
+    """The store, the result, the remarks, the summary, the bias file and ``blb show`` agree on how many there were."""
+    server.faults = censor
+    options = small("--estimator", "ips", "--alpha", 0.3, "--unobserved", rule)
+    fitted = call("fit", *options, rows=CENSORED)
+    kept_back = Bias.load(tmp_path / "run" / "bias.json").censoring
+    assert kept_back is not None
+    assert kept_back.bounded == kept_back.outside > 0
+    assert kept_back.unobserved == rule
+    sentence = kept_back.sentence(TOP)
+    assert f"{kept_back.bounded:,} have no logprob" in sentence
+    assert sentence in " ".join(fitted.stderr.split())
+    assert sentence in fitted.stdout
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["censoring"] == kept_back.model_dump()
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "run" / "bias.json")]).output
+    assert sentence in shown
+    collected = json.loads(call("collect", "--samples-per-prompt", 12, "--json", rows=CENSORED).stdout)
+    assert collected["censoring"] == kept_back.model_dump(exclude={"unobserved"})
+    assert (collected["incomplete"], collected["filtered"]) == (0, 0)
+    with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
+        assert store.size().bounded >= kept_back.bounded
+
+
+def test_the_rule_changes_what_ips_learns_and_not_what_the_projection_learns(
+    call: Call, server: ExactServer, tmp_path: Path
+) -> None:
+    """On the same censored rollouts "bound" and "drop" give ips two biases; the projection has one."""
+    server.faults = censor
+    learned = {}
+    for estimator in ("ips", "projection"):
+        for rule in ("bound", "drop"):
+            options = small("--estimator", estimator, "--alpha", 0.3, "--l2", 5, "--unobserved", rule, "--quiet")
+            call("fit", *options, rows=CENSORED)
+            bias = Bias.load(tmp_path / "run" / "bias.json")
+            learned[estimator, rule] = bias.logit_bias
+            assert bias.censoring is not None
+            assert bias.censoring.unobserved == (rule if estimator == "ips" else None)
+    assert learned["ips", "bound"] != learned["ips", "drop"]
+    assert learned["projection", "bound"] == learned["projection", "drop"]
+
+
+def test_nothing_censored_is_said_too(call: Call) -> None:
+    """Where every sampled token has its logprob, the summary of a collection says so."""
+    said = call("collect", "--samples-per-prompt", 4).stdout
+    assert f"were outside the listed {TOP}; none is without a logprob" in said
+
+
+def test_no_kl_from_logprobs_of_the_biased_policy(call: Call, tmp_path: Path) -> None:
+    """The sentence names the provider and the reason; JSON has null and no NaN."""
+    rows = '[logprobs]\nmeaning = "after bias"'
+    fitted = call("fit", *small("--l2", 5), rows=rows)
+    sentence = "KL to the base not computed: own returns logprobs of the biased policy"
+    assert sentence in " ".join(fitted.stdout.split())
+    text = (tmp_path / "run" / "result.json").read_text()
+    assert "NaN" not in text
+    result = json.loads(text)
+    assert result["kl_nats_per_completion"] is None
+    assert result["kl_missing"] == "own returns logprobs of the biased policy"
+
+
+def test_forbidden_ids_are_never_sent(call: Call, server: ExactServer, tmp_path: Path) -> None:
+    """Under a profile with a highest id the end token, which this reward would raise most, has no entry in any request."""
+    call("fit", *small("--l2", 5, "--quiet"))
+    assert END in Bias.load(tmp_path / "run" / "bias.json").logit_bias
+    before = len(server.calls)
+    call("fit", *small("--l2", 5, "--quiet"), rows=f"[bias]\nhighest_id = {END - 1}")
+    bias = Bias.load(tmp_path / "run" / "bias.json")
+    sent = [dict(body["logit_bias"]) for _, body in server.calls[before:] if body and body.get("logit_bias")]
+    assert sent
+    assert all(int(token) < END for each in sent for token in each)
+    assert bias.logit_bias
+    assert bias.compiled is not None
+    assert bias.compiled.dropped >= 1
+    assert (bias.compiled.kept_share or 0) < 1
+
+
+def result(kl: float, missing: str | None, reward: float = 0.5) -> FitResult:
+    """A result with this KL."""
+    bias = Bias(
+        provider="p", model="m", tokenizer="t", reward="length", estimator="ips", entries=(Entry(id=1, bias=1.0),)
+    )
+    return FitResult(bias, 0.4, (Tried({"tau": 0.5}, 1, reward),), kl, missing, 2, 3)
+
+
+def test_what_is_not_known_is_null() -> None:
+    """NaN is no JSON: a KL and a validation reward that could not be computed are null; left-out completions are counted."""
+    document = result(math.nan, "why", math.nan).as_json()
+    json.dumps(document, allow_nan=False)
+    assert document["validation"]["tried"][0]["reward"] is None
+    assert (document["training"]["incomplete"], document["training"]["filtered"]) == (2, 3)
+    assert result(math.nan, "why").kl_sentence == "KL to the base not computed: why"
+    known = result(0.125, None)
+    assert known.kl_sentence == "KL to the base 0.12 nats a completion at temperature 1"
+    assert known.as_json()["kl_nats_per_completion"] == 0.125
+
+
+class _Told:
+    """Trials whose validation rewards are given: first the base's, then each candidate's; NaN where all were filtered."""
+
+    reward = SimpleNamespace(label="reward")
+    report = Silent()
+
+    def __init__(self, *rewards: float) -> None:
+        self._rewards = iter(rewards)
+
+    async def scores(self, *_: object) -> Scores:
+        value = next(self._rewards)
+        one = np.zeros(0) if math.isnan(value) else np.array([value])
+        return Scores((one,), None, (one,))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "best"), [((math.nan, 0.1), 1), ((0.1, math.nan), 0), ((0.2, 0.3), 1), ((math.nan, math.nan), 0)]
+)
+def test_a_candidate_without_completions_is_never_preferred(rewards: tuple[float, float], best: int) -> None:
+    """Where the content filter stopped all completions of a candidate, any other that has some is chosen before it."""
+    rollouts = MODEL.rollouts(200, lambda tokens, _: -float(len(tokens)), 1, top=TOP)
+    given = (rollouts, NextToken.of(rollouts), FitPlan(), Limits(None, -100.0, 100.0, False))
+    trials = cast(Trials, _Told(0.15, *rewards))
+    chosen, tried, base = asyncio.run(_choose(trials, [], *given))
+    assert chosen.settings == tried[best].settings
+    assert base == 0.15
+
+
+def test_validation_prompts_that_are_all_filtered() -> None:
+    """Without a single completion there is nothing to choose by."""
+    rollouts = MODEL.rollouts(50, lambda tokens, _: -float(len(tokens)), 1, top=TOP)
+    given = (rollouts, NextToken.of(rollouts), FitPlan(), Limits(None, -100.0, 100.0, False))
+    with pytest.raises(InputError, match="passed the content filter"):
+        asyncio.run(_choose(cast(Trials, _Told(math.nan)), [], *given))

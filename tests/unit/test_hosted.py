@@ -1,0 +1,269 @@
+"""The main job through hosted APIs' rules: what is sent is valid, what comes back is learned from, and no key stays anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiktoken.registry
+from click.testing import CliRunner, Result
+
+from blackbox_lb import channel
+from blackbox_lb.bias import Bias
+from blackbox_lb.cli import main
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.testing.gateway import RulesGateway
+
+MODEL = ExactModel(40, 8, end=True, prompts=4, sharpness=0.7)
+END = 39
+KEY = "sk-gateway-0123456789abcdefghijklmnop"
+FIRE = "accounts/fireworks/models/gateway"
+REWARD = r"regex:\b[cd]\b"
+"""Met by more completions once these tokens are favoured. Length can hardly be taught: the end token is not listed."""
+PROVIDERS = {
+    "openai": ("gpt-4o-mini", "OPENAI_API_KEY"),
+    "azure": ("gpt-4o-mini", "AZURE_OPENAI_API_KEY"),
+    "fireworks": (FIRE, "FIREWORKS_API_KEY"),
+}
+ROWS = [
+    {"prompt": f"question {n}", "answer": "a", "split": split}
+    for split, numbers in (("train", range(12)), ("validation", range(12, 18)), ("test", range(18, 30)))
+    for n in numbers
+]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[ExactServer]:
+    """The exact model that stands behind every provider here."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
+    """Keys in the environment, short waits, and the exact model's vocabulary as an encoding of tiktoken."""
+    for _, variable in PROVIDERS.values():
+        monkeypatch.setenv(variable, KEY)
+    for variable in ("AZURE_OPENAI_AD_TOKEN", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(channel, "_wait", lambda state: 0.01)
+    tiktoken.list_encoding_names()
+    ranks = {engine.texts[token].encode(): token for token in range(END)}
+    ranks |= {bytes([byte]): END + 1 + byte for byte in range(256)}
+    encoding = {
+        "name": "exact",
+        "pat_str": r"\s?\S+|\s",
+        "mergeable_ranks": ranks,
+        "special_tokens": {"<|endoftext|>": END},
+    }
+    constructors: Any = tiktoken.registry.ENCODING_CONSTRUCTORS
+    monkeypatch.setitem(constructors, "exact", lambda: encoding)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Thirty questions in three splits."""
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+@pytest.fixture
+def blb(data: Path, tmp_path: Path) -> Callable[..., Result]:
+    """A command against a gateway, in this process, with a small task."""
+
+    def run(command: str, gateway: RulesGateway, provider: str, *more: object) -> Result:
+        where = ["--provider", provider, "--model", PROVIDERS[provider][0], "--base-url", gateway.base_url]
+        where += ["--tokenizer", "exact", "--out", str(tmp_path / "run")]
+        task = ["--data", str(data), "--reward", REWARD, "--max-tokens", "8", "--json"]
+        return CliRunner().invoke(main, [command, *where, *task, *map(str, more)])
+
+    return run
+
+
+def posted(gateway: RulesGateway) -> list[dict[str, Any]]:
+    """Bodies of the completion requests that were answered."""
+    return [call.body for call in gateway.calls if call.body is not None and call.status == 200]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_fit_from_prompts_to_a_verdict(
+    provider: str, engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Tokens that are rewarded become more frequent; every request is valid; several samples share one request's prompt."""
+    with RulesGateway(provider, engine, key=KEY) as gateway:
+        result = blb(
+            "fit", gateway, provider, "--samples-per-prompt", 12, "--test-samples", 16, "--tau", 0.2, "--l2", 0.5
+        )
+        assert result.exit_code == 0, result.output
+        assert gateway.invalid_requests == []
+        assert set(gateway.statuses) == {200}
+        sent = posted(gateway)
+    document = json.loads(result.stdout)
+    row = document["verdict"][0]
+    assert row["verdict"] == "HELPS", row
+    if load_profile(provider).sampling.shares_prompt:
+        assert {body.get("n", 1) for body in sent} >= {12, 16}
+    bias = Bias.load(tmp_path / "run" / "bias.json")
+    assert bias.provider == provider
+    assert max(bias.logit_bias) <= END
+    assert all(text.startswith(" ") for text in (entry.text for entry in bias.entries if entry.id != END) if text)
+    if provider != "fireworks":
+        assert all(value == int(value) for value in bias.logit_bias.values())
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_no_key_is_left_behind(provider: str, engine: ExactServer, blb: Callable[..., Result], tmp_path: Path) -> None:
+    """After a run that worked and one that failed, the key is in no file and in nothing that was printed."""
+    with RulesGateway(provider, engine, key=KEY) as gateway:
+        done = blb("collect", gateway, provider, "--samples-per-prompt", 2)
+        assert done.exit_code == 0, done.output
+    with RulesGateway(provider, engine, key="another key") as gateway:
+        refused = blb("collect", gateway, provider, "--samples-per-prompt", 3)
+        assert refused.exit_code == 2
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.name == "rollouts.db" for path in files)
+    for path in files:
+        assert KEY.encode() not in path.read_bytes(), path
+    assert KEY not in done.output + refused.output
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_wrong_key_is_one_sentence_and_one_request(
+    provider: str, engine: ExactServer, blb: Callable[..., Result]
+) -> None:
+    """The variable is named; nothing is tried again and no completion is asked for."""
+    with RulesGateway(provider, engine, key="another key") as gateway:
+        result = blb("fit", gateway, provider)
+        assert len(gateway.calls) == 1
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert PROVIDERS[provider][1] in result.stderr
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_no_key_at_all(
+    provider: str, engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which variable, and where to get a key; nothing is sent."""
+    monkeypatch.delenv(PROVIDERS[provider][1])
+    with RulesGateway(provider, engine, key=KEY) as gateway:
+        result = blb("fit", gateway, provider)
+        assert not gateway.calls
+    assert result.exit_code == 2
+    assert f"set the environment variable {PROVIDERS[provider][1]}" in result.stderr
+    assert "keys are made at https://" in result.stderr
+
+
+def test_a_model_that_cannot_be_adapted_costs_nothing(
+    engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A known reasoning model is refused before a connection; an unknown one by its first refusal, in the same words."""
+    with RulesGateway("openai", engine, key=KEY, models=("gpt-4o-mini",), reasoning_models=("newer",)) as gateway:
+        monkeypatch.setitem(PROVIDERS, "openai", ("o3-mini", "OPENAI_API_KEY"))
+        known = blb("fit", gateway, "openai")
+        assert not gateway.calls
+        monkeypatch.setitem(PROVIDERS, "openai", ("newer", "OPENAI_API_KEY"))
+        unknown = blb("fit", gateway, "openai", "--concurrency", 1)
+        assert gateway.statuses == [200, 400]
+    for result, model in ((known, "o3-mini"), (unknown, "newer")):
+        assert result.exit_code == 2
+        assert f"{model} cannot be adapted through openai: " in result.stderr
+        assert "models that work: gpt-4o-mini" in result.stderr
+
+
+def test_censored_tokens_are_counted_everywhere(
+    engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Twenty of forty tokens are listed: the rest comes as -9999.0, is bounded, and stands in summary, bias file and blb show."""
+    with RulesGateway("openai", engine, key=KEY) as gateway:
+        result = blb("fit", gateway, "openai", "--estimator", "ips", "--unobserved", "drop")
+        assert result.exit_code == 0, result.output
+    censoring = Bias.load(tmp_path / "run" / "bias.json").censoring
+    assert censoring is not None
+    assert 0 < censoring.bounded == censoring.outside < censoring.positions
+    assert 0 < censoring.mass < 0.5
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "run" / "bias.json")])
+    assert str(censoring.bounded) in shown.stdout
+
+
+def test_a_content_filter_is_counted_and_not_asked_again(
+    engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+) -> None:
+    """A filtered prompt costs one request in all: a second run takes its refusal from the store, and the summary counts it."""
+    with RulesGateway("azure", engine, key=KEY, filter_prompts="question 7") as gateway:
+        first = blb("collect", gateway, "azure", "--samples-per-prompt", 3)
+        assert first.exit_code == 0, first.output
+        assert gateway.statuses.count(400) == 1
+        before = len(gateway.calls)
+        again = blb("collect", gateway, "azure", "--samples-per-prompt", 3)
+        assert again.exit_code == 0
+        assert len(gateway.calls) == before + 1, "only the list of models"
+    summary = json.loads(first.stdout)
+    assert summary["filtered"] == 3
+    assert summary["completions"] == 33
+
+
+def test_a_filtered_prompt_does_not_decide_a_verdict(engine: ExactServer, blb: Callable[..., Result]) -> None:
+    """Test prompts that the filter stops have no score: an empty answer is not a short one."""
+    with RulesGateway("azure", engine, key=KEY, filter_prompts="question 2") as gateway:
+        result = blb("fit", gateway, "azure", "--test-samples", 4)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert {row["n_prompts"] for row in document["verdict"]} == {2}, "questions 18 and 19"
+    assert all(row["base"] >= 1 for row in document["verdict"] if row["metric"] == "tokens")
+
+
+def test_a_tight_rate_limit_slows_down_and_loses_nothing(engine: ExactServer, blb: Callable[..., Result]) -> None:
+    """Above the provider's pace requests wait for the budget; refusals that happen all the same are waited out."""
+    with RulesGateway("openai", engine, key=KEY, requests_per_minute=600) as gateway:
+        result = blb("collect", gateway, "openai", "--samples-per-prompt", 4, "--concurrency", 12)
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["completions"] == 48
+        assert gateway.statuses.count(429) <= 12
+
+
+def test_a_spent_quota_stops_at_once_and_keeps_what_came(
+    engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+) -> None:
+    """After five answers the credit is gone: exit code 2, no retries, and a later run asks only for the rest."""
+    with RulesGateway("openai", engine, key=KEY, quota=5) as gateway:
+        result = blb("collect", gateway, "openai", "--samples-per-prompt", 2, "--concurrency", 2)
+        assert result.exit_code == 2
+        assert gateway.statuses.count(429) <= 2
+    with RulesGateway("openai", engine, key=KEY) as gateway:
+        assert blb("collect", gateway, "openai", "--samples-per-prompt", 2).exit_code == 0
+        assert len(posted(gateway)) == 12 - 5
+
+
+@pytest.mark.parametrize("fault", [408, 409, 500, 503, "drop"])
+def test_passing_faults_are_waited_out(fault: Any, engine: ExactServer, blb: Callable[..., Result]) -> None:
+    """Every third request fails in a way that passes; all completions arrive."""
+    faults = lambda number: fault if number % 3 == 0 else None  # noqa: E731
+    with RulesGateway("openai", engine, key=KEY, faults=faults) as gateway:
+        result = blb("collect", gateway, "openai", "--samples-per-prompt", 2)
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["completions"] == 24
+
+
+def test_a_deployments_tokenizer_is_asked_for(engine: ExactServer, data: Path, tmp_path: Path) -> None:
+    """A deployment's own name says nothing of its vocabulary: the option and the usual answers are named."""
+    with RulesGateway("azure", engine, key=KEY, models=("mine",)) as gateway:
+        arguments = [
+            "collect",
+            "--provider",
+            "azure",
+            "--model",
+            "mine",
+            "--base-url",
+            gateway.url,
+            "--data",
+            str(data),
+        ]
+        result = CliRunner().invoke(main, [*arguments, "--reward", "length", "--out", str(tmp_path / "run")])
+    assert result.exit_code == 2
+    assert "--tokenizer o200k_base" in result.stderr

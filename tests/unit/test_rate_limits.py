@@ -1,0 +1,487 @@
+"""Request and token budgets: read from recorded headers, kept by many workers at once, and used up without being refused."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blackbox_lb.errors import ProfileError
+from blackbox_lb.rate_limits import FIREWORKS_HEADERS, OPENAI_HEADERS, Budgets, parse_duration, retry_after
+
+same = settings(deadline=None, derandomize=True)
+amounts = st.integers(0, 10**6)
+moments = st.floats(0, 1e5)
+texts = (
+    st.text(max_size=12) | st.integers(-3, 10**7).map(str) | st.sampled_from(["-1", "1s", "6m0s", "nan", "inf", "1e5"])
+)
+header_sets = st.dictionaries(st.sampled_from([*OPENAI_HEADERS.values(), "retry-after", "Date"]), texts, max_size=8)
+
+
+def told(**facts: object) -> dict[str, str]:
+    """Response headers: ``remaining_tokens=5`` is ``x-ratelimit-remaining-tokens: 5``."""
+    return {f"X-RateLimit-{name.replace('_', '-').title()}": str(value) for name, value in facts.items()}
+
+
+def minute(limit: int, remaining: float) -> dict[str, str]:
+    """A bucket of requests that is refilled within a minute."""
+    reset = f"{(limit - remaining) / limit * 60:.3f}s"
+    return told(limit_requests=limit, remaining_requests=int(remaining), reset_requests=reset)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("17ms", 0.017),
+        ("2ms", 0.002),
+        ("0s", 0),
+        ("1s", 1),
+        ("1.5s", 1.5),
+        ("8.64s", 8.64),
+        ("6m0s", 360),
+        ("7m12s", 432),
+        ("2m59.56s", 179.56),
+        ("1h2m3.5s", 3723.5),
+        ("1d", 86_400),
+        ("120µs", 0.00012),
+        ("250", 250),
+        (" 0.5 ", 0.5),
+    ],
+)
+def test_durations(text: str, seconds: float) -> None:
+    """As OpenAI, Azure and Groq print them."""
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "s", "-1s", "-5", "nan", "inf", "1e3", "1_000", "3s2m", "5 s", "1 2", "soon", "٣s", "9" * 400]
+)
+def test_no_durations(text: str) -> None:
+    """Nonsense is None, never an exception and never a wrong number."""
+    assert parse_duration(text) is None
+
+
+@same
+@given(st.integers(0, 99), st.integers(0, 59), st.integers(0, 59), st.integers(0, 999))
+def test_durations_add_up(hours: int, minutes: int, seconds: int, milliseconds: int) -> None:
+    """The parts of a duration are summed."""
+    text = f"{hours}h{minutes}m{seconds}s{milliseconds}ms"
+    assert parse_duration(text) == pytest.approx(3600 * hours + 60 * minutes + seconds + milliseconds / 1000)
+
+
+NOON = datetime(2025, 12, 30, 12, 0, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"Retry-After": "2"}, 2),
+        ({"Retry-After-Ms": "976", "Retry-After": "1"}, 0.976),
+        ({"retry-after-ms": "0", "retry-after": "0"}, 0),
+        ({"retry-after-ms": "soon", "retry-after": "18.642"}, 18.642),
+        ({"retry-after-ms": "-5", "retry-after": "3"}, 3),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "Tue, 30 Dec 2025 12:00:07 GMT"}, 7),
+        ({"retry-after": "Tue, 30 Dec 2025 11:59:59 GMT"}, None),
+        ({"retry-after": "Tue, 30 Dec 2025 12:00:07"}, 7),
+        ({"retry-after": "tomorrow"}, None),
+    ],
+)
+def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    """Milliseconds before seconds before dates; what is negative, past or no number is ignored."""
+    assert retry_after(headers, NOON) == seconds
+    assert retry_after(headers, NOON.replace(tzinfo=None)) == seconds
+
+
+def test_a_date_counts_from_the_servers_own_clock() -> None:
+    """A clock that is wrong on either side does no harm where the answer is dated."""
+    dates = {"Date": "Tue, 30 Dec 2025 18:32:09 GMT", "Retry-After": "Tue, 30 Dec 2025 18:32:29 GMT"}
+    assert retry_after(dates) == 20
+    del dates["Date"]
+    assert retry_after(dates) is None, "that day has passed"
+
+
+@same
+@given(header_sets | st.dictionaries(st.text(max_size=20), st.text(max_size=40), max_size=4))
+def test_headers_never_raise(headers: dict[str, str]) -> None:
+    """Whatever a server sends."""
+    asked = retry_after(headers)
+    assert asked is None or 0 <= asked < math.inf
+    Budgets().update(headers, 1.0)
+
+
+def emptied(headers: dict[str, str]) -> Budgets:
+    """Budgets that know ``headers``, with nothing left."""
+    budgets = Budgets()
+    budgets.update(headers, 0.0)
+    assert any(budgets.wait(0, 0.0) for _ in range(200_000))
+    return budgets
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        # gpt-3.5-turbo-instruct, gpt-5-mini, gpt-4o-mini: one request returns in a minute's share of the limit.
+        (told(limit_requests=3500, remaining_requests=3498, reset_requests="17ms"), 60 / 3500),
+        (told(limit_requests=5000, remaining_requests=4999, reset_requests="12ms"), 60 / 5000),
+        (told(limit_requests=30000, remaining_requests=29999, reset_requests="2ms"), 60 / 30000),
+        # Azure: bare milliseconds, and the length of the window.
+        (
+            told(
+                limit_requests=120,
+                remaining_requests=119,
+                reset_requests="500",
+                renewalperiod_requests=60,
+                limit_tokens=120_000,
+            ),
+            60 / 120,
+        ),
+        (told(limit_requests=120, remaining_requests=119, reset_requests="500"), 60 / 120),
+        # Azure before 2025: only what remains.
+        (told(remaining_requests=119, remaining_tokens=119_984), 60 / 119),
+        (told(remaining_requests=0), 60),
+        # Limits per day: OpenAI's, and Groq's thirtieth request of 14,400.
+        (told(limit_requests=200, remaining_requests=199, reset_requests="7m12s"), 432),
+        (told(limit_requests=10_000, remaining_requests=9_999, reset_requests="8.64s"), 8.64),
+        (told(limit_requests=14_400, remaining_requests=14_370, reset_requests="2m59.56s"), 5.985),
+        # OpenAI's documentation: consistent for requests, and no possible window for tokens.
+        (told(limit_requests=60, remaining_requests=59, reset_requests="1s"), 1),
+        (told(limit_requests=150_000, remaining_requests=149_984, reset_requests="6m0s"), 60 / 150_000),
+    ],
+)
+def test_recorded_headers(headers: dict[str, str], seconds: float) -> None:
+    """How long one request waits once nothing remains, by headers that were recorded or documented."""
+    assert emptied(headers).wait(0, 0.0) == pytest.approx(max(seconds, 0.001), rel=1e-3)
+
+
+def test_recorded_tokens() -> None:
+    """A model with 200,000 tokens a minute: 4,337 are left, 7,592 are wanted, OpenAI says to come back in 976 ms."""
+    budgets = Budgets()
+    budgets.update(told(limit_tokens=200_000, remaining_tokens=200_000 - 195_663), 5.0)
+    assert budgets.wait(7592, 5.0) == pytest.approx(0.976, abs=0.001)
+    assert budgets.wait(7592, 5.0 + 0.977) == 0
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"content-type": "application/json"},
+        {"x-ratelimit-limit": "1"},
+        told(limit_requests="many", reset_requests="1s"),
+        # Azure's Responses API, for a limit that it does not know.
+        told(limit_tokens=-1, remaining_tokens=-1, reset_tokens=0),
+    ],
+)
+def test_what_is_unknown_is_open(headers: dict[str, str]) -> None:
+    """Without a limit nothing waits."""
+    budgets = Budgets()
+    budgets.update(headers, 0.0)
+    assert all(budgets.wait(10**9, 0.0) == 0 for _ in range(10_000))
+    assert Budgets({}).wait(10**9, 0.0) == 0
+
+
+def test_fireworks_counts_prompt_and_generated_tokens_apart() -> None:
+    """Its limits are a second's and are enforced per minute: 600 generated tokens a second are 36,000 a minute."""
+    budgets = Budgets(FIREWORKS_HEADERS)
+    budgets.update({"X-Ratelimit-Limit-Tokens-Prompt": "60000", "X-Ratelimit-Limit-Tokens-Generated": "600"}, 0.0)
+    assert budgets.wait(1_036_000, 0.0, generated=36_000) == 0
+    assert budgets.wait(1_000_000, 0.0) == 0, "no generated token"
+    assert budgets.wait(1_000_300, 0.0, generated=300) == pytest.approx(0.5)
+
+
+def test_a_limit_that_is_learned_late_counts_what_was_started() -> None:
+    """Where no remaining count is sent, requests of the last minute are taken from the limit."""
+    budgets = Budgets({"limit-requests": "x-limit"})
+    assert [budgets.wait(1, now) for now in (0.0, 50.0, 55.0)] == [0, 0, 0]
+    budgets.update({"X-Limit": "4"}, 100.0)
+    assert [budgets.wait(1, 100.0) for _ in range(3)] == [0, 0, pytest.approx(15)]
+
+
+@pytest.mark.parametrize("key", ["limit", "limit-", "limit-words", "speed-requests", "requests-limit"])
+def test_an_unknown_header_row_is_refused(key: str) -> None:
+    """A misspelt row of a profile is an error that lists what there is."""
+    with pytest.raises(
+        ProfileError, match="limit, rate, remaining, reset, window, a hyphen, and one of requests, tokens"
+    ):
+        Budgets({key: "x-whatever"})
+
+
+def test_workers_do_not_share_what_remains() -> None:
+    """Seven remain, twenty ask at the same moment: seven start."""
+    budgets = Budgets()
+    budgets.update(minute(60, 7), 0.0)
+    assert [budgets.wait(1, 0.0) for _ in range(20)] == [0] * 7 + [pytest.approx(1)] * 13
+
+
+def test_late_headers_do_not_give_back_what_is_in_flight() -> None:
+    """An answer to the first of six requests tells of a bucket that the other five have emptied since."""
+    budgets = Budgets()
+    budgets.update(minute(60, 6), 0.0)
+    assert [budgets.wait(1, now / 100) for now in range(6)] == [0] * 6
+    for started, remaining in ((0.0, 5), (0.01, 4), (0.0, 5), (None, 5), (0.05, 0)):
+        budgets.update(minute(60, remaining), 0.1, started=started, tokens=1)
+        assert budgets.wait(1, 0.1) == pytest.approx(0.9, abs=0.06)
+
+
+def test_a_key_shared_with_others() -> None:
+    """What others have taken is seen, and seen again when they give way."""
+    budgets = Budgets()
+    budgets.update(minute(60, 59), 0.0)
+    assert budgets.wait(1, 0.0) == 0
+    budgets.update(minute(60, 2), 0.5, started=0.0, tokens=1)
+    assert [budgets.wait(1, 0.5) for _ in range(3)] == [0, 0, pytest.approx(1, abs=0.5)]
+    budgets.update(minute(60, 40), 1.5, started=1.4, tokens=1)
+    assert [budgets.wait(1, 1.5) for _ in range(41)] == [0] * 40 + [pytest.approx(1)]
+
+
+def test_reserved_tokens_that_were_not_charged_come_back() -> None:
+    """A provider that counts 100 tokens where 4,000 were reserved says so in the answer."""
+    budgets = Budgets()
+    budgets.update(told(limit_tokens=10_000, remaining_tokens=10_000), 0.0)
+    assert [budgets.wait(4000, 0.0) for _ in range(3)] == [0, 0, pytest.approx(12)]
+    budgets.update(told(limit_tokens=10_000, remaining_tokens=9_800), 1.0, started=0.0, tokens=4000)
+    assert budgets.wait(4000, 1.0) == 0
+    budgets.update(told(limit_tokens=10_000, remaining_tokens=9_700), 1.5)
+    assert budgets.wait(8000, 1.5) > 0, "an answer to nobody knows what cannot raise the count"
+
+
+def test_a_request_larger_than_the_limit_starts_when_the_bucket_is_full() -> None:
+    """It waits no longer than a full minute, and empties the bucket."""
+    budgets = Budgets()
+    budgets.update(told(limit_tokens=1000, remaining_tokens=400), 0.0)
+    assert budgets.wait(10**9, 0.0) == pytest.approx(36)
+    assert budgets.wait(10**9, 36.0) == 0
+    assert budgets.wait(500, 36.0) == pytest.approx(30)
+
+
+def test_after_a_refusal_everything_waits() -> None:
+    """The longest pause counts, and what is no number is no pause."""
+    budgets = Budgets()
+    for seconds in (20.0, 5.0, math.nan, -math.inf, math.inf, -3.0):
+        budgets.refused(seconds, 100.0)
+    assert budgets.wait(0, 100.0) == 20
+    assert budgets.wait(0, 119.0) == 1
+    assert budgets.wait(0, 120.0) == 0
+
+
+@dataclass
+class Known:
+    """Budgets with a history, and the moment that it ends."""
+
+    budgets: Budgets
+    now: float
+
+
+@st.composite
+def known(draw: st.DrawFn) -> Known:
+    """Any history of requests, answers and refusals."""
+    budgets, now = Budgets(), draw(st.floats(0, 1e6))
+    for _ in range(draw(st.integers(0, 12))):
+        now += draw(st.floats(0, 100))
+        match draw(st.integers(0, 2)):
+            case 0:
+                assert budgets.wait(draw(amounts), now) >= 0
+            case 1:
+                limit = draw(st.integers(1, 10**6))
+                headers = told(limit_tokens=limit, remaining_tokens=draw(st.integers(0, limit))) | draw(header_sets)
+                ago = draw(st.none() | st.floats(0, 300))
+                started = None if ago is None else max(0.0, now - ago)
+                budgets.update(headers, now, started=started, tokens=draw(amounts))
+            case _:
+                budgets.refused(draw(st.floats(0, 60)), now)
+    return Known(budgets, now)
+
+
+@same
+@given(known(), amounts, amounts)
+def test_more_tokens_wait_no_less(history: Known, one: int, other: int) -> None:
+    """Waits are finite, never negative, and monotone in the size of the request."""
+    few, many = sorted((one, other))
+    short, long = (deepcopy(history.budgets).wait(size, history.now) for size in (few, many))
+    assert 0 <= short <= long < math.inf
+
+
+@same
+@given(known(), amounts)
+def test_who_waits_as_told_starts(history: Known, tokens: int) -> None:
+    """Where nothing else happens meanwhile, the time told is enough; where it is short, at most a millisecond is missing."""
+    wait = history.budgets.wait(tokens, history.now)
+    assert wait == 0 or history.budgets.wait(tokens, history.now + wait) == 0
+
+
+@same
+@given(known(), st.lists(st.tuples(st.floats(0, 30), amounts), min_size=1, max_size=30))
+def test_no_more_starts_than_the_bucket_holds(history: Known, requests: list[tuple[float, int]]) -> None:
+    """Between two answers, what starts is at most a full bucket and its refill (a request beyond the bucket counts as one)."""
+    history.budgets.update(told(limit_tokens=1000, remaining_tokens=600, renewalperiod_tokens=60), history.now)
+    now, started = history.now, 0
+    for pause, tokens in requests:
+        now += pause
+        if history.budgets.wait(tokens, now) == 0:
+            started += min(tokens, 1000)
+    assert started <= 1000 + 1000 / 60 * (now - history.now) + 1
+
+
+@dataclass
+class Leaky:
+    """A provider's bucket, as OpenAI's behave."""
+
+    limit: float
+    window: float = 60.0
+    level: float = field(init=False)
+    at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.level = self.limit
+
+    def refill(self, now: float) -> None:
+        """Fill up to ``now``."""
+        self.level = min(self.limit, self.level + self.limit / self.window * (now - self.at))
+        self.at = now
+
+    def headers(self, kind: str) -> dict[str, str]:
+        """What the provider says of it: counts rounded down, resets as Go prints them."""
+        reset = (self.limit - self.level) / self.limit * self.window
+        shown = f"{int(reset * 1000)}ms" if reset < 1 else f"{int(reset // 60)}m{reset % 60:.3f}s"
+        facts = {"limit": int(self.limit), "remaining": int(self.level), "reset": shown}
+        return {f"x-ratelimit-{fact}-{kind}": str(value) for fact, value in facts.items()}
+
+
+@dataclass
+class Simulation:
+    """Workers in virtual time who send as fast as they may to a provider with two leaky buckets.
+
+    ``latency``: seconds of an answer, half to one and a half times; ``jitter``: seconds a request may take to arrive. ``charge``:
+    the share of the reserved tokens that the provider counts. ``when``: whether headers tell of the bucket when the request
+    was admitted or when it was answered.
+    """
+
+    requests: Leaky
+    tokens: Leaky
+    workers: int
+    sizes: list[int]
+    latency: float
+    when: str
+    jitter: float = 0.1
+    charge: float = 1.0
+    tells_start: bool = True
+    budgets: Budgets = field(default_factory=Budgets)
+    served: int = 0
+    spent: int = 0
+    blind: int = 0
+    refused: int = 0
+    first_answer: float = math.inf
+
+    def run(self, seconds: float) -> None:
+        """Until ``seconds`` have passed."""
+        self.random = random.Random(7)
+        self.queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.pushed = 0
+        for _ in range(self.workers):
+            self.at(0.0, self.ask, self.random.choice(self.sizes))
+        while self.queue[0][0] < seconds:
+            now, _, step, rest = heapq.heappop(self.queue)
+            step(now, *rest)
+
+    def at(self, time: float, step: Callable[..., None], *rest: Any) -> None:
+        """Let ``step`` happen then."""
+        self.pushed += 1
+        heapq.heappush(self.queue, (time, self.pushed, step, rest))
+
+    def ask(self, now: float, size: int) -> None:
+        """A worker asks whether it may start."""
+        wait = self.budgets.wait(size, now)
+        if wait:
+            self.at(now + wait, self.ask, size)
+        else:
+            self.at(now + 0.01 + self.jitter * self.random.random(), self.arrive, size, now)
+
+    def headers(self, now: float) -> dict[str, str]:
+        """The provider's buckets now."""
+        self.requests.refill(now)
+        self.tokens.refill(now)
+        return self.requests.headers("requests") | self.tokens.headers("tokens")
+
+    def arrive(self, now: float, size: int, started: float) -> None:
+        """A request reaches the provider."""
+        charged = int(size * self.charge)
+        headers = self.headers(now)
+        if self.requests.level < 1 or self.tokens.level < charged:
+            self.blind += started < self.first_answer
+            self.refused += started >= self.first_answer
+            self.at(now + 0.02, self.answer, headers | {"retry-after": "1"}, size, started)
+            return
+        self.requests.level -= 1
+        self.tokens.level -= charged
+        self.served += 1
+        self.spent += charged
+        told = self.headers(now) if self.when == "admitted" else None
+        self.at(now + self.latency * self.random.uniform(0.5, 1.5), self.answer, told, size, started)
+
+    def answer(self, now: float, headers: dict[str, str] | None, size: int, started: float) -> None:
+        """An answer reaches its worker, who goes on with the next request, or with the same one after a refusal."""
+        self.first_answer = min(self.first_answer, now)
+        headers = headers or self.headers(now)
+        if self.tells_start:
+            self.budgets.update(headers, now, started=started, tokens=size)
+        else:
+            self.budgets.update(headers, now)
+        asked = retry_after(headers)
+        if asked is not None:
+            self.budgets.refused(asked, now)
+        self.at(now, self.ask, size if asked is not None else self.random.choice(self.sizes))
+
+
+MANY = 1e9
+CASES: list[dict[str, Any]] = [
+    {"requests": Leaky(500), "tokens": Leaky(MANY), "workers": 64, "sizes": [100], "latency": 3.0},
+    {"requests": Leaky(5000), "tokens": Leaky(200_000), "workers": 64, "sizes": [200, 800, 1500], "latency": 2.0},
+    {"requests": Leaky(60), "tokens": Leaky(MANY), "workers": 128, "sizes": [100], "latency": 60.0},
+    {"requests": Leaky(3), "tokens": Leaky(MANY), "workers": 16, "sizes": [100], "latency": 1.0},
+    {"requests": Leaky(MANY), "tokens": Leaky(30_000), "workers": 32, "sizes": [14_000, 500, 9000], "latency": 5.0},
+    {"requests": Leaky(MANY), "tokens": Leaky(30_000), "workers": 32, "sizes": [4000], "latency": 5.0, "charge": 0.2},
+    {"requests": Leaky(1500), "tokens": Leaky(MANY), "workers": 20, "sizes": [100], "latency": 0.5},
+    {"requests": Leaky(5000, window=86_400), "tokens": Leaky(MANY), "workers": 4, "sizes": [50], "latency": 0.01},
+]
+
+
+@pytest.mark.parametrize("when", ["admitted", "answered"])
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_a_provider_is_used_up_and_does_not_refuse(case: int, when: str) -> None:
+    """At least 90 % of what a leaky bucket gives out is taken, and at most 1 in 200 requests that know the limit is refused."""
+    simulation = Simulation(when=when, **deepcopy(CASES[case]))
+    seconds = max(240.0, 10 * 60 / simulation.requests.limit * 60)
+    simulation.run(seconds)
+    given_out = [bucket.limit * (1 + seconds / bucket.window) for bucket in (simulation.requests, simulation.tokens)]
+    assert max(simulation.served / given_out[0], simulation.spent / given_out[1]) >= 0.9
+    assert simulation.refused <= simulation.served / 200
+    assert simulation.blind < simulation.workers
+
+
+def test_answers_to_unknown_requests_still_fill_the_bucket() -> None:
+    """Headers that nobody matched to a request only lower the count; the refill does the rest."""
+    case = {**deepcopy(CASES[1]), "tells_start": False}
+    simulation = Simulation(when="admitted", **case)
+    simulation.run(300)
+    assert simulation.spent >= 0.9 * 6 * 200_000
+    assert simulation.refused == 0
+
+
+def test_without_budgets_the_same_provider_refuses() -> None:
+    """The simulated provider does refuse: workers without budgets are mostly turned away."""
+    simulation = Simulation(when="admitted", budgets=Budgets({}), **deepcopy(CASES[1]))
+    simulation.run(300)
+    assert simulation.refused > simulation.served / 4

@@ -1,0 +1,555 @@
+"""Vocabularies small enough to read, files in every state of damage, and machines without internet."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.tokens import PROBE_TEXT, fingerprint
+from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
+from blackbox_lb.vocabulary.bpe import BYTE_OF, CHARACTER_OF, PATTERNS, bytes_of_piece, join, splitter
+from blackbox_lb.vocabulary.encodings import cache_name
+from blackbox_lb.vocabulary.table import display_bytes
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+
+
+def table(*tokens: bytes, **special: int) -> Vocabulary:
+    """A vocabulary of these ordinary tokens, ids from 0, that encodes every text as its first token."""
+    return Vocabulary("table", dict(enumerate(tokens)), special, len(tokens) + len(special), lambda text: [0])
+
+
+# Bytes and ids
+
+
+def test_bytes_that_two_ids_share_name_neither() -> None:
+    """Where two ids have the same bytes there is no telling which was meant: no guess, and both are listed."""
+    vocabulary = table(b"a", b"\n", b"\n")
+    assert vocabulary.id_of(b"a") == 0
+    assert vocabulary.id_of(b"\n") is None
+    assert vocabulary.id_of_text("\n") is None
+    assert vocabulary.shared == {b"\n": (1, 2)}
+
+
+def test_special_tokens_have_names_and_no_bytes() -> None:
+    """A special token is found by its name alone, and shows that name; no bytes at all name no token."""
+    vocabulary = Vocabulary(
+        "v", {0: b"a", 1: b""}, {"<|endoftext|>": 2, "<|end|>": 3, "<|also|>": 3}, 5, lambda text: [0]
+    )
+    assert vocabulary.id_of(b"<|end|>") is None
+    assert vocabulary.id_of(b"") is None
+    assert vocabulary.id_of_special("<|end|>") == vocabulary.id_of_special("<|also|>") == 3
+    assert vocabulary.id_of_special("<|start|>") is None
+    assert vocabulary.bytes_of(3) == b"<|end|>"
+    assert vocabulary.bytes_of(4) is None
+    assert vocabulary.end_of_text == 2
+    assert table(b"a").end_of_text is None
+
+
+def test_a_special_name_that_is_also_text_is_ambiguous() -> None:
+    """A display string that could be a special token or the text of an ordinary one names neither."""
+    assert table(b"a", b"<pad>", **{"<pad>": 9}).id_of_text("<pad>") is None
+
+
+def test_the_fingerprint_is_that_of_the_encoded_probe() -> None:
+    """A vocabulary is known by what it makes of the probe text, like a tokenizer behind a server."""
+    vocabulary = Vocabulary("v", {7: b"x"}, {}, 8, lambda text: [7] * len(text))
+    assert vocabulary.fingerprint == fingerprint([7] * len(PROBE_TEXT))
+
+
+def test_half_a_surrogate_pair_is_no_token_and_no_crash() -> None:
+    """JSON can carry half a character: it names no token, and is encoded like tiktoken's U+FFFD."""
+    vocabulary = Vocabulary("v", {0: b"a"}, {}, 1, lambda text: [ord(character) for character in text])
+    assert vocabulary.id_of_text("\ud83d") is None
+    assert vocabulary.encode("a\ud83d") == [ord("a"), 0xFFFD]
+
+
+# Display strings
+
+
+@pytest.mark.parametrize(
+    ("shown", "raw"),
+    [
+        (r"bytes:\xe2\x80", b"\xe2\x80"),
+        (r"bytes: \xf0\x9f", b" \xf0\x9f"),
+        (r"bytes: \xe2\x80\x9c", b" \xe2\x80\x9c"),
+        ("bytes:\n\\xE2", b"\n\xe2"),
+        (r"bytes:\xe2é", b"\xe2\xc3\xa9"),
+        ("bytes:", None),
+        ("bytes:abc", None),
+        (r"bytes:\n\xe2", None),
+        (r"bytes:\xe", None),
+        (r"\xe2\x80", None),
+        ("", None),
+    ],
+)
+def test_display_strings_are_read_as_bytes_or_not_at_all(shown: str, raw: bytes | None) -> None:
+    """The escapes that OpenAI's completions print for fragments of characters; another backslash is of no known form."""
+    assert display_bytes(shown) == raw
+
+
+def test_a_token_that_looks_like_an_escape_is_ambiguous() -> None:
+    """Where one token's text is what another's bytes are displayed as, the display string names neither."""
+    assert table(b"a", b"\xe2\x80").id_of_text(r"bytes:\xe2\x80") == 1
+    assert table(b"bytes:\\xe2\\x80", b"a").id_of_text(r"bytes:\xe2\x80") == 0
+    assert table(b"bytes:\\xe2\\x80", b"\xe2\x80").id_of_text(r"bytes:\xe2\x80") is None
+
+
+def test_a_replacement_character_names_no_token() -> None:
+    """U+FFFD may stand for any fragment, so even the token that is U+FFFD is not recognised by it."""
+    vocabulary = table(b"a", "\N{REPLACEMENT CHARACTER}".encode(), b"\xe2\x80")
+    assert vocabulary.id_of_text("\N{REPLACEMENT CHARACTER}") is None
+    assert vocabulary.id_of("\N{REPLACEMENT CHARACTER}".encode()) == 1
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.sets(st.binary(min_size=1, max_size=6), min_size=1))
+def test_every_display_string_leads_back_or_nowhere(tokens: set[bytes]) -> None:
+    """In any vocabulary, the escaped form of a token leads to that token, or to none; never to another one."""
+    vocabulary = table(*sorted(tokens))
+    for token, raw in vocabulary.ordinary.items():
+        shown = "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+        assert vocabulary.id_of_text(shown) == token
+        assert vocabulary.id_of(raw) == token
+
+
+# Models
+
+
+@pytest.mark.parametrize(
+    ("model", "encoding"),
+    [
+        ("gpt-4o", "o200k_base"),
+        ("gpt-4o-mini-2024-07-18", "o200k_base"),
+        ("gpt-4.1-nano", "o200k_base"),
+        ("gpt-4-0613", "cl100k_base"),
+        ("gpt-3.5-turbo-instruct", "cl100k_base"),
+        ("gpt-35-turbo", "cl100k_base"),
+        ("gpt-35-turbo-16k", "cl100k_base"),
+        ("ft:gpt-4o-mini-2024-07-18:org::id", "o200k_base"),
+        ("ft:gpt-4.1-mini-2025-04-14:org:name:id", "o200k_base"),
+        ("ft:gpt-3.5-turbo-0125:org::id", "cl100k_base"),
+        ("ft:davinci-002:org::id", "cl100k_base"),
+        ("davinci:ft-org-2022-01-01", "r50k_base"),
+        ("openai/gpt-4o-mini", "o200k_base"),
+        ("openai/gpt-oss-120b", "o200k_harmony"),
+        ("deepseek-chat", None),
+        ("org/gpt-4o", None),
+        ("", None),
+    ],
+)
+def test_models_are_known_by_their_base(model: str, encoding: str | None) -> None:
+    """A fine-tuned model has its base model's vocabulary (also gpt-4.1, which begins like gpt-4); others are unknown."""
+    assert vocabulary_of_model(model) == encoding
+
+
+# Byte-pair encoding
+
+
+def test_the_byte_table_is_one_to_one() -> None:
+    """256 printable characters for 256 bytes: a space is U+0120, ASCII letters are themselves."""
+    assert len(BYTE_OF) == len(CHARACTER_OF) == 256
+    assert CHARACTER_OF[ord(" ")] == "Ġ"
+    assert bytes_of_piece("Ġaâ") == b" a\xe2"
+    assert bytes_of_piece("a b") is None
+    assert all(character.isprintable() and not character.isspace() for character in BYTE_OF)
+
+
+def naive_join(parts: list[str], rank: Callable[[str, str], float | None]) -> list[str]:
+    """The definition: join the best pair, leftmost of equals, and start again."""
+    while True:
+        ranks = [(rank(*pair), left) for left, pair in enumerate(pairwise(parts))]
+        known = [(found, left) for found, left in ranks if found is not None]
+        if not known:
+            return parts
+        _, left = min(known)
+        parts = [*parts[:left], parts[left] + parts[left + 1], *parts[left + 2 :]]
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(
+    st.text("ab ", max_size=20),
+    st.dictionaries(
+        st.tuples(st.text("ab ", min_size=1, max_size=4), st.text("ab ", min_size=1, max_size=4)), st.integers(0, 9)
+    ),
+)
+def test_joining_is_what_its_definition_says(text: str, ranks: dict[tuple[str, str], int]) -> None:
+    """For any text and any table of pairs, the queue joins the same pairs as a search from the start each time."""
+    assert join(list(text), lambda *pair: ranks.get(pair)) == naive_join(list(text), lambda *pair: ranks.get(pair))
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.sampled_from(sorted(PATTERNS)), st.text())
+def test_splitting_loses_nothing(pre: str, text: str) -> None:
+    """The words of a text are the text, whichever pre-tokenizer split it."""
+    words = splitter(pre)(text)
+    assert "".join(words) == text
+    assert all(words)
+
+
+# Files
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _value(value: Any) -> tuple[int, bytes]:
+    if isinstance(value, bool):
+        return 7, struct.pack("<?", value)
+    if isinstance(value, int):
+        return 5, struct.pack("<i", value)
+    if isinstance(value, float):
+        return 6, struct.pack("<f", value)
+    if isinstance(value, str):
+        return 8, _string(value)
+    packed = [_value(item) for item in value]
+    return 9, struct.pack("<IQ", packed[0][0], len(packed)) + b"".join(raw for _, raw in packed)
+
+
+def gguf(path: Path, table: list[tuple[str, int, float]], *, version: int = 3, **rows: Any) -> Path:
+    """A GGUF file of metadata alone, with ``table`` as (piece, type, score) and further rows under tokenizer.ggml."""
+    pieces, types, scores = ([row[column] for row in table] for column in range(3))
+    rows = {"tokens": pieces, "token_type": types, "scores": scores} | rows
+    values = {key: _value(value) for key, value in rows.items()}
+    pairs = [_string(f"tokenizer.ggml.{key}") + struct.pack("<I", kind) + raw for key, (kind, raw) in values.items()]
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", version, 0, len(pairs)) + b"".join(pairs))
+    return path
+
+
+def letters() -> list[tuple[str, int, float]]:
+    """The 256 single characters of a byte-level vocabulary."""
+    return [(character, NORMAL, 0.0) for character in CHARACTER_OF.values()]
+
+
+def byte_level(folder: Path, **rows: Any) -> Path:
+    """A byte-level vocabulary of the bytes, ``ab``, a user-defined ``<tool call>``, a control token and an unused id."""
+    tokens = [*letters(), ("ab", NORMAL, 0.0), ("<tool call>", USER_DEFINED, 0.0)]
+    tokens += [("<|im_end|>", CONTROL, 0.0), ("[PAD]", UNUSED, 0.0), ("a b", NORMAL, 0.0)]
+    return gguf(folder / "bpe.gguf", tokens, **{"model": "gpt2", "pre": "smollm", "merges": ["a b"]} | rows)
+
+
+def sentencepiece(folder: Path, **rows: Any) -> Path:
+    """A SentencePiece vocabulary: <unk>, <s>, all bytes, then letters, ``ab`` before ``bc``, ``<b>`` and three spaces."""
+    tokens = [("<unk>", UNKNOWN, 0.0), ("<s>", CONTROL, 0.0), *((f"<0x{byte:02X}>", BYTE, 0.0) for byte in range(256))]
+    scores = {SPACE: -9.0, "a": -9.0, "b": -9.0, "c": -9.0, "ab": -1.0, "bc": -2.0, f"{SPACE}ab": -3.0}
+    tokens += [(piece, NORMAL, score) for piece, score in scores.items()]
+    tokens += [("<b>", USER_DEFINED, 0.0), ("   ", USER_DEFINED, 0.0)]
+    return gguf(folder / "spm.gguf", tokens, **{"model": "llama"} | rows)
+
+
+def test_a_byte_level_file(tmp_path: Path) -> None:
+    """Listed pairs are joined, user-defined tokens found first and kept as they are written, control tokens read as text."""
+    vocabulary = load_vocabulary(byte_level(tmp_path))
+    assert vocabulary.size == 261
+    assert vocabulary.id_of(b"ab") == 256
+    assert vocabulary.id_of(b"<tool call>") == vocabulary.id_of_text("<tool call>") == 257
+    assert vocabulary.id_of_special("<|im_end|>") == 258
+    assert [vocabulary.bytes_of(token) for token in (258, 259, 260, 261)] == [b"<|im_end|>", None, None, None]
+    assert vocabulary.encode("aab<tool call>b") == [vocabulary.id_of(b"a"), 256, 257, vocabulary.id_of(b"b")]
+    assert len(vocabulary.encode("<|im_end|>")) == len("<|im_end|>")
+    assert vocabulary.encode("é") == [vocabulary.id_of(b"\xc3"), vocabulary.id_of(b"\xa9")]
+    assert vocabulary.encode("") == []
+
+
+def test_llama_3_takes_whole_words_that_are_tokens(tmp_path: Path) -> None:
+    """With its pre-tokenizer a word that is a token needs no merges, elsewhere it does."""
+    llama = load_vocabulary(byte_level(tmp_path, pre="llama-bpe", merges=["q z"]))
+    assert llama.encode("ab") == [256]
+    smollm = load_vocabulary(byte_level(tmp_path, pre="smollm", merges=["q z", "z q"]))
+    assert len(smollm.encode("ab")) == 2
+
+
+def test_a_sentencepiece_file(tmp_path: Path) -> None:
+    """U+2581 is a space, the best score is joined first, what has no piece is written in bytes, shared bytes name no id."""
+    vocabulary = load_vocabulary(sentencepiece(tmp_path))
+    assert vocabulary.id_of(b" ab") == 264
+    assert vocabulary.bytes_of(258) == b" "
+    assert vocabulary.id_of(b"\xc3") == 2 + 0xC3
+    assert vocabulary.shared == {b" ": (258, 34), b"a": (259, 99), b"b": (260, 100), b"c": (261, 101)}
+    assert vocabulary.special == {"<unk>": 0, "<s>": 1}
+    assert vocabulary.encode("abc") == [264, 261]
+    assert vocabulary.encode("é") == [258, 2 + 0xC3, 2 + 0xA9]
+    assert vocabulary.encode("c<b>bc   ") == [258, 261, 265, 258, 263, 266]
+
+
+def test_a_file_may_forbid_the_space_in_front(tmp_path: Path) -> None:
+    """Gemma puts no space before a text, Llama 2 does: the file says so."""
+    assert load_vocabulary(sentencepiece(tmp_path, add_space_prefix=False)).encode("abc") == [262, 261]
+
+
+def test_a_text_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """A byte without a token is an error, neither dropped nor replaced."""
+    tokens = [token for token in letters() if token[0] != CHARACTER_OF[0]]
+    vocabulary = load_vocabulary(gguf(tmp_path / "a.gguf", tokens, model="gpt2", pre="gpt-2", merges=["q z"]))
+    with pytest.raises(InputError, match=r"no token for its bytes b'\\x00'"):
+        vocabulary.encode("a\0")
+
+
+def test_a_vocabulary_that_cannot_be_fingerprinted_is_refused(tmp_path: Path) -> None:
+    """Letters alone cannot write the probe text: that is said when the file is loaded."""
+    tokens = [(letter, NORMAL, 0.0) for letter in "ab"]
+    with pytest.raises(InputError, match="no token for its bytes"):
+        load_vocabulary(gguf(tmp_path / "a.gguf", tokens, model="llama"))
+
+
+def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
+    """The same file gives the same object; after it was written anew it is read anew."""
+    path = byte_level(tmp_path)
+    first = load_vocabulary(path)
+    assert load_vocabulary(str(path)) is first
+    byte_level(tmp_path, merges=["a b", "b a"])
+    assert load_vocabulary(path) is not first
+
+
+@pytest.mark.parametrize("build", [byte_level, sentencepiece])
+def test_a_damaged_file_is_refused_wherever_it_ends(tmp_path: Path, build: Callable[[Path], Path]) -> None:
+    """However early a download stopped, the answer is one sentence that names the file."""
+    whole = build(tmp_path).read_bytes()
+    for end in [*range(4, 200), *range(200, len(whole) - 1, 97)]:
+        path = tmp_path / f"cut-{end}.gguf"
+        path.write_bytes(whole[:end])
+        with pytest.raises(InputError, match=f"cut-{end}.gguf is damaged"):
+            load_vocabulary(path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ({"model": "bert"}, "tokenizer of kind 'bert'.*tokenizer.json"),
+        ({"pre": "unheard-of"}, "pre-tokenizer 'unheard-of'.*smollm.*tokenizer.json"),
+        ({"merges": 7}, "is incomplete"),
+        ({"tokens": ["a", "b"]}, "is incomplete"),
+        ({"token_type": 7}, "is incomplete"),
+        ({"version": 1}, "GGUF version 1"),
+        ({"version": 3 << 24}, "GGUF version 50331648.*little-endian"),
+    ],
+)
+def test_files_of_other_kinds_are_refused(tmp_path: Path, rows: dict[str, Any], says: str) -> None:
+    """Each with what was found and what to do."""
+    with pytest.raises(InputError, match=says):
+        load_vocabulary(byte_level(tmp_path, **rows))
+
+
+@pytest.mark.parametrize("rows", [{"scores": [1.0]}, {"tokens": ["<0xZZ>"] * 267}])
+def test_broken_sentencepiece_tables_are_refused(tmp_path: Path, rows: dict[str, Any]) -> None:
+    """Scores that are missing, or byte tokens that name no byte."""
+    with pytest.raises(InputError, match="is incomplete"):
+        load_vocabulary(sentencepiece(tmp_path, **rows))
+
+
+def tokenizer_json(path: Path, vocab: Any, decoder: Any, *, kind: str = "BPE", added: Any = ()) -> Path:
+    """A tokenizer.json with this vocabulary and decoder."""
+    model: dict[str, Any] = {"type": kind, "vocab": vocab}
+    if kind == "BPE":
+        model |= {"merges": [], "byte_fallback": True, "unk_token": "<unk>"}
+    if kind == "Unigram":
+        model |= {"unk_id": 0}
+    full = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    document = {"version": "1.0", "added_tokens": [full | token for token in added], "model": model, "decoder": decoder}
+    path.write_text(
+        json.dumps(document | dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor")))
+    )
+    return path
+
+
+SPACES = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+FALLBACK = {"type": "Sequence", "decoders": [SPACES, {"type": "ByteFallback"}, {"type": "Fuse"}]}
+ADDED = [{"id": 0, "content": "<unk>", "special": True}, {"id": 6, "content": "<b>", "special": False}]
+
+
+def test_a_sentencepiece_tokenizer_json(tmp_path: Path) -> None:
+    """U+2581 is a space, <0xNN> a byte, an added token that is not special stands for its text, gaps are no tokens."""
+    vocab = {"<unk>": 0, "<0xC3>": 1, f"{SPACE}a": 2, "a": 3, "<0x61>": 5, "<b>": 6}
+    vocabulary = load_vocabulary(tokenizer_json(tmp_path / "tokenizer.json", vocab, FALLBACK, added=ADDED))
+    assert vocabulary.size == 7
+    assert vocabulary.id_of(b"\xc3") == 1
+    assert vocabulary.id_of(b" a") == 2
+    assert vocabulary.id_of(b"a") is None
+    assert vocabulary.shared == {b"a": (3, 5)}
+    assert vocabulary.id_of(b"<b>") == 6
+    assert vocabulary.special == {"<unk>": 0}
+    assert vocabulary.bytes_of(4) is None
+    assert vocabulary.encode("a<b>") == [3, 6]
+
+
+def test_pieces_like_bytes_are_text_without_byte_fallback(tmp_path: Path) -> None:
+    """A Unigram vocabulary is a list, and without a fallback step <0x61> stands for its six characters."""
+    vocab = [["<unk>", 0.0], [f"{SPACE}a", -1.0], ["<0x61>", -2.0]]
+    decoder = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
+    path = tokenizer_json(tmp_path / "tokenizer.json", vocab, decoder, kind="Unigram", added=ADDED[:1])
+    vocabulary = load_vocabulary(path)
+    assert vocabulary.ordinary == {1: b" a", 2: b"<0x61>"}
+
+
+@pytest.mark.parametrize(
+    ("decoder", "says"),
+    [
+        ({"type": "WordPiece", "prefix": "##", "cleanup": True}, "decoder of kind WordPiece"),
+        (None, "decoder of kind none"),
+        ({"kind": "ByteLevel"}, "is no tokenizer.json|decoder of kind unknown"),
+    ],
+)
+def test_pieces_that_are_no_bytes_are_refused(tmp_path: Path, decoder: Any, says: str) -> None:
+    """A tokenizer whose pieces do not spell the text cannot be matched with bytes."""
+    with pytest.raises(InputError, match=says):
+        load_vocabulary(tokenizer_json(tmp_path / "tokenizer.json", {"a": 0}, decoder))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "{}",
+        '{"model": {"type": "Unheard"}}',
+        '{"model": 3}',
+        '{"model": {"vocab": {"a": "x"}}}',
+        '{"a":' * 100_000,
+    ],
+)
+def test_other_json_is_refused(tmp_path: Path, text: str) -> None:
+    """A file that only looks like a tokenizer.json is named in one sentence."""
+    path = tmp_path / "tokenizer.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"tokenizer\.json is no tokenizer\.json"):
+        load_vocabulary(path)
+
+
+def test_ids_that_file_and_library_disagree_on_are_refused(tmp_path: Path) -> None:
+    """The library closes a gap before an added token: whether the model means 6 or 1 is unknown, so neither is taken."""
+    path = tokenizer_json(tmp_path / "tokenizer.json", {"<unk>": 0}, FALLBACK, added=ADDED)
+    with pytest.raises(InputError, match=r"gives the added token '<b>' the id 6, the tokenizers library 1: save"):
+        load_vocabulary(path)
+
+
+def test_a_tokenizer_that_cannot_encode_is_refused(tmp_path: Path) -> None:
+    """An unknown-token that is no token makes the library fail on the first character it does not know."""
+    path = tokenizer_json(tmp_path / "tokenizer.json", {"a": 0}, FALLBACK)
+    with pytest.raises(InputError, match="cannot encode 'The quick"):
+        load_vocabulary(path)
+
+
+def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the tokenizers library a tokenizer.json is refused with the command that installs it."""
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    path = tokenizer_json(tmp_path / "tokenizer.json", {"<unk>": 0}, FALLBACK, added=ADDED[:1])
+    with pytest.raises(InputError, match=r"pip install 'blackbox-lb\[hf\]'"):
+        load_vocabulary(path)
+
+
+# Names
+
+
+def test_names_that_are_nothing_get_the_right_advice(tmp_path: Path) -> None:
+    """A model's name, a folder, a rank file, another kind of file and nothing at all are told apart."""
+    (tmp_path / "o200k_base.tiktoken").write_bytes(b"IQ== 0\n")
+    (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>")
+    with pytest.raises(InputError, match=r"'gpt-4o' is a model.*o200k_base"):
+        load_vocabulary("gpt-4o")
+    with pytest.raises(InputError, match=r"is a folder; name the tokenizer\.json"):
+        load_vocabulary(tmp_path)
+    with pytest.raises(InputError, match=r"ranks only.*o200k_base, and let TIKTOKEN_CACHE_DIR"):
+        load_vocabulary(tmp_path / "o200k_base.tiktoken")
+    with pytest.raises(InputError, match=r"neither a \.gguf file nor a tokenizer\.json.*save_pretrained"):
+        load_vocabulary(tmp_path / "tokenizer.model")
+    for name in ("unheard-of", "", "a\0b", "~nobody-of-this-name/x"):
+        with pytest.raises(InputError, match=r"no tiktoken encoding.*cl100k_base.*o200k_base"):
+            load_vocabulary(name or "unheard/of")
+
+
+def test_an_encoding_is_loaded_once(tiktoken_cache: Path) -> None:
+    """The second time costs nothing."""
+    assert load_vocabulary("cl100k_base") is load_vocabulary("cl100k_base")
+
+
+def test_rank_files_are_cached_under_these_names() -> None:
+    """The names that tiktoken gives OpenAI's two rank files in its cache."""
+    address = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
+    assert cache_name(address.format("o200k_base")) == "fb374d419588a4632f3f557e76b4b70aebbca790"
+    assert cache_name(address.format("cl100k_base")) == "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"
+
+
+def python(script: str, **environment: str) -> str:
+    """What a fresh interpreter prints; the outside world is behind a proxy that is not there."""
+    closed = dict.fromkeys(("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"), "http://127.0.0.1:9")
+    kept = {
+        key: value for key, value in os.environ.items() if key.lower() != "no_proxy" and key != "TIKTOKEN_CACHE_DIR"
+    }
+    answer = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, env=kept | closed | environment
+    )
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+REFUSED = """
+from blackbox_lb.errors import InputError
+from blackbox_lb.vocabulary import load_vocabulary
+try:
+    load_vocabulary("o200k_base")
+except InputError as error:
+    print(error)
+"""
+
+
+def test_without_internet_and_cache_the_remedy_is_exact(tmp_path: Path) -> None:
+    """The message has the address, the folder, the file's name there and the variable: enough to go on by hand."""
+    said = python(REFUSED, TIKTOKEN_CACHE_DIR=str(tmp_path))
+    assert "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken" in said
+    assert f"not in tiktoken's cache {tmp_path}" in said
+    assert "save it as fb374d419588a4632f3f557e76b4b70aebbca790" in said
+    assert "set TIKTOKEN_CACHE_DIR" in said
+    assert "switched off" in python(REFUSED, TIKTOKEN_CACHE_DIR="")
+
+
+def test_a_cache_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
+    """A folder where the rank file should be is no download's fault."""
+    (tmp_path / "fb374d419588a4632f3f557e76b4b70aebbca790").mkdir()
+    assert "cannot read or write its cache for o200k_base" in python(REFUSED, TIKTOKEN_CACHE_DIR=str(tmp_path))
+
+
+PLUGIN = """
+def bytewise():
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    return {"name": "bytewise", "pat_str": ".", "mergeable_ranks": ranks, "special_tokens": {"<|end|>": 300}}
+ENCODING_CONSTRUCTORS = {"bytewise": bytewise}
+"""
+
+
+def test_encodings_of_plugins_are_known(tmp_path: Path) -> None:
+    """A plugin of tiktoken adds its encodings; a broken one is named."""
+    plugin = tmp_path / "tiktoken_ext" / "mine.py"
+    plugin.parent.mkdir()
+    plugin.write_text(PLUGIN)
+    script = "from blackbox_lb.vocabulary import load_vocabulary as load; v = load('bytewise')"
+    script += "; print(v.size, v.id_of(b'a'), v.special)"
+    assert python(script, PYTHONPATH=str(tmp_path)).strip() == "301 97 {'<|end|>': 300}"
+    plugin.write_text("")
+    assert "a plugin of tiktoken cannot be loaded: tiktoken plugin" in python(REFUSED, PYTHONPATH=str(tmp_path))
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    """Only asking for a vocabulary loads tiktoken, regex or tokenizers, and none of them needs numpy."""
+    heavy = ("tiktoken", "numpy", "regex", "tokenizers", "requests")
+    script = f"import sys, blackbox_lb.vocabulary; print([name for name in {heavy} if name in sys.modules])"
+    assert python(script).strip() == "[]"
+
+
+def test_reading_a_model_name_needs_no_internet() -> None:
+    """Which encoding a model uses is known offline."""
+    script = "from blackbox_lb.vocabulary import vocabulary_of_model; print(vocabulary_of_model('gpt-4o'))"
+    assert python(script, TIKTOKEN_CACHE_DIR="").strip() == "o200k_base"

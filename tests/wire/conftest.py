@@ -1,0 +1,79 @@
+"""A profile whose rows a test chooses, a vocabulary small enough to read, and answers in each dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from blackbox_lb.profiles import Profile
+from blackbox_lb.vocabulary import Vocabulary
+
+ROWS: dict[str, Any] = {
+    "name": "acme",
+    "title": "Acme",
+    "homepage": "https://acme.example",
+    "connection": {"base_url": "http://127.0.0.1:1/v1"},
+    "endpoints": {
+        "chat": {"path": "/chat", "dialect": "content", "ask_logprobs": "flag", "sampled_in_list": "no"},
+        "completions": {
+            "path": "/completions",
+            "dialect": "legacy",
+            "ask_logprobs": "count",
+            "sampled_in_list": "no",
+            "id": "text",
+        },
+        "responses": {
+            "path": "/responses",
+            "dialect": "responses",
+            "ask_logprobs": "include",
+            "sampled_in_list": "no",
+            "bias": False,
+            "max_tokens": "max_output_tokens",
+        },
+    },
+    "logprobs": {"limit": 20, "meaning": "before bias", "censored": -9999.0, "end_token_listed": False},
+    "tokens": {"id": "bytes", "bytes_exact": True},
+    "tokenizer": {"source": "model name"},
+    "bias": {"format": "object", "low": -100.0, "high": 100.0, "fractions": False},
+    "sampling": {"n": 8},
+    "neutral": {"top_p": 1},
+}
+"""A provider with OpenAI's manners: no ids, a number for logprobs that it does not give, no end token in its lists."""
+
+SAID: pytest.StashKey[list[str]] = pytest.StashKey()
+ProfileWith = Callable[..., Profile]
+
+
+def laid_over(rows: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """``rows`` with ``changes``, table by table."""
+    both = {
+        key: laid_over(rows[key], changes[key]) for key in changes if isinstance(changes[key], dict) and key in rows
+    }
+    return {**rows, **changes, **both}
+
+
+@pytest.fixture
+def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """``say(line)`` puts a line under the results of the run."""
+    return pytestconfig.stash.setdefault(SAID, []).append
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What tests said, after the results."""
+    for line in config.stash.get(SAID, []):
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def profile_with() -> ProfileWith:
+    """``profile_with(logprobs={"limit": 5})`` is the profile with that row changed."""
+    return lambda **changes: Profile.model_validate(laid_over(ROWS, changes))
+
+
+@pytest.fixture
+def vocabulary() -> Vocabulary:
+    """Letters, words, the bytes of an emoji, and two special tokens of which one has bytes like any text."""
+    texts = [b" the", b" a", b" cat", b"\xf0\x9f", b"\xa6\x9c", "\u00e9".encode(), b"\xe9", b"\xef\xbf\xbd"]
+    return Vocabulary("toy", dict(enumerate(texts)), {"<|end|>": 8, "<|pad|>": 9}, 10, lambda text: list(text.encode()))

@@ -1,0 +1,299 @@
+"""Every recorded answer of a real server is read to the last number, or refused by name; what was expected comes from the raw JSON.
+
+The recordings are others' and not part of this repository: the folder is ``$BLB_RECORDINGS``, or ``shared/recordings`` beside it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiktoken
+import yaml  # type: ignore[import-untyped]
+
+from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs, ProfileError
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.types import Completion, Endpoint, Sampling
+from blackbox_lb.vocabulary import load_vocabulary
+from blackbox_lb.wire import parse_response
+
+FOLDER = Path(os.environ.get("BLB_RECORDINGS") or Path(__file__).parents[2].parent / "shared" / "recordings")
+FILES = sorted(path for path in FOLDER.rglob("*") if path.suffix in (".json", ".jsonl", ".yaml", ".sse"))
+CENSORED = -9999.0
+UNNAMED = -2
+
+
+@dataclass(frozen=True)
+class Read:
+    """An answer that is read. ``encoding``: tiktoken's name of the vocabulary, None where ids are given. ``k``: alternatives asked
+    for. ``bounded``: positions without a logprob. ``whole``: whether every generated token is listed."""
+
+    provider: str
+    endpoint: Endpoint
+    encoding: str | None
+    k: int
+    tokens: int
+    bounded: int = 0
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An answer that is refused, with which error and in which words."""
+
+    provider: str
+    endpoint: Endpoint
+    error: type[BlbError]
+    words: str
+    encoding: str | None = None
+
+
+O200K, CL100K = "o200k_base", "cl100k_base"
+UNASKED = Refused("azure", "chat", NoLogprobs, "no logprobs on its chat endpoint", O200K)
+TABLE: dict[str, list[Read | Refused]] = {
+    "azure/chat_logprobs_k3_gpt35.json": [Read("azure-classic", "chat", CL100K, 3, 5)],
+    # completion_tokens counts the end token here (8), which is not listed (7).
+    "azure/llamastack_gpt-4o_k3_s_1.json": [Read("azure", "chat", O200K, 3, 7)],
+    "azure/openllmetry_test_chat_content_filtering.yaml": [
+        Read("azure-classic", "chat", CL100K, 0, 0, whole=False),
+        UNASKED,
+        UNASKED,
+        UNASKED,
+    ],
+    "azure/openllmetry_test_prompt_content_filtering.yaml": [
+        Refused(
+            "azure-classic", "chat", CorruptResponse, "answered without choices: .*Azure Content management policy"
+        ),
+        UNASKED,
+        UNASKED,
+        UNASKED,
+    ],
+    "deepseek/rig_lp_blocking_low_stop_top_two.yaml": [Refused("openai", "chat", ProfileError, "--tokenizer")],
+    "errors/logprob_snippets.jsonl": [
+        Refused("openai", "completions", CorruptResponse, r"logprob 0\.69970703", CL100K),
+        Refused("openai", "completions", CorruptResponse, r"logprob 0\.09472656", CL100K),
+        Refused("openai", "chat", ProfileError, "--tokenizer"),
+        Refused("vllm", "completions", CorruptResponse, "null for token 0 of 9, as for the first token of an echoed"),
+        Refused("llamacpp", "chat", CorruptResponse, "KeyError: 'id'"),
+        Read("fireworks", "chat", None, 2, 1),
+        Refused("fireworks", "completions", CorruptResponse, "KeyError: 'text'"),
+        Read("openai", "completions", CL100K, 5, 16, whole=False),  # " 2" is a token of p50k_base, and none of this one
+    ],
+    "errors/mirascope_unsupported_stop_400.yaml": [Refused("openai", "chat", NoLogprobs, "no logprobs", O200K)],
+    "llamacpp/rig_logprobs.yaml": [Read("llamacpp", "chat", None, 2, 16)],
+    "openai/completions_davinci002_logitbias_echo_k1.json": [
+        Refused("openai", "completions", CorruptResponse, "null for token 0 of 59", CL100K)
+    ],
+    "openai/dotnet_ChatTests_TokenLogProbabilities_True_.json": [Read("openai", "chat", O200K, 3, 844, bounded=1)],
+    "openai/lmeval_gpt3_echo_endoftext_k5.json": [
+        Refused("openai", "completions", CorruptResponse, "null for token 0 of 18", CL100K)
+    ],
+    # Its own vocabulary, r50k_base, comes with no package: the strings are read under another, to ids of that one.
+    "openai/lmeval_gpt3_greedy_stop_tokens_after_stop.json": [Read("openai", "completions", CL100K, 5, 8)],
+    "openai/logprobe_domain_creative.json": [Read("openai", "chat", O200K, 20, 150, bounded=1)],
+    "openai/logprobe_lang_japanese.json": [Read("openai", "chat", O200K, 20, 100)],
+    "openai/logprobe_temp_0.0.json": [Read("openai", "chat", O200K, 20, 100)],
+    "openai/logprobe_temp_1.0.json": [Read("openai", "chat", O200K, 20, 100)],
+    "openai/openaigo_stream_toolcall_logprobs.sse": [Read("openai", "chat", O200K, 0, 184, whole=False)],
+    # A refusal; completion_tokens counts the end token (12), which is not listed (11).
+    "openai/openaipy_lp_569c877e6942.sse": [Read("openai", "chat", O200K, 0, 11)],
+    "openai/rig_lp_blocking_gpt_4o_mini_length_top_two.yaml": [Read("openai", "chat", O200K, 2, 1)],
+    "openai/rig_lp_blocking_gpt_4o_mini_stop_top_two.yaml": [Read("openai", "chat", O200K, 2, 2)],
+    "openai/rig_lp_streaming_gpt_4o_mini_length_top_two.yaml": [Read("openai", "chat", O200K, 2, 1)],
+    "openai/rig_lp_streaming_gpt_4o_mini_stop_top_two.yaml": [Read("openai", "chat", O200K, 2, 2)],
+    "openrouter/rig_lp_blocking_gpt_4o_mini_stop_top_two.yaml": [Read("openai", "chat", O200K, 2, 2)],
+    "vllm/llamastack_Qwen-Qwen3.5-35B-A3B_k3_s_1.json": [
+        Refused("vllm", "chat", CorruptResponse, "token_id:N was asked")
+    ],
+    "vllm/llamastack_compl_lp1_Qwen-Qwen3-0.6B_kNone_b_1.json": [
+        Refused("vllm", "completions", CorruptResponse, "token_id:N was asked for")
+    ],
+}
+"""For each file that holds answers, what becomes of them, in their order. Token counts are those of the raw files."""
+
+pytestmark = pytest.mark.skipif(not FILES, reason=f"no recordings in {FOLDER}; BLB_RECORDINGS may name another folder")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(FOLDER)))
+def test_recorded_answers(path: Path, tiktoken_cache: Path, record_property: Any) -> None:
+    """Each answer in the file has its row in the table and is read, or refused, as that says."""
+    found, rows = answers(path), TABLE.get(path.relative_to(FOLDER).as_posix(), [])
+    assert len(found) == len(rows), "a file with answers needs a row for each"
+    for answer, row in zip(found, rows, strict=True):
+        vocabulary = None if row.encoding is None else load_vocabulary(row.encoding)
+        profile, sampling = load_profile(row.provider), Sampling(top_logprobs=row.k if isinstance(row, Read) else 20)
+        if isinstance(row, Refused):
+            with pytest.raises(row.error, match=row.words):
+                parse_response(profile, row.endpoint, answer, sampling, vocabulary)
+        else:
+            (completion,) = parse_response(profile, row.endpoint, answer, sampling, vocabulary)
+            check(completion, row, answer)
+    record_property("answers read", sum(isinstance(row, Read) for row in rows))
+    record_property("answers refused by name", sum(isinstance(row, Refused) for row in rows))
+    record_property("tokens", sum(row.tokens for row in rows if isinstance(row, Read)))
+
+
+def test_how_many(say: Callable[[str], None]) -> None:
+    """Every row of the table has its file; the end of the run says how much was read."""
+    here = {path.relative_to(FOLDER).as_posix() for path in FILES}
+    assert set(TABLE) <= here
+    read = [row for rows in TABLE.values() for row in rows if isinstance(row, Read)]
+    refused = sum(isinstance(row, Refused) for rows in TABLE.values() for row in rows)
+    say(
+        f"recordings: {len(here)} files; {len(read)} answers with {sum(row.tokens for row in read)} tokens read "
+        f"({sum(row.bounded for row in read)} bounded), {refused} answers refused by name"
+    )
+
+
+def check(completion: Completion, row: Read, answer: dict[str, Any]) -> None:
+    """Counts, ids, logprobs, bounds, alternatives and the finish reason, each from the raw answer."""
+    (choice,) = answer["choices"]
+    raw = list(positions(choice, row))
+    assert len(raw) == len(completion.token_ids) == row.tokens
+    assert completion.finish_reason == str(choice.get("finish_reason"))
+    assert completion.whole == row.whole
+    assert completion.token_ids.tolist() == [token for token, _, _ in raw]
+    bounded = [value == CENSORED for _, value, _ in raw]
+    assert sum(bounded) == row.bounded
+    assert (completion.bounded is None) == (not row.bounded)
+    if completion.bounded is not None:
+        assert completion.bounded.tolist() == bounded
+    for t, (_, value, top) in enumerate(raw):
+        expected = min(least for _, least in top) if bounded[t] else value
+        assert completion.logprobs[t] == pytest.approx(expected, abs=1e-6, rel=1e-6)
+        kept = completion.top_ids[t] != -1
+        assert sorted(
+            zip(completion.top_ids[t][kept].tolist(), rounded(completion.top_logprobs[t][kept]), strict=True)
+        ) == (sorted((token, *rounded([least])) for token, least in top))
+        assert np.all(np.diff(completion.top_logprobs[t][kept]) <= 0)
+    observed = [value for _, value, _ in raw if value != CENSORED]
+    ours = [float(value) for value, hidden in zip(completion.logprobs, bounded, strict=True) if not hidden]
+    assert math.fsum(ours) == pytest.approx(math.fsum(observed), rel=1e-5, abs=1e-5)
+
+
+def rounded(values: Iterable[float]) -> list[float]:
+    """As single precision keeps them."""
+    return [float(np.float32(value)) for value in values]
+
+
+def positions(choice: dict[str, Any], row: Read) -> Iterator[tuple[int, float, list[tuple[int, float]]]]:
+    """(id, logprob, alternatives) of each position, by tiktoken and the field names of the provider alone."""
+    lists = choice["logprobs"] or {}
+    if "tokens" in lists:
+        tops = lists.get("top_logprobs") or [{}] * len(lists["tokens"])
+        for token, value, top in zip(lists["tokens"], lists["token_logprobs"], tops, strict=True):
+            yield by_text(token, row), value, [(by_text(other, row), least) for other, least in top.items()]
+    for entry in [*(lists.get("content") or []), *(lists.get("refusal") or [])]:
+        top = [(by_entry(other, row), other["logprob"]) for other in entry.get("top_logprobs", [])]
+        # Fireworks may put the sampled token in the place of the last, so that the last is not sure to be the next most likely.
+        yield by_entry(entry, row), entry["logprob"], top[:-1] if row.provider == "fireworks" else top
+
+
+def by_entry(entry: dict[str, Any], row: Read) -> int:
+    """The id of an entry with bytes, or with a field for it."""
+    if row.encoding is None:
+        return int(entry["token_id" if row.provider == "fireworks" else "id"])
+    return by_bytes(entry["token"].encode() if entry["bytes"] is None else bytes(entry["bytes"]), row.encoding)
+
+
+def by_text(text: str, row: Read) -> int:
+    """The id of a legacy string, which escapes what is no UTF-8."""
+    raw = text.removeprefix("bytes:").encode().decode("unicode_escape").encode("latin-1")
+    return by_bytes(raw if text.startswith("bytes:") else text.encode(), str(row.encoding))
+
+
+def by_bytes(raw: bytes, encoding: str) -> int:
+    """The id of tiktoken; a special token of another encoding has none."""
+    try:
+        return tiktoken.get_encoding(encoding).encode_single_token(raw)
+    except KeyError:
+        return UNNAMED
+
+
+def answers(path: Path) -> list[dict[str, Any]]:
+    """Every answer with a status of success, and every one whose status is not recorded; those of failures are left out."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".sse":
+        return [joined(_events(text))]
+    if path.suffix == ".jsonl":
+        return [each for line in text.splitlines() for each in _pasted(json.loads(line))]
+    documents = list(yaml.safe_load_all(text)) if path.suffix == ".yaml" else [json.loads(text)]
+    return [answer for document in documents for answer in _in_document(document)]
+
+
+def joined(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """One answer out of the chunks of a stream; the last usage counts."""
+    whole: dict[str, Any] = {"choices": []}
+    choices: dict[int, dict[str, Any]] = {}
+    for chunk in chunks:
+        whole["model"] = whole.get("model") or chunk.get("model")
+        whole["usage"] = chunk.get("usage") or whole.get("usage")
+        for part in chunk["choices"]:
+            choice = choices.setdefault(part["index"], {"message": {"content": None}, "logprobs": None})
+            for name in ("content", "refusal"):
+                if part["delta"].get(name) is not None:
+                    choice["message"][name] = (choice["message"].get(name) or "") + part["delta"][name]
+                entries = (part.get("logprobs") or {}).get(name)
+                if entries is not None:
+                    choice["logprobs"] = choice["logprobs"] or {}
+                    choice["logprobs"].setdefault(name, []).extend(entries)
+            choice["finish_reason"] = part.get("finish_reason") or choice.get("finish_reason")
+    return {**whole, "choices": [choices[index] for index in sorted(choices)]}
+
+
+def _in_document(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "interactions" in document:  # vcrpy
+        for each in document["interactions"]:
+            yield from _body(each["response"]["status"]["code"], each["response"]["body"]["string"])
+    elif "then" in document:  # httpmock
+        yield from _body(document["then"]["status"], document["then"]["body"])
+    elif "Entries" in document:  # the test proxy of Azure's SDKs
+        for each in document["Entries"]:
+            yield from _body(each["StatusCode"], each["ResponseBody"])
+    elif "response" in document:  # a test proxy's, or llama-stack's dump of SDK objects
+        response = document["response"]
+        yield from _body(response.get("status", {}).get("code", 200), _plain(response["body"]))
+    elif "choices" in document:
+        yield document
+
+
+def _body(status: int, body: Any) -> Iterator[dict[str, Any]]:
+    if status >= 300 or body is None:
+        return
+    if isinstance(body, bytes):
+        body = gzip.decompress(body).decode()
+    if isinstance(body, str):
+        body = joined(_events(body)) if body.startswith("data:") else json.loads(body)
+    yield joined(body) if isinstance(body, list) else body
+
+
+def _plain(value: Any) -> Any:
+    """SDK objects as the JSON that they were made of."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.get("__data__", value) if isinstance(value, dict) else value
+
+
+def _events(text: str) -> list[dict[str, Any]]:
+    lines = (line.removeprefix("data: ").strip() for line in text.splitlines() if line.startswith("data: "))
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def _pasted(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Answers made of what users pasted into issues: single entries, or parallel lists; prose and errors hold none."""
+    chunk, lists = line.get("chunk", {}), line.get("samples", [])
+    if "choices" in chunk:
+        yield chunk
+    elif "token" in chunk and all(isinstance(each, dict) for each in chunk.get("top_logprobs", [])):
+        yield {"choices": [{"message": {"content": chunk["token"]}, "logprobs": {"content": [chunk]}}]}
+    for each in [*lists, line.get("partial", {})]:
+        if isinstance(each, dict) and "token_logprobs" in each:
+            yield {"choices": [{"text": "".join(each["tokens"]), "logprobs": each}]}
