@@ -2,7 +2,7 @@
 
 A reward may be minus infinity (the completion is never imitated) but neither NaN nor plus infinity. Rewards that are logarithms
 are reported as what they are the logarithm of: ``correct-and-short`` is read as correct x T/len, not as its logarithm.
-T is the token limit and len the tokens of the completion, the end token counted where the provider lists it, never below 1
+T is the token limit and len the tokens of the completion, as the provider counts them, never below 1
 (log-accuracy, length and accuracy gated compression: the paper, section on rewards).
 """
 

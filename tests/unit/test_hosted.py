@@ -250,6 +250,43 @@ def test_passing_faults_are_waited_out(fault: Any, engine: ExactServer, blb: Cal
         assert json.loads(result.stdout)["completions"] == 24
 
 
+def test_azure_by_deployment_and_version(engine: ExactServer, data: Path, tmp_path: Path) -> None:
+    """The classic API: the deployment stands in the path, the version in the query, the resource's address in the variable."""
+    with RulesGateway("azure", engine, key=KEY) as gateway:
+        arguments = ["collect", "--provider", "azure-classic", "--model", "gpt-4o-mini", "--tokenizer", "exact"]
+        arguments += ["--data", str(data), "--reward", "length", "--max-tokens", "8", "--out", str(tmp_path / "run")]
+        result = CliRunner(env={"AZURE_OPENAI_ENDPOINT": gateway.url}).invoke(main, arguments)
+        assert result.exit_code == 0, result.output
+        assert gateway.invalid_requests == []
+        paths = {call.path.partition("?")[0] for call in gateway.calls if call.body is not None}
+    assert paths == {"/openai/deployments/gpt-4o-mini/chat/completions"}
+
+
+def test_azure_with_an_entra_token(
+    engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token in the environment serves where no key is set."""
+    monkeypatch.delenv("AZURE_OPENAI_API_KEY")
+    monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "entra-token")
+    with RulesGateway("azure", engine, key=KEY, token="entra-token") as gateway:
+        assert blb("collect", gateway, "azure").exit_code == 0
+        assert set(gateway.statuses) == {200}
+
+
+def test_openais_legacy_completions(
+    engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens are told by their text alone, five alternatives a token: all completions are read whole."""
+    monkeypatch.setitem(PROVIDERS, "openai", ("gpt-3.5-turbo-instruct", "OPENAI_API_KEY"))
+    with RulesGateway("openai", engine, key=KEY) as gateway:
+        result = blb("collect", gateway, "openai", "--endpoint", "completions")
+        assert result.exit_code == 0, result.output
+        assert gateway.invalid_requests == []
+        assert all(body["logprobs"] == 5 for body in posted(gateway))
+    summary = json.loads(result.stdout)
+    assert (summary["completions"], summary["incomplete"]) == (120, 0)
+
+
 def test_a_deployments_tokenizer_is_asked_for(engine: ExactServer, data: Path, tmp_path: Path) -> None:
     """A deployment's own name says nothing of its vocabulary: the option and the usual answers are named."""
     with RulesGateway("azure", engine, key=KEY, models=("mine",)) as gateway:
