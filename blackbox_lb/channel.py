@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import httpx2
@@ -24,7 +25,7 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
-from blackbox_lb.faults import Fault, classify
+from blackbox_lb.faults import Fault, classify, masked
 from blackbox_lb.profiles import Profile
 from blackbox_lb.rate_limits import Budgets, retry_after
 
@@ -68,6 +69,7 @@ class Channel:
         self._attempts = attempts
         self._budgets = Budgets(profile.connection.rate_limit_headers)
         self._turn = asyncio.Lock()
+        self._waiting: set[asyncio.Task[Any]] = set()
         self._credentials = Credentials(profile, token_provider)
         rules = profile.connection
         query = rules.query | {name: value for name, key in rules.query_env.items() if (value := environment(key))}
@@ -81,6 +83,8 @@ class Channel:
                 # A proxy for the outside world cannot reach this machine's own servers.
                 trust_env=not _is_loopback(self.base_url),
                 event_hooks={"request": [self._credentials]},
+                # The hook would add the key again on the way to whatever host a redirect names.
+                follow_redirects=False,
                 transport=transport,
             ),
         )
@@ -93,12 +97,25 @@ class Channel:
         """The address of a path that lies beside the API's ``/v1``."""
         return self.base_url.rstrip("/").removesuffix("/v1") + path
 
+    def masked(self, text: str) -> str:
+        """``text`` without anything that could be a secret: whatever quotes the other side goes through here."""
+        return masked(text, self._credentials.secrets)
+
+    def drop_waiting(self) -> None:
+        """Cancel the requests that wait for their turn or for another try: nothing of theirs is on the way."""
+        for task in self._waiting:
+            task.cancel()
+
     async def get(self, path: str) -> Any:
-        """The JSON at ``path``, asked for once."""
-        try:
-            return _json(await self._client.get(path, cast_to=httpx2.Response))
-        except openai.OpenAIError as error:
-            raise self._mapped(error, None) from error
+        """The JSON at ``path``. A server that is not there is not waited for, one that is loading its model is."""
+
+        async def once() -> Any:
+            try:
+                return self._json(await self._client.get(path, cast_to=httpx2.Response))
+            except openai.OpenAIError as error:
+                raise self._mapped(error, None) from error
+
+        return await self._tried(once, lambda error: _passing(error) and not isinstance(error, ConnectionFailed))
 
     async def post(self, path: str, body: dict[str, Any], *, prompt_tokens: int = 0, generated: int = 0) -> Any:
         """The JSON answer to ``body``, after as many retries as the fault deserves.
@@ -109,17 +126,37 @@ class Channel:
         Raises:
             ProviderError: one of its subclasses, each with the provider's own words.
         """
+        return await self._tried(lambda: self._once(path, body, prompt_tokens + generated, generated), _passing)
+
+    async def _tried(self, once: Callable[[], Awaitable[Any]], passing: Callable[[BaseException], bool]) -> Any:
         async for attempt in AsyncRetrying(
-            retry=retry_if_exception(_passing), wait=_wait, stop=self._enough, reraise=True
+            retry=retry_if_exception(passing), wait=_wait, stop=self._enough, sleep=self._sleep, reraise=True
         ):
             with attempt:
-                return await self._once(path, body, prompt_tokens + generated, generated)
+                return await once()
         raise AssertionError("tenacity ends by returning or raising")  # pragma: no cover
 
+    async def _sleep(self, seconds: float) -> None:
+        with self._waits():
+            await asyncio.sleep(seconds)
+
+    @contextmanager
+    def _waits(self) -> Iterator[None]:
+        """Inside, the task may be dropped without loss."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._waiting.add(task)
+        try:
+            yield
+        finally:
+            self._waiting.discard(task)
+
     async def _once(self, path: str, body: dict[str, Any], tokens: int, generated: int) -> Any:
-        async with self._turn:  # first come, first served: else small requests would overtake a large one for ever
-            while (delay := self._budgets.wait(tokens, started := time.monotonic(), generated=generated)) > 0:
-                await asyncio.sleep(delay)
+        # First come, first served: else small requests would overtake a large one for ever.
+        with self._waits():
+            async with self._turn:
+                while (delay := self._budgets.wait(tokens, started := time.monotonic(), generated=generated)) > 0:
+                    await asyncio.sleep(delay)
 
         def learn(response: httpx2.Response) -> None:
             self._budgets.update(
@@ -137,11 +174,20 @@ class Channel:
         except openai.OpenAIError as error:
             raise self._mapped(error, None) from error
         learn(response)
-        answer = _json(response)
+        answer = self._json(response)
         if isinstance(answer, dict) and answer.get("error") and not answer.get("choices"):
             # Gateways answer 200 with another server's refusal inside, and so does Azure for some filtered prompts.
             raise self._refused(None, answer, body.get("model"))
         return answer
+
+    def _json(self, response: httpx2.Response) -> Any:
+        try:
+            return response.json()
+        except ValueError as error:
+            text = self.masked(response.text[:100])
+            raise CorruptResponse(
+                f"{self.base_url} answered {response.request.url.path} with something that is not JSON: {text!r}"
+            ) from error
 
     def _enough(self, state: RetryCallState) -> bool:
         error = state.outcome.exception() if state.outcome else None
@@ -152,8 +198,15 @@ class Channel:
         """The provider's error as one of ours, in the provider's own words."""
         if not isinstance(error, openai.APIStatusError):
             cause = f" ({error.__cause__})" if error.__cause__ else ""
+            reason = self.masked(f"{error}{cause}")
             return ConnectionFailed(
-                f"no answer from {self.base_url}: {error}{cause}; is the server running? Another address goes in --base-url"
+                f"no answer from {self.base_url}: {reason}; is the server running? Another address goes in --base-url"
+            )
+        if error.status_code < 400:
+            to = self.masked(error.response.headers.get("location", "no address"))
+            return RequestRejected(
+                f"{self.profile.name} answered {error.status_code}: {self.base_url} has moved to {to}; keys are not sent along: "
+                "give the new address with --base-url"
             )
         return self._refused(error.status_code, error.response.text if error.body is None else error.body, model)
 
@@ -191,22 +244,28 @@ class Channel:
 def _address(profile: Profile, base_url: str | None) -> str:
     rules = profile.connection
     address = (base_url or environment(rules.base_url_env) or rules.base_url or "").rstrip("/")
-    if not address.startswith(("http://", "https://")):
-        variable = f" or in {rules.base_url_env}" if rules.base_url_env else ""
-        raise InputError(f"the address {address!r} is not a http(s) URL; give one with --base-url{variable}")
+    remedy = f"give one with --base-url{f' or in {rules.base_url_env}' if rules.base_url_env else ''}"
+    if not address:
+        raise InputError(
+            f"{profile.name} has no address of its own; {remedy}, as in https://HOST{rules.base_path or '/v1'}"
+        )
+    try:
+        url = httpx2.URL(address)
+        usable = url.scheme in ("http", "https") and url.host and 0 <= (url.port or 0) < 65_536
+    except (httpx2.InvalidURL, ValueError):
+        usable = False
+    if not usable:
+        raise InputError(f"the address {address.rpartition('@')[2]!r} is not a http(s) URL; {remedy}")
+    if url.userinfo or url.query:
+        raise InputError(
+            "the address holds a password or a query; keys belong in the environment, a query in connection.query of a profile"
+        )
     return address if address.endswith(rules.base_path) else address + rules.base_path
 
 
 def _is_loopback(url: str) -> bool:
     host = httpx2.URL(url).host
     return host == "localhost" or host == "::1" or host.startswith("127.")
-
-
-def _json(response: httpx2.Response) -> Any:
-    try:
-        return response.json()
-    except ValueError as error:
-        raise CorruptResponse(f"{response.url} answered something that is not JSON: {response.text[:100]!r}") from error
 
 
 def _passing(error: BaseException) -> bool:

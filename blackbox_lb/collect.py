@@ -85,7 +85,9 @@ async def collect(
     settings = settings_of(session, tokenizer, sampling, bias, endpoint)
     request = request_hash(settings)
     keys = tuple(tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples)) for prompt in prompts)
-    missing = _missing(store.keys(request), prompts, keys, _batch(session.profile, sampling))
+    missing = _missing(
+        store.keys(request), prompts, keys, _batch(session.profile, endpoint or session.endpoint, sampling)
+    )
 
     async def receive(wanted: _Request) -> None:
         drawn = sampling if sampling.seed is None else replace(sampling, seed=_seed(sampling.seed, wanted))
@@ -101,14 +103,18 @@ async def collect(
                 "set sampling.n = 1 in its profile"
             )
 
-    await _all(missing, receive, concurrency or session.profile.connection.concurrency)
+    await _all(missing, receive, concurrency or session.profile.connection.concurrency, session.drop_waiting)
     return Collection(keys, sum(len(wanted.samples) for wanted in missing))
 
 
-def _batch(profile: Profile, sampling: Sampling) -> int:
-    """How many samples of a prompt one request asks for. A seed belongs to one sample, so then it is one."""
+def _batch(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
+    """How many samples of a prompt one request asks for. A seed belongs to one sample, so then it is one.
+
+    It is one, too, where an answer does not list the tokens of each choice: one sum for all would say nothing of any.
+    """
     rules = profile.sampling
-    if not rules.shares_prompt or sampling.seed is not None:
+    counts_each = profile.endpoint(endpoint).ask_logprobs in ("flag", "count")
+    if not rules.shares_prompt or not counts_each or sampling.seed is not None:
         return 1
     return max(1, min(rules.n, MOST_TOKENS // sampling.max_tokens))
 
@@ -131,8 +137,16 @@ def _seed(seed: int, wanted: _Request) -> int:
     return (seed + int(wanted.keys[0][:8], 16)) & 0x7FFFFFFF
 
 
-async def _all(requests: Sequence[_Request], receive: Callable[[_Request], Any], concurrency: int) -> None:
-    """Run ``receive`` over all requests, at most ``concurrency`` at a time; on a failure let those in flight end, then raise it."""
+async def _all(
+    requests: Sequence[_Request],
+    receive: Callable[[_Request], Any],
+    concurrency: int,
+    drop_waiting: Callable[[], None],
+) -> None:
+    """Run ``receive`` over all requests, at most ``concurrency`` at a time.
+
+    On a failure those in flight end, those that were not sent yet are dropped, and it is raised.
+    """
     queue: Iterator[_Request] = iter(requests)
     failures: list[BaseException] = []
 
@@ -142,8 +156,13 @@ async def _all(requests: Sequence[_Request], receive: Callable[[_Request], Any],
                 return
             try:
                 await receive(wanted)
+            except asyncio.CancelledError:
+                if not failures:
+                    raise
+                return
             except Exception as error:  # noqa: BLE001  (raised again below, once the others have been stored)
                 failures.append(error)
+                drop_waiting()
                 return
 
     await asyncio.gather(*(worker() for _ in range(min(concurrency, len(requests)))))

@@ -23,6 +23,9 @@ TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
 SDK_HEADERS = ("Authorization", "OpenAI-Organization", "OpenAI-Project")
 """What the SDK adds from the environment of one provider, whoever the request is for."""
 
+SHORTEST_SECRET = 6
+"""Characters: to take out every "k" of a message because a test server's key is "k" would leave nothing to read."""
+
 
 def environment(name: str | None) -> str | None:
     """The value of an environment variable; None where it is unset or empty."""
@@ -38,19 +41,23 @@ class Credentials:
 
     def __init__(self, profile: Profile, token_provider: TokenProvider | None = None) -> None:
         rules = profile.connection
-        key, token = environment(rules.api_key_env), environment(rules.token_env)
+        key, token = _secret(rules.api_key_env), _secret(rules.token_env)
         if rules.api_key_required and not (key or token or token_provider):
             raise AuthenticationFailed(_missing(profile))
         self._header = rules.api_key_header
         self._key = None if token_provider else key
         self._token = None if self._key else token
         self._token_provider = token_provider
-        self._extra = {header: value for header, name in rules.headers_env.items() if (value := environment(name))}
+        self._extra = {header: value for header, name in rules.headers_env.items() if (value := _secret(name))}
+        self._query = [value for name in rules.query_env.values() if (value := environment(name))]
+        self._last_token: str | None = None
 
     async def __call__(self, request: httpx2.Request) -> None:
         for header in SDK_HEADERS:
             request.headers.pop(header, None)
-        token = await self._token_provider() if self._token_provider else self._token
+        if self._token_provider:
+            self._last_token = await self._token_provider()
+        token = self._last_token or self._token
         if token:
             request.headers["Authorization"] = f"Bearer {token}"
         elif self._key:
@@ -61,10 +68,23 @@ class Credentials:
     @property
     def secrets(self) -> list[str]:
         """What no message may repeat."""
-        return [secret for secret in (self._key, self._token) if secret]
+        single = (self._key, self._token, self._last_token)
+        return [
+            each for each in (*single, *self._extra.values(), *self._query) if each and len(each) >= SHORTEST_SECRET
+        ]
 
     def __repr__(self) -> str:
         return f"<Credentials in {self._header}>"
+
+
+def _secret(name: str | None) -> str | None:
+    """The variable's value, fit for a header; AuthenticationFailed, without the value, where it is not."""
+    value = (environment(name) or "").strip()
+    if not value.isascii() or not value.isprintable():
+        raise AuthenticationFailed(
+            f"the environment variable {name} holds a character that no key has (a line break, a curly quote ...); set it again"
+        )
+    return value or None
 
 
 def _missing(profile: Profile) -> str:

@@ -65,13 +65,13 @@ class Scores:
     """Scores of one policy at one setting; each list holds one array a prompt, with one value a completion.
 
     ``reward``: what a user reads (``Reward.value``); ``correct``: 0 or 1, None where the reward knows no right answer;
-    ``tokens``: completion lengths. ``filtered``: completions that the provider's content filter stopped, which have no scores.
+    ``tokens``: completion lengths. ``left_out``: completions without scores, stopped by a content filter or unreadable.
     """
 
     reward: tuple[Array, ...]
     correct: tuple[Array, ...] | None
     tokens: tuple[Array, ...]
-    filtered: int = 0
+    left_out: int = 0
 
     @property
     def mean_reward(self) -> float:
@@ -81,10 +81,9 @@ class Scores:
 
 
 def score(reward: Reward, examples: Sequence[Example], completions: Sequence[Sequence[Completion]]) -> Scores:
-    """Score ``completions[p]``, the completions of ``examples[p]``; those that a content filter stopped are only counted."""
+    """Score ``completions[p]``, the completions of ``examples[p]``; those without anything to score are only counted."""
     pairs = [
-        (example, [each for each in row if not each.filtered])
-        for example, row in zip(examples, completions, strict=True)
+        (example, [each for each in row if each.readable]) for example, row in zip(examples, completions, strict=True)
     ]
     stopped = sum(map(len, completions)) - sum(len(row) for _, row in pairs)
     values = tuple(np.array([reward.value(reward.score(e, c)) for c in row], dtype=float) for e, row in pairs)

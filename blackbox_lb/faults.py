@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Fault", "FaultKind", "classify", "retryable"]
+__all__ = ["Fault", "FaultKind", "classify", "masked", "retryable"]
 
 FaultKind: TypeAlias = Literal[
     "authentication",
@@ -330,6 +330,11 @@ SECRETS = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 """What looks like a whole secret: by the prefix of its issuer, a JSON web token, or 32 letters and digits and more."""
+
+
+def masked(text: str, secrets: Iterable[str] = ()) -> str:
+    """``text`` with ``secrets``, and whatever looks like a whole secret, taken out."""
+    return _masked(text, sorted(secrets, key=len, reverse=True))
 
 
 def _masked(text: str, known: list[str]) -> str:

@@ -52,8 +52,10 @@ class Tried:
 class FitResult:
     """``bias``: what was judged, with its verdict. ``kl``: nats a completion from the base, at temperature 1.
 
-    ``kl`` is NaN where it could not be computed, and ``kl_missing`` says why. ``base_reward`` and ``tried``: mean rewards on the
-    validation prompts. ``incomplete`` and ``filtered``: completions left out of the fit (see ``Training``).
+    ``kl`` is NaN where it could not be computed, and ``kl_missing`` says why; ``kl_whole`` is False where the end token is not
+    listed, so that it is the KL of the tokens given that the completion goes on, which is less than the whole. ``base_reward`` and
+    ``tried``: mean rewards on the validation prompts. ``incomplete`` and ``filtered``: completions left out of the fit (see
+    ``Training``).
     """
 
     bias: Bias
@@ -63,13 +65,15 @@ class FitResult:
     kl_missing: str | None
     incomplete: int
     filtered: int
+    kl_whole: bool = True
 
     @property
     def kl_sentence(self) -> str:
         """The KL for a person to read, or why there is none."""
         if self.kl_missing is not None:
             return f"KL to the base not computed: {self.kl_missing}"
-        return f"KL to the base {self.kl:.2f} nats a completion at temperature 1"
+        given = "" if self.kl_whole else ", given where each completion ends (the end token is not listed)"
+        return f"KL to the base {self.kl:.2f} nats a completion at temperature 1{given}"
 
     def as_json(self) -> dict[str, Any]:
         """Everything a program wants to know, the entries of the bias aside."""
@@ -80,6 +84,7 @@ class FitResult:
             "entries": len(self.bias.entries),
             "kl_nats_per_completion": _known(self.kl),
             "kl_missing": self.kl_missing,
+            "kl_whole": self.kl_whole,
             "validation": {
                 "base": self.base_reward,
                 "tried": [{**asdict(row), "reward": _known(row.reward)} for row in self.tried],
@@ -126,6 +131,7 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         tried=tuple(tried),
         kl=kl,
         kl_missing=_why_no_kl(trials.session) if math.isnan(kl) else None,
+        kl_whole=trials.session.end_tokens.listed is True,
         incomplete=training.incomplete,
         filtered=training.filtered,
     )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
 from blackbox_lb.rules import (
@@ -30,19 +31,22 @@ from blackbox_lb.types import Endpoint
 
 __all__ = ["Profile", "load_profile", "profile_names"]
 
+ABOUT = frozenset({"name", "title", "homepage", "unknown", "evidence"})
+"""Keys of a profile that are no rows: what it is, and how its rows are known."""
+
 
 class Profile(Row):
     """One provider. ``neutral``: the request fields that make sampling exactly softmax(logits + bias) at temperature 1.
 
-    ``request``: fields sent with every request. ``unknown``: dotted rows whose value is a guess until ``blb doctor`` has seen it.
-    ``evidence``: dotted row or table -> how it is known.
+    ``request``: fields sent with every request. ``unknown``: dotted rows, or tables of them, whose values are guesses until
+    ``blb doctor`` has seen them. ``evidence``: dotted row or table -> how it is known.
     """
 
     name: str
     title: str
     homepage: str
     connection: Connection
-    endpoints: dict[Endpoint, EndpointRules]
+    endpoints: Annotated[dict[Endpoint, EndpointRules], Field(min_length=1)]
     logprobs: LogprobRules
     tokens: TokenRules
     tokenizer: TokenizerRules
@@ -53,6 +57,14 @@ class Profile(Row):
     request: dict[str, Json] = Field(default_factory=dict)
     unknown: list[str] = Field(default_factory=list)
     evidence: dict[str, Evidence] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _guesses(self) -> Profile:
+        rows = set(_dotted(self.model_dump(exclude=set(ABOUT))))
+        for guess in self.unknown:
+            if guess not in rows:
+                raise ValueError(f"row unknown names {guess!r}, which is no row or table of a profile")
+        return self
 
     def endpoint(self, name: Endpoint) -> EndpointRules:
         """The rules of an endpoint. ProfileError, listing those there are, where the provider has no such endpoint."""
@@ -65,8 +77,17 @@ class Profile(Row):
         own = self.endpoint(endpoint).top_logprobs
         return self.logprobs.limit if own is None else own
 
-    def check_model(self, model: str) -> None:
-        """Raise ModelUnsuitable for a model that is known to take no bias or to return no logprobs."""
+    def check_model(self, model: str | None) -> None:
+        """Raise ModelUnsuitable for a model that is known to take no bias or to return no logprobs.
+
+        None is no model chosen: a ProfileError where the provider does not list what it serves.
+        """
+        if model is None:
+            if not self.connection.lists_models:
+                raise ProfileError(
+                    f"{self.name} does not list what it serves; name the model or deployment with --model"
+                )
+            return
         base = model.split(":")[1] if model.startswith("ft:") and model.count(":") > 1 else model
         for refused in self.models.refused:
             if fnmatchcase(base, refused.pattern):
@@ -78,12 +99,16 @@ class Profile(Row):
         return ModelUnsuitable(f"{model} cannot be adapted through {self.name}: {why.rstrip('.')}{work}")
 
     def is_known(self, row: str) -> bool:
-        """Whether a dotted row, or the table that it stands in, is more than a guess."""
-        return not any(row == guess or row.startswith(f"{guess}.") for guess in self.unknown)
+        """Whether a dotted row or table is more than a guess, with the tables that it stands in and all that stands in it."""
+        return not self._guesses_about(row)
+
+    def _guesses_about(self, row: str) -> list[str]:
+        return [each for each in self.unknown if f"{row}.".startswith(f"{each}.") or each.startswith(f"{row}.")]
 
     def require(self, rows: Iterable[str], purpose: str) -> None:
-        """Raise ProfileError where one of ``rows`` is not known, naming the command that would find out."""
-        guesses = [row for row in rows if not self.is_known(row)]
+        """Raise ProfileError where one of ``rows``, or a row in one that is a table, is not known, naming the command that would
+        find out."""
+        guesses = list(dict.fromkeys(guess for row in rows for guess in self._guesses_about(row)))
         if guesses:
             raise ProfileError(
                 f"{purpose} needs to know {', '.join(guesses)} of {self.name}, which nobody has proven; "
@@ -114,11 +139,37 @@ def load_profile(name: str) -> Profile:
     try:
         return Profile.model_validate(rows)
     except ValidationError as error:
-        first = error.errors()[0]
-        row = ".".join(str(part) for part in first["loc"])
-        raise ProfileError(
-            f"provider profile {name}, row {row}: {first['msg']} (got {first['input']!r:.80})"
-        ) from error
+        raise ProfileError(f"provider profile {name}, {_complaint(error.errors()[0], rows)}") from error
+
+
+def _complaint(error: ErrorDetails, rows: Any) -> str:
+    """One error as part of a sentence, with the row as the file has it; the checker adds the kinds that a row may have."""
+    path = []
+    for part in error["loc"]:
+        if error["type"] != "missing" and not (isinstance(rows, list | dict) and _has(rows, part)):
+            break
+        path.append(str(part))
+        rows = rows[part] if _has(rows, part) else None
+    row = f"row {'.'.join(path)}: " if path else ""
+    if error["type"] == "value_error":
+        return f"{row}{error['ctx']['error']}"
+    return f"{row}{error['msg']} (got {error['input']!r:.80})"
+
+
+def _has(rows: Any, part: int | str) -> bool:
+    return (
+        part in rows
+        if isinstance(rows, dict)
+        else isinstance(rows, list) and isinstance(part, int) and part < len(rows)
+    )
+
+
+def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Every row and table, dotted."""
+    for key, value in table.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{key}.")
 
 
 def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -129,15 +180,28 @@ def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(f"provider profile {name} is not valid TOML: {error}") from error
     base = rows.pop("extends", None)
-    return rows if base is None else _merged(_rows(str(base), (*seen, name)), rows)
+    return rows if base is None else _extended(_rows(str(base), (*seen, name)), rows)
+
+
+def _extended(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """``own`` laid over ``base``; a piece of evidence is replaced whole, and an address of one's own is not overruled."""
+    rows = _merged(base, own)
+    if _are_tables(base.get("evidence"), own.get("evidence")):
+        rows["evidence"] = {**base["evidence"], **own["evidence"]}
+    address = own.get("connection")
+    if isinstance(address, dict) and "base_url" in address:
+        rows["connection"]["base_url_env"] = address.get("base_url_env")
+    return rows
 
 
 def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """``own`` laid over ``base``, table by table; a piece of evidence is replaced whole."""
-    both = {key: _merged(base[key], own[key]) for key in own if isinstance(own[key], dict) and key in base}
-    if "evidence" in both:
-        both["evidence"] = {**base["evidence"], **own["evidence"]}
+    """``own`` laid over ``base``, table by table; what is no table on both sides is replaced."""
+    both = {key: _merged(base[key], own[key]) for key in own if _are_tables(base.get(key), own[key])}
     return {**base, **own, **both}
+
+
+def _are_tables(*values: Any) -> bool:
+    return all(isinstance(value, dict) for value in values)
 
 
 def _read(name: str) -> str:

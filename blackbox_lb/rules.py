@@ -26,6 +26,9 @@ __all__ = [
 
 Json = str | int | float | bool
 TokenId = Annotated[str, Field(pattern=r"^((field|string) \S+|bytes|text|latin-1)$")]
+HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+"""A token of RFC 9110, section 5.6.2."""
+Nats = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Row(BaseModel):
@@ -37,9 +40,12 @@ class Row(BaseModel):
 class Connection(Row):
     """Where the API is and how to get in. Keys come from the environment variable ``api_key_env``, never from a file.
 
-    ``base_path`` is appended to an address that lacks it. ``api_key_url``: where a user gets a key. ``api_key_header``: the header
-    that carries it, ``Authorization`` as a bearer token. ``token_env``: a variable with a bearer token (Microsoft Entra) that
-    serves where no key is set. ``headers_env``: further headers -> the variables that hold them. ``query`` goes with every
+    ``base_url_env``: a variable whose address goes before ``base_url``. A profile that extends another and sets ``base_url`` alone
+    does not inherit it: an address of one's own is never replaced by a variable that is meant for another provider.
+    ``base_path`` is appended to an address that lacks it. ``api_key_required``: nothing is sent without a key or a token, so that
+    ``api_key_env`` or ``token_env`` must name its variable. ``api_key_url``: where a user gets a key. ``api_key_header``: the
+    header that carries it, ``Authorization`` as a bearer token. ``token_env``: a variable with a bearer token (Microsoft Entra)
+    that serves where no key is set. ``headers_env``: further headers -> the variables that hold them. ``query`` goes with every
     request; ``query_env`` names variables that replace parts of it. ``lists_models``: GET /models names what ``--model`` takes;
     elsewhere it only shows that the key is good. ``concurrency``: requests in flight unless told otherwise. ``embedded``: the
     engine is started in this process. ``rate_limit_headers``: limit-requests ... -> the header's name (see ``rate_limits``).
@@ -51,15 +57,24 @@ class Connection(Row):
     api_key_env: str | None = None
     api_key_required: bool = True
     api_key_url: str | None = None
-    api_key_header: str = "Authorization"
+    api_key_header: HeaderName = "Authorization"
     token_env: str | None = None
-    headers_env: dict[str, str] = {}
+    headers_env: dict[HeaderName, str] = {}
     query: dict[str, str] = {}
     query_env: dict[str, str] = {}
     lists_models: bool = True
     concurrency: Annotated[int, Field(ge=1)] = 8
     embedded: bool = False
     rate_limit_headers: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _key(self) -> Connection:
+        if self.api_key_required and not (self.api_key_env or self.token_env):
+            raise ValueError(
+                "a key is required and no variable is named that holds it; set the row connection.api_key_env (or token_env), or "
+                "api_key_required = false"
+            )
+        return self
 
 
 class EndpointRules(Row):
@@ -155,11 +170,17 @@ class BiasRules(Row):
     """
 
     format: Literal["object", "pairs"]
-    low: float
-    high: float
+    low: Nats
+    high: Nats
     fractions: bool
     entries: Annotated[int, Field(ge=1)] | None = None
     highest_id: Annotated[int, Field(ge=0)] | Literal["end of text"] | None = None
+
+    @model_validator(mode="after")
+    def _range(self) -> BiasRules:
+        if self.low >= self.high:
+            raise ValueError(f"low = {self.low:g} must be below high = {self.high:g}")
+        return self
 
 
 class SamplingRules(Row):
@@ -176,7 +197,7 @@ class SamplingRules(Row):
 class Refused(Row):
     """Models whose names match ``pattern`` (``*`` any text) cannot be used, and ``why``."""
 
-    pattern: str
+    pattern: Annotated[str, Field(min_length=1)]
     why: str
 
 

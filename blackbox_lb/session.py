@@ -9,7 +9,14 @@ from typing import Any, Self
 
 from blackbox_lb.channel import ATTEMPTS, Channel
 from blackbox_lb.credentials import TokenProvider
-from blackbox_lb.errors import ContentFiltered, CorruptResponse, InputError, RequestRejected
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    ContentFiltered,
+    CorruptResponse,
+    InputError,
+    ProviderError,
+    RequestRejected,
+)
 from blackbox_lb.profiles import Profile
 from blackbox_lb.tokens import PROBE_TEXT, Tokenizer, fingerprint
 from blackbox_lb.types import Completion, Endpoint, EndTokens, Prompt, Sampling
@@ -18,6 +25,8 @@ from blackbox_lb.wire import build_request, parse_response
 
 __all__ = ["Session"]
 
+OPENAI_VOCABULARIES = frozenset({"cl100k_base", "o200k_base", "o200k_harmony", "p50k_base", "r50k_base"})
+UNAUTHORIZED = 401
 CHARACTERS_A_TOKEN = 4
 """Rule of thumb for the size of a prompt in rate-limit budgets, where being wrong costs a little waiting."""
 
@@ -48,13 +57,11 @@ class Session:
         self.profile = profile
         self.endpoint = next(iter(profile.endpoints)) if endpoint is None else endpoint
         profile.endpoint(self.endpoint)
-        if model is not None:
-            profile.check_model(model)
-        elif not profile.connection.lists_models:
-            raise InputError(f"{profile.name} does not list what it serves; name the model or deployment with --model")
+        profile.check_model(model)
         self._model = model
         self._tokenizer = tokenizer
         self.vocabulary: Vocabulary | None = None
+        self._model_behind: str | None = None
         self._channel = Channel(profile, base_url, attempts=attempts, token_provider=token_provider)
 
     @property
@@ -144,7 +151,33 @@ class Session:
             answer = await self.answer(prompt, sampling, bias, n, where)
         except ContentFiltered:
             return [Completion.empty("content_filter", self.model)] * n
-        return parse_response(self.profile, where, answer, sampling, self.vocabulary)
+        self._check_model_behind(answer)
+        try:
+            return parse_response(self.profile, where, answer, sampling, self.vocabulary)
+        except ProviderError as error:
+            raise type(error)(self._channel.masked(str(error))) from error
+
+    def drop_waiting(self) -> None:
+        """Cancel the tasks whose requests have not been sent yet."""
+        self._channel.drop_waiting()
+
+    def _check_model_behind(self, answer: Any) -> None:
+        """A deployment's name may be another model's: the answer tells which one it is, and so which tokenizer.
+
+        Raises:
+            InputError: the vocabulary is another OpenAI model's. ModelUnsuitable: it is a model that cannot be adapted.
+        """
+        model = answer.get("model") if isinstance(answer, dict) else None
+        if self.vocabulary is None or not isinstance(model, str) or model == self._model_behind:
+            return
+        self.profile.check_model(model)
+        right, used = vocabulary_of_model(model), self.vocabulary.name
+        if right is not None and used in OPENAI_VOCABULARIES and used != right:
+            raise InputError(
+                f"{self.model!r} on {self.profile.name} is {model}, whose tokenizer is {right}, and not {used}; "
+                f"give --tokenizer {right}"
+            )
+        self._model_behind = model
 
     async def answer(
         self,
@@ -233,19 +266,25 @@ class Session:
 
     async def _served(self) -> Sequence[str]:
         """Names of the models that the server offers; also the proof that something answers, and that it takes the key."""
-        listed = self.profile.connection.lists_models
+        needed = self._model is None
         try:
             answer = await self._channel.get("/models")
             return [str(model["id"]) for model in answer["data"]]
-        except (RequestRejected, CorruptResponse):
-            if listed:
+        except (AuthenticationFailed, RequestRejected, CorruptResponse) as error:
+            # A key may be allowed to sample and not to list; only one that is wrong is refused with 401.
+            if needed or _status(error) == UNAUTHORIZED:
                 raise
         except (KeyError, TypeError) as error:
-            if listed:
+            if needed:
+                said = self._channel.masked(str(answer)[:100])
                 raise CorruptResponse(
-                    f"{self.base_url}/models does not list models ({str(answer)[:100]}); is this an OpenAI-compatible API?"
+                    f"{self.base_url}/models does not list models ({said}); is this an OpenAI-compatible API?"
                 ) from error
         return []
+
+
+def _status(error: ProviderError) -> int | None:
+    return getattr(error.__cause__, "status_code", None)
 
 
 def _vocabulary(profile: Profile, model: str | None, tokenizer: str | None) -> Vocabulary | None:

@@ -71,9 +71,9 @@ class Trials:
         """Scores of such completions, from where a bias can be sent, so that base and biased differ in nothing else."""
         keys = await self.collect(title, examples, setting, samples, bias, self.session.biased_endpoint)
         scores = score(self.reward, examples, [list(self.store.completions(row)) for row in keys])
-        if scores.filtered:
+        if scores.left_out:
             self.report.remark(
-                f"{title}: {scores.filtered} completions were stopped by the provider's content filter and are not scored"
+                f"{title}: {scores.left_out} completions are not scored: a content filter stopped them, or they could not be read"
             )
         return scores
 
@@ -97,9 +97,11 @@ class Trials:
         keys = await self.collect("KL to the base", examples, SAMPLED, samples, bias)
         owner = {key: p for p, row in enumerate(keys) for key in row}
         drawn = dict(zip(owner, self.store.completions(owner), strict=True))
-        whole = {key: completion for key, completion in drawn.items() if completion.whole and len(completion.token_ids)}
+        complete = {key: completion for key, completion in drawn.items() if completion.whole}
+        whole = {key: completion for key, completion in complete.items() if len(completion.token_ids)}
         if not whole:
             return float("nan")
         prompts, rewards = [owner[key] for key in whole], [0.0] * len(whole)
         rollouts = columns(whole, prompts, rewards, self.session.end_tokens)
-        return divergence(rollouts, list(bias), list(bias.values()), tail).kl
+        found = divergence(rollouts, list(bias), list(bias.values()), tail).kl
+        return found * len(whole) / len(complete)  # a completion that ended at once shows no token, and no distance

@@ -109,7 +109,8 @@ class Completion:
     one, which it cannot exceed, and is no propensity; None where every logprob is given.
     ``top_ids``, ``top_logprobs``: shape (t, k), each row sorted from most likely, padded with -1 and -inf; -2 is a listed token
     without an id. A row never misses a token more likely than one it lists. ``whole`` is False where the provider listed
-    fewer tokens than it generated; ``generated`` is how many it says it did, None where it does not say.
+    fewer tokens than it generated, or nothing that can be read; ``generated`` is how many it says it did, None where it does not
+    say.
     ``token_bytes`` maps ids seen in this answer to their bytes, as far as the provider gives them.
     """
 
@@ -140,6 +141,11 @@ class Completion:
     def filtered(self) -> bool:
         """Whether the provider's content filter kept the completion, or its rest, back."""
         return self.finish_reason == "content_filter"
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is anything to score: not what a content filter stopped, nor what nobody could read beside its siblings."""
+        return not self.filtered and (self.whole or self.n_tokens > 0)
 
     @property
     def n_tokens(self) -> int:

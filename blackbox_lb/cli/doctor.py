@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ import click
 from blackbox_lb.cli.options import model_options
 from blackbox_lb.cli.terminal import print_json, print_table
 from blackbox_lb.connection import connect
+from blackbox_lb.credentials import Credentials
 from blackbox_lb.doctor import Report, check_target, examine, most_requests, most_tokens, save_profile
 from blackbox_lb.doctor.probe import IN_FLIGHT
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.profiles import Profile, load_profile
+from blackbox_lb.rules import Json
 
 __all__ = ["command"]
 
@@ -34,22 +38,35 @@ def command(**options: Any) -> None:
     """Prove or disprove what a provider's profile claims, in under 100 cheap requests.
 
     One row a claim: CONFIRMED, CONTRADICTED or NOT CHECKED, with what was seen; MEASURED is a fact without a claim, or a limit that
-    could be wider. Ends with exit code 1 where anything is contradicted, and 2 where nothing could be checked.
+    could be wider. Ends with exit code 1 where anything is contradicted, and 2 where nothing could be checked or --save could not
+    be written.
     """
     profile = load_profile(options["provider"])
-    if options["save"] is not None:
-        check_target(options["save"], options["provider"])
+    _check(profile, options)
     _announce(profile, options)
     report = asyncio.run(_run(options))
-    saved, complaint = _saved(report, options)
+    saved, careful, complaint = _saved(report, options)
     if options["as_json"]:
-        print_json(report.as_json() | {"saved": saved})
+        print_json(report.as_json() | {"saved": saved, "careful": careful})
     else:
-        _print(report, saved)
+        _print(report, saved, careful)
     if complaint is not None:
         click.echo(f"Error: {complaint}", err=True)
+    incurable = any(finding.incurable for finding in report.contradicted)
+    if complaint is not None and not incurable:
+        click.get_current_context().exit(2)
     if report.contradicted:
         click.get_current_context().exit(1)
+
+
+def _check(profile: Profile, options: dict[str, Any]) -> None:
+    """Everything that can be refused before anybody is asked whether to go on."""
+    if options["save"] is not None:
+        check_target(options["save"], options["provider"])
+    if options["endpoint"] is not None:
+        profile.endpoint(options["endpoint"])
+    profile.check_model(options["model"])
+    Credentials(profile)
 
 
 def _announce(profile: Profile, options: dict[str, Any]) -> None:
@@ -82,18 +99,19 @@ async def _run(options: dict[str, Any]) -> Report:
         return await examine(session, concurrency=in_flight, watch=watch)
 
 
-def _saved(report: Report, options: dict[str, Any]) -> tuple[str | None, BlbError | None]:
-    """Where the profile was saved, or why it was not: the findings were paid for and are printed all the same."""
+def _saved(report: Report, options: dict[str, Any]) -> tuple[str | None, dict[str, Json], BlbError | None]:
+    """Where the profile was saved and with which careful values, or why it was not: the findings were paid for and are printed
+    all the same."""
     if options["save"] is None:
-        return None, None
+        return None, {}, None
     try:
-        save_profile(report, options["save"], options["provider"], options["base_url"])
+        careful = save_profile(report, options["save"], options["provider"], options["base_url"])
     except InputError as error:
-        return None, error
-    return str(options["save"]), None
+        return None, {}, error
+    return str(options["save"]), careful, None
 
 
-def _print(report: Report, saved: str | None) -> None:
+def _print(report: Report, saved: str | None, careful: Mapping[str, Json]) -> None:
     print_table(
         f"{report.profile.name}, {report.model}, {report.endpoint} endpoint",
         ("row", "claim", "finding", "evidence"),
@@ -105,4 +123,6 @@ def _print(report: Report, saved: str | None) -> None:
         f"{report.completion_tokens:,} completion tokens, {report.seconds:.1f} s"
     )
     if saved is not None:
+        for row, value in careful.items():
+            click.echo(f"{row} could not be checked: saved as {json.dumps(value)}, which is right in any case")
         click.echo(f"wrote {saved}; use it with: --provider {saved}")

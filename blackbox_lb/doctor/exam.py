@@ -14,7 +14,7 @@ from blackbox_lb.profiles import Profile
 from blackbox_lb.rules import EndpointRules
 from blackbox_lb.types import NO_TOKEN, Completion, Prompt
 
-__all__ = ["EMOJI", "STOP", "STORY", "WORDS", "Exam", "count_listed", "gaps", "listed"]
+__all__ = ["EMOJI", "SCRIPTS", "STOP", "STORY", "WORDS", "Exam", "count_listed", "gaps", "listed"]
 
 WORDS = Prompt.user("Write thirty random English words that have nothing to do with each other, separated by commas.")
 """Many likely continuations at every word: what sampling is tested on."""
@@ -22,6 +22,10 @@ STORY = Prompt.user("Write the beginning of a story about something unusual. Sta
 """Less even than words: where a short list of alternatives holds most of the mass at most tokens."""
 EMOJI = Prompt.user("Repeat these five emoji and write nothing else: 🦜🧶🪁🫖🧭")
 """Characters of several tokens each, in most vocabularies."""
+SCRIPTS = Prompt.user(
+    "Repeat this line and write nothing else: Donaudampfschifffahrt, Привет мир, 你好世界, नमस्ते दुनिया, γειά σου κόσμε"
+)
+"""Words that vocabularies split differently: most common English ones are a token in all of them."""
 STOP = Prompt.user("Reply with the single word yes.")
 """Ends by itself after a token or two."""
 

@@ -13,12 +13,13 @@ from blackbox_lb.doctor.identity import check_ids, check_tokenizer
 from blackbox_lb.doctor.lists import check_lists, check_outside
 from blackbox_lb.doctor.meaning import check_end, check_meaning
 from blackbox_lb.doctor.neutral import MOST_TOKENS, REQUESTS, check_neutral
-from blackbox_lb.doctor.probe import IN_FLIGHT, Probe, Spent
+from blackbox_lb.doctor.probe import IN_FLIGHT, Probe, Spent, Withheld
 from blackbox_lb.doctor.serving import check_n, check_seed, check_usage
 from blackbox_lb.doctor.steering import check_effect, check_fractions, check_highest_id
 from blackbox_lb.errors import (
     AuthenticationFailed,
     ConnectionFailed,
+    ContentFiltered,
     ModelUnsuitable,
     NoLogprobs,
     ProviderError,
@@ -49,7 +50,7 @@ class Check:
 CHECKS = (
     Check("tokenizer", ("tokenizer.tokenize",), 2, 0, check_tokenizer),
     Check("lists of alternatives", (), 11, 11, check_lists),
-    Check("token identity", ("tokens.id", "tokens.bytes_exact"), 10, 24, check_ids),
+    Check("token identity", ("tokens.id", "tokens.bytes_exact"), 10, 48, check_ids),
     Check("several completions", ("sampling.n",), 1, 128, check_n),
     Check("end token", ("logprobs.end_token_listed",), 6, 72, check_end),
     Check("effect of a bias", ("bias", "bias.high", "bias.low"), 7, 5, check_effect),
@@ -87,7 +88,7 @@ async def examine(
 
     Raises:
         ProviderError: nothing can be checked: no key, no credit, no answer, no logprobs, a model that cannot be adapted, or the
-            first plain request is refused.
+            first plain request is refused, by a content filter too.
     """
     start = time.monotonic()
     probe = Probe(session, min(concurrency, session.profile.connection.concurrency), requests=OPENING)
@@ -107,11 +108,14 @@ async def examine(
         prompt_tokens=probe.prompt_tokens,
         completion_tokens=probe.completion_tokens,
         seconds=time.monotonic() - start,
+        entries=probe.entries,
+        named=probe.named,
     )
 
 
 async def _carry_out(exam: Exam, check: Check) -> None:
-    """One check. A refusal contradicts the rows that it was to prove; any other failure leaves them unchecked."""
+    """One check. A refusal contradicts the rows that it was to prove; any other failure leaves them unchecked, a content filter's
+    refusal of the prompt too."""
     first = check.run is check_lists
     try:
         await check.run(exam)
@@ -126,3 +130,7 @@ async def _carry_out(exam: Exam, check: Check) -> None:
         if first:
             raise
         exam.findings.skip(check.rows, str(error))
+    except Withheld as reason:
+        if first:
+            raise ContentFiltered(f"nothing can be checked: {reason}") from reason
+        exam.findings.skip(check.rows, str(reason))

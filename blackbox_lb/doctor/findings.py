@@ -73,7 +73,10 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that was found, and what it cost. Tokens are as the provider counts them."""
+    """Everything that was found, and what it cost. Tokens are as the provider counts them.
+
+    ``entries``, ``named``: most entries of a bias, and the highest id in one, that were accepted.
+    """
 
     profile: Profile
     model: str
@@ -84,6 +87,8 @@ class Report:
     prompt_tokens: int
     completion_tokens: int
     seconds: float
+    entries: int = 0
+    named: int | None = None
 
     @property
     def contradicted(self) -> tuple[Finding, ...]:

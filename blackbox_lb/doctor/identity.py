@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from blackbox_lb.doctor.exam import EMOJI, WORDS, Exam
-from blackbox_lb.errors import RequestRejected
-from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion
+from collections.abc import Sequence
+from contextlib import suppress
+from difflib import SequenceMatcher
+
+from blackbox_lb.doctor.exam import EMOJI, SCRIPTS, WORDS, Exam
+from blackbox_lb.doctor.probe import Withheld
+from blackbox_lb.errors import InputError, RequestRejected
+from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Prompt
+from blackbox_lb.vocabulary import Vocabulary
 
 __all__ = ["check_ids", "check_tokenizer"]
 
-TOKENS = 12
+TOKENS, SCRIPT_TOKENS = 12, 24
 LOOKED_UP, SAMPLED, FEWEST = 8, 5, 3
 """Ids that the server is asked to print, a request each; how many of them are sampled ones; how many prove anything."""
 STRANGE = 0.2
-"""Share of listed tokens without an id above which the vocabulary is another model's: real ones stay below a hundredth."""
+"""Share of listed tokens without an id above which the vocabulary is another model's, where fragments of characters have none."""
+LOST = 1
+"""Sampled tokens without an id that may be special ones, where all others have one: of 13,057 tokens in recorded answers of OpenAI,
+the right vocabulary named all, another 3 to 44 of 100 not."""
+ALIKE = 0.85
+"""Share of a vocabulary's own splitting of the texts that is found among the sampled tokens, below which it is another model's: a
+model rarely splits a text otherwise than its tokenizer, another vocabulary about every second word of ``SCRIPTS``."""
 
 
 async def check_tokenizer(exam: Exam) -> None:
@@ -30,26 +42,67 @@ async def check_tokenizer(exam: Exam) -> None:
 
 async def check_ids(exam: Exam) -> None:
     """Two short completions: listed ids print as the bytes beside them, and together as the text."""
-    completions = [(await exam.probe.ask(prompt, max_tokens=TOKENS))[0] for prompt in (WORDS, EMOJI)]
+    vocabulary, kind = exam.probe.session.vocabulary, (exam.rules.id or exam.profile.tokens.id).partition(" ")[0]
+    named = vocabulary if kind not in ("field", "string") else None
+    completions = await _samples(exam, scripts=named is not None)
     _bytes(exam, completions)
-    if exam.probe.session.vocabulary is not None and exam.profile.tokens.id in ("bytes", "text"):
-        _named(exam)
-    elif exam.profile.tokenizer.source == "server" or exam.probe.session.vocabulary is not None:
+    if named is not None:
+        _named(exam, named, exact=kind == "bytes" and exam.profile.tokens.bytes_exact)
+    elif exam.profile.tokenizer.source == "server" or vocabulary is not None:
         await _printed(exam, completions[0])
     else:
         exam.findings.skip(["tokens.id"], "nobody tells what an id prints as")
 
 
-def _named(exam: Exam) -> None:
-    """Ids come from a vocabulary here: it must have a token for what is listed."""
-    ids = [token for each in exam.completions() for token in each.top_ids.ravel().tolist() if token != NO_TOKEN]
+async def _samples(exam: Exam, scripts: bool) -> list[Completion]:
+    """A completion of each prompt, but for those that a content filter keeps back. Raises Withheld where that is the first."""
+    samples = [(await exam.probe.ask(WORDS, max_tokens=TOKENS))[0]]
+    more: list[tuple[Prompt, int]] = [(EMOJI, TOKENS), *([(SCRIPTS, SCRIPT_TOKENS)] if scripts else [])]
+    for prompt, tokens in more:
+        with suppress(Withheld):
+            samples += await exam.probe.ask(prompt, max_tokens=tokens)
+    return samples
+
+
+def _named(exam: Exam, vocabulary: Vocabulary, exact: bool) -> None:
+    """Ids come from a vocabulary here: it must have a token for what is listed and, where the bytes of every token are told
+    (``exact``), for all that is sampled, and must split the text as the model did."""
+    completions = list(exam.completions())
+    ids = [token for each in completions for token in each.top_ids.ravel().tolist() if token != NO_TOKEN]
     unnamed = sum(token == UNNAMED for token in ids)
-    vocabulary = exam.probe.session.vocabulary
-    said = (
-        f"{unnamed} of {len(ids)} listed tokens have no id under {vocabulary.name if vocabulary else 'the vocabulary'}"
-    )
+    said = f"{unnamed} of {len(ids)} listed tokens have no id under {vocabulary.name}"
     exam.trusted = unnamed <= STRANGE * len(ids)
+    if exact:
+        sampled = [_words(each) for each in completions]
+        lost, total = sum(each.count(UNNAMED) for each in sampled), sum(map(len, sampled))
+        found, split = _shared([each for each in completions if _is_listed(each)], vocabulary)
+        said += f", {lost} of {total} sampled ones; {found} of {split} tokens in its own splitting of the texts were sampled"
+        exam.trusted = exam.trusted and lost <= LOST and found >= ALIKE * split
     exam.findings.agree("tokens.id", exam.trusted, said)
+
+
+def _is_listed(completion: Completion) -> bool:
+    """Whether several tokens are listed, and all that make up the text; an end token may be missing."""
+    return 1 < len(completion.token_ids) >= completion.n_tokens - 1
+
+
+def _words(completion: Completion) -> list[int]:
+    """The sampled ids, without an end token, which may have none."""
+    ids: list[int] = completion.token_ids.tolist()
+    return ids[:-1] if completion.finish_reason == "stop" else ids
+
+
+def _shared(completions: Sequence[Completion], vocabulary: Vocabulary) -> tuple[int, int]:
+    """How many tokens of the vocabulary's own splitting of the texts were sampled, in order, and how many it has."""
+    found = split = 0
+    for completion in completions:
+        try:
+            own = vocabulary.encode(completion.text.rstrip("\N{REPLACEMENT CHARACTER}"))
+        except InputError:  # it has no token for a byte of the text
+            own = [NO_TOKEN] * len(completion.token_ids)
+        same = SequenceMatcher(a=own, b=completion.token_ids.tolist(), autojunk=False).get_matching_blocks()
+        found, split = found + sum(block.size for block in same), split + len(own)
+    return found, split
 
 
 async def _printed(exam: Exam, completion: Completion) -> None:

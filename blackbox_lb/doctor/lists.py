@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 import numpy as np
 
 from blackbox_lb.doctor.exam import WORDS, Exam, count_listed, gaps
-from blackbox_lb.doctor.probe import Spent
+from blackbox_lb.doctor.probe import Spent, Withheld
 from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, ServerFailed
 from blackbox_lb.rules import EndpointRules
 
@@ -38,7 +39,8 @@ async def check_lists(exam: Exam) -> None:
     wanted = min(USUAL if claimed is None else claimed, exam.vocabulary_size or USUAL if claimed is None else claimed)
     refused = await _first(exam, wanted)
     exam.probe.top = min(exam.alternatives, USUAL)
-    await exam.probe.repeat(REPEATS - (refused is None), WORDS)
+    with suppress(Withheld):  # one list is enough to go on with
+        await exam.probe.repeat(REPEATS - (refused is None), WORDS)
     seen = max(count_listed(completion) for completion in exam.completions())
     sure = _sure(exam.rules, exam.alternatives, exam.vocabulary_size)
     if refused is not None:
@@ -48,7 +50,10 @@ async def check_lists(exam: Exam) -> None:
     elif seen < FEWER * sure:
         exam.findings.agree(row, False, f"{exam.alternatives} asked for, {seen} listed", seen)
     elif claimed is None:
-        await _no_limit(exam, row)
+        try:
+            await _no_limit(exam, row)
+        except Withheld as reason:
+            exam.findings.skip([row], str(reason))
     else:
         exam.findings.agree(row, True, f"{exam.alternatives} asked for and listed")
     _steadiness(exam)
@@ -89,7 +94,7 @@ async def _most(exam: Exam, refused: int) -> int:
             accepted = middle
         except RequestRejected:
             refused = middle
-        except Spent:
+        except (Spent, Withheld):
             break
     return accepted
 

@@ -55,11 +55,12 @@ async def check_seed(exam: Exam) -> None:
     if not exam.profile.sampling.seed:
         return exam.findings.skip([row], "none is sent where the profile says that none is taken")
     try:
-        first, second = await exam.probe.repeat(2, WORDS, seed=SEED, max_tokens=SEEDED_TOKENS)
+        drawn = await exam.probe.repeat(2, WORDS, seed=SEED, max_tokens=SEEDED_TOKENS)
     except (ConnectionFailed, ServerFailed) as error:
         return exam.findings.agree(row, False, f"the server failed at a request with a seed: {error}", False)
-    same = "equal" if first.text == second.text else "different"
-    return exam.findings.agree(row, True, f"accepted; two completions with seed {SEED} are {same}")
+    same = "equal" if len({completion.text for completion in drawn}) == 1 else "different"
+    said = f"two completions with seed {SEED} are {same}" if len(drawn) > 1 else "the content filter kept one back"
+    return exam.findings.agree(row, True, f"accepted; {said}")
 
 
 def check_usage(exam: Exam) -> None:

@@ -101,10 +101,22 @@ async def _suppress(exam: Exam, tokens: list[int], low: float) -> None:
     drawn = await exam.probe.repeat(2, WORDS, top=1, temperature=0.0, bias=bias, endpoint=where)
     came = [int(completion.token_ids[0]) for completion in drawn if len(completion.token_ids)]
     if not came:
-        return exam.findings.skip(["bias.low"], "the answer names no token")
+        return await _unsaid(exam, tokens, low, [said for each in drawn if (said := each.text.strip())])
     back = sum(token in bias for token in came)
     said = f"the {len(tokens)} likeliest with {low:+g}: one of them came first in {back} of {len(came)} greedy answers"
     return exam.findings.agree("bias.low", back == 0, said)
+
+
+async def _unsaid(exam: Exam, tokens: list[int], low: float, came: list[str]) -> None:
+    """By their texts, where answers name no tokens: a text that none of ``tokens`` has is of another token. One that is theirs
+    may be of another too, as a word with and without a space before it."""
+    row, texts = "bias.low", [(await exam.text_of(token) or "").strip() for token in tokens]
+    if not came or not all(texts):
+        return exam.findings.skip([row], "the answer names no token")
+    said = f"the {len(tokens)} likeliest, {texts}, with {low:+g}: {came} came first in greedy answers"
+    if any(word.startswith(text) for word in came for text in texts):
+        return exam.findings.skip([row], f"{said}, which other tokens may print as")
+    return exam.findings.agree(row, True, said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +188,16 @@ def _duel(tokens: Mapping[int, float], high: float) -> _Duel | None:
 async def check_highest_id(exam: Exam) -> None:
     """The highest id that a bias may name is accepted; those above it are never tried."""
     row, highest = "bias.highest_id", exam.highest_id
-    if highest is None:
-        return exam.findings.skip([row], "neither the profile nor the server tells the highest id")
     where = exam.probe.session.biased_endpoint
+    told = (
+        ""
+        if highest is not None
+        else "neither the profile nor the server tells the highest id; the highest that was listed, "
+    )
+    if highest is None:  # a bias must be able to name what is listed
+        highest = max((token for each in exam.completions() for token in each.top_ids.ravel().tolist()), default=-1)
+    if highest < 0:
+        return exam.findings.skip([row], "neither the profile nor the server tells the highest id")
     try:
         await exam.probe.ask(WORDS, top=1, bias={highest: 1.0}, endpoint=where)
     except RequestRejected as refusal:
@@ -187,4 +206,6 @@ async def check_highest_id(exam: Exam) -> None:
             await exam.probe.ask(WORDS, top=1, bias={lower: 1.0}, endpoint=where)
             found = lower
         return exam.findings.agree(row, False, f"{highest:,} refused ({refusal})", found)
+    if told:
+        return exam.findings.skip([row], f"{told}{highest:,}, is accepted")
     return exam.findings.agree(row, True, f"id {highest:,} accepted")

@@ -12,36 +12,41 @@ from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.profiles import Profile
 from blackbox_lb.rules import EndpointRules
 
-__all__ = ["choices_of", "count", "is_filtered", "lengths", "text_of"]
+__all__ = ["choices_of", "count", "is_blank", "is_filtered", "lengths", "text_of"]
 
 ENDED = {"max_output_tokens": "length", None: "length"}
 """``incomplete_details.reason`` of the Responses API -> the finish reason of a chat completion, where their names differ."""
 
 
 def choices_of(profile: Profile, rules: EndpointRules, answer: Any) -> list[dict[str, Any]]:
-    """The answer's choices, in its own order.
+    """The answer's choices, in its own order; one that is no object is an empty one, which nothing can be read from.
 
     Raises:
         CorruptResponse: there are none.
     """
-    name = "output" if rules.dialect == "responses" else "choices"
-    found = answer.get(name) if isinstance(answer, Mapping) else None
-    if (
-        not isinstance(found, list)
-        or not (found or name == "output")
-        or not all(isinstance(each, dict) for each in found)
-    ):
-        raise CorruptResponse(f"{profile.name} answered without {name}: {str(answer)[:200]}")
-    return found if name == "choices" else [_response(profile, answer)]
+    if rules.dialect == "responses":
+        return [_response(profile, answer)]
+    given = answer.get("choices") if isinstance(answer, Mapping) else None
+    found = given if isinstance(given, list) else []
+    if not any(isinstance(each, dict) for each in found):
+        raise _without(profile, answer, "choices")
+    return [each if isinstance(each, dict) else {} for each in found]
 
 
-def _response(profile: Profile, answer: Mapping[str, Any]) -> dict[str, Any]:
+def _without(profile: Profile, answer: Any, name: str) -> CorruptResponse:
+    return CorruptResponse(f"{profile.name} answered without {name}: {str(answer)[:200]}")
+
+
+def _response(profile: Profile, answer: Any) -> dict[str, Any]:
     """The choice that a chat completion would have: https://platform.openai.com/docs/api-reference/responses/object."""
+    output = answer.get("output") if isinstance(answer, Mapping) else None
+    if not isinstance(output, list) or not all(isinstance(each, dict) for each in output):
+        raise _without(profile, answer, "output")
     status = answer.get("status", "completed")
     if status not in ("completed", "incomplete"):
         raise CorruptResponse(f"{profile.name} answered with status {status!r}: {str(answer.get('error'))[:200]}")
     reason = (answer.get("incomplete_details") or {}).get("reason")
-    parts = [part for item in answer["output"] if item.get("type") == "message" for part in item["content"]]
+    parts = [part for item in output if item.get("type") == "message" for part in item["content"]]
     texts = [part for part in parts if part.get("type") == "output_text"]
     # A refusal never has logprobs in this API; a text without them was not given those that were asked for.
     silent = any(part["text"] and not part.get("logprobs") for part in texts)
@@ -55,6 +60,18 @@ def _response(profile: Profile, answer: Mapping[str, Any]) -> dict[str, Any]:
 def is_filtered(choice: Mapping[str, Any]) -> bool:
     """Whether the provider's content filter withheld the completion: Azure then sends neither logprobs nor a message."""
     return choice.get("finish_reason") == "content_filter" and choice.get("logprobs") is None
+
+
+def is_blank(choice: Mapping[str, Any], text: str) -> bool:
+    """Whether an ended completion looks like one of no token: no text, and logprobs that are null or list nothing."""
+    logprobs, meta = choice.get("logprobs") or {}, choice.get("meta_info") or {}
+    ended = not text and choice.get("finish_reason") in ("stop", "length")
+    return (
+        ended
+        and isinstance(logprobs, dict)
+        and isinstance(meta, dict)
+        and not any([*logprobs.values(), meta.get("output_token_logprobs")])
+    )
 
 
 def text_of(choice: Mapping[str, Any]) -> str:

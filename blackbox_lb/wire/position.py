@@ -115,8 +115,9 @@ def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> f
 def likeliest(rules: EndpointRules, listed: Iterable[tuple[int, float]], asked: int) -> list[tuple[int, float]]:
     """The alternatives, most likely first, of which it is sure that no unlisted token is more likely.
 
-    Where the sampled token replaces the last of the ``asked`` alternatives, only the first ``asked - 1`` are sure.
-    ``asked`` of -1 means the whole vocabulary. Tokens without an id may be several.
+    Where the sampled token replaces the last of the ``asked`` alternatives, only those before the last are sure; the same where
+    fewer are listed, because a server's own limit cuts a list there just as well. ``asked`` of -1 means the whole vocabulary, of
+    which all are. Tokens without an id may be several.
     """
     top = sorted(listed, key=lambda pair: -pair[1])
     named = [token for token, _ in top if token != UNNAMED]
@@ -124,5 +125,5 @@ def likeliest(rules: EndpointRules, listed: Iterable[tuple[int, float]], asked: 
         raise CorruptResponse("one token is listed twice among the alternatives of a position")
     if asked < 0:
         return top
-    sure = asked - 1 if rules.sampled_in_list == "replaces the last" else asked
+    sure = min(asked, len(top)) - 1 if rules.sampled_in_list == "replaces the last" else asked
     return top[: max(sure, 0)]

@@ -67,8 +67,9 @@ def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> 
             f"{profile.name} lists at most {limit} top logprobs a token, {sampling.top_logprobs} were asked for; "
             f"{profile.logprobs.limit_remedy}"
         )
-    # The Responses API has no n, whatever the provider's other endpoints take.
-    most = 1 if rules.dialect == "responses" else profile.sampling.n
+    # The Responses API has no n, whatever the provider's other endpoints take; without lists of tokens, only the sum over all
+    # completions of a request would tell how long they are.
+    most = 1 if rules.dialect == "responses" or rules.ask_logprobs == "no" else profile.sampling.n
     if not 1 <= n <= most:
         raise ProfileError(
             f"{profile.name} gives 1 to {most} completions a request, {n} were asked for; send several requests"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
 from blackbox_lb.profiles import Profile
 from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, Endpoint, FloatArray, Sampling
 from blackbox_lb.wire import content, legacy, meta
-from blackbox_lb.wire.answer import choices_of, count, is_filtered, lengths, text_of
+from blackbox_lb.wire.answer import choices_of, count, is_blank, is_filtered, lengths, text_of
 from blackbox_lb.wire.identity import Identity
 from blackbox_lb.wire.position import Position, Reader
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
 
 __all__ = ["parse_response"]
+
+Fault: TypeAlias = NoLogprobs | CorruptResponse
+SHAPE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError)
+"""What Python raises where an answer has another shape than its dialect."""
 
 DIALECTS: dict[str, Callable[[Reader, dict[str, Any]], list[Position]]] = {
     "content": content.positions,
@@ -34,85 +40,132 @@ def parse_response(
     """All completions of one answer, in the order of its choices.
 
     A sampled token that nothing names is ``UNNAMED`` in ``token_ids``, and its completion is not whole. A completion that a content
-    filter withheld, and any of an endpoint that gives no logprobs, has no positions and is not whole.
+    filter withheld, and any of an endpoint that gives no logprobs, has no positions and is not whole. The same becomes of a choice
+    that cannot be read where another one of the answer can: the answer is paid. Is such a choice blank (``is_blank``) and does
+    the provider count as many tokens as the other choices list, it is a whole completion of no tokens.
 
     Raises:
-        NoLogprobs: a choice without token logprobs.
-        CorruptResponse: no choices, a NaN or positive logprob, a missing id, a list out of step with the tokens.
+        NoLogprobs: no choice with token logprobs.
+        CorruptResponse: no choices, or none without a NaN or positive logprob, a missing id, a list out of step with the tokens;
+            neither logprobs nor a count of the tokens of a text.
         ProfileError: tokens are told by their bytes or text and ``vocabulary`` is missing, or not the model's.
     """
     rules = profile.endpoint(endpoint)
-    try:
+    reader = Reader(profile, rules, Identity(profile, rules, vocabulary), sampling.top_logprobs)
+    with _described(profile, answer):
         choices = choices_of(profile, rules, answer)
-        read = _positions(profile, endpoint, choices, sampling, vocabulary)
-        reasons = [str(choice.get("finish_reason")) for choice in choices]
-        # A withheld choice's tokens are counted and not listed: the sum then says nothing of the other choices.
-        withheld = len(choices) > 1 and any(is_filtered(choice) for choice in choices)
-        total = None if withheld else count(answer, "completion_tokens", "output_tokens")
-        sizes = lengths(
-            total, [len(each or []) for each in read], reasons, end_token_listed=profile.logprobs.end_token_listed
-        )
+        read, faults = zip(*(_attempt(reader, endpoint, choice, answer) for choice in choices), strict=True)
+        if all(faults):
+            raise faults[0]
+        sizes = _sizes(profile, answer, choices, read, faults)
         prompt_tokens, model = count(answer, "prompt_tokens", "input_tokens") or 0, str(answer.get("model") or "")
-        return [
-            _completion(choice, positions, size, prompt_tokens, model)
-            for choice, positions, size in zip(choices, read, sizes, strict=True)
+        completions = [
+            replace(each, prompt_tokens=prompt_tokens, model=model, generated=generated, whole=each.whole and complete)
+            for each, (generated, complete) in zip(read, sizes, strict=True)
         ]
+        if rules.ask_logprobs == "no":
+            _check_counted(profile, endpoint, completions)
+        return completions
+
+
+@contextmanager
+def _described(profile: Profile, answer: Any) -> Iterator[None]:
+    """Whatever goes wrong in here because the answer has another shape than its profile says is a CorruptResponse."""
+    try:
+        yield
     except BlbError:
         raise
-    except (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError) as error:
+    except SHAPE as error:
         raise CorruptResponse(
             f"{profile.name} answered in a shape that its profile does not describe ({type(error).__name__}: {error}): "
             f"{str(answer)[:200]}"
         ) from error
 
 
-def _positions(
-    profile: Profile,
-    endpoint: Endpoint,
-    choices: Sequence[dict[str, Any]],
-    sampling: Sampling,
-    vocabulary: Vocabulary | None,
-) -> list[list[Position] | None]:
-    """Every token position of each choice; None where there can be none."""
-    rules = profile.endpoint(endpoint)
-    if rules.ask_logprobs == "no":
-        return [None for _ in choices]
-    reader = Reader(profile, rules, Identity(profile, rules, vocabulary), sampling.top_logprobs)
-    return [None if is_filtered(choice) else _read(reader, endpoint, choice) for choice in choices]
+def _attempt(
+    reader: Reader, endpoint: Endpoint, choice: dict[str, Any], answer: Any
+) -> tuple[Completion, Fault | None]:
+    """The completion as far as it can be read, and why it cannot be read any further."""
+    try:
+        with _described(reader.profile, answer):
+            positions = _read(reader, endpoint, choice)
+            return _completion(text_of(choice), choice, positions), None
+    except (NoLogprobs, CorruptResponse) as fault:
+        with suppress(*SHAPE):
+            text = text_of(choice)
+            return _completion(text, choice, [] if is_blank(choice, text) else None), fault
+        return _completion("", choice, None), fault
 
 
-def _read(reader: Reader, endpoint: Endpoint, choice: dict[str, Any]) -> list[Position]:
+def _read(reader: Reader, endpoint: Endpoint, choice: dict[str, Any]) -> list[Position] | None:
+    """Every token position; None where there can be none."""
+    if reader.rules.ask_logprobs == "no" or is_filtered(choice):
+        return None
     if not isinstance(choice.get("logprobs"), dict):
-        others = [
-            name for name, rules in reader.profile.endpoints.items() if rules.ask_logprobs != "no" and name != endpoint
-        ]
         raise NoLogprobs(
             f"{reader.profile.name} returned no logprobs on its {endpoint} endpoint; learning needs the logprobs of sampled "
-            f"tokens: choose a model or server that returns them{', or --endpoint ' + ' or '.join(others) if others else ''}"
+            f"tokens: choose a model or server that returns them{_others(reader.profile, endpoint)}"
         )
     return DIALECTS[reader.rules.dialect](reader, choice)
 
 
-def _completion(
-    choice: dict[str, Any], read: list[Position] | None, size: tuple[int | None, bool], prompt_tokens: int, model: str
-) -> Completion:
+def _others(profile: Profile, endpoint: Endpoint) -> str:
+    """A remedy: the other endpoints that give logprobs, where there are any."""
+    names = [name for name, rules in profile.endpoints.items() if rules.ask_logprobs != "no" and name != endpoint]
+    return f", or --endpoint {' or '.join(names)}" if names else ""
+
+
+def _sizes(
+    profile: Profile,
+    answer: dict[str, Any],
+    choices: Sequence[dict[str, Any]],
+    read: Sequence[Completion],
+    faults: Sequence[Fault | None],
+) -> list[tuple[int | None, bool]]:
+    """For each choice, how many tokens it says it generated and whether all of them were read."""
+    # The provider counts the tokens of a choice that was withheld or cannot be read: the sum then says nothing of the others.
+    hidden = [
+        is_filtered(choice) or (fault is not None and not each.whole)
+        for choice, each, fault in zip(choices, read, faults, strict=True)
+    ]
+    total = None if len(choices) > 1 and any(hidden) else count(answer, "completion_tokens", "output_tokens")
+    sizes = lengths(
+        total,
+        [len(each.token_ids) for each in read],
+        [each.finish_reason for each in read],
+        end_token_listed=profile.logprobs.end_token_listed,
+    )
+    confirmed = total is not None and all(complete for _, complete in sizes)
+    if confirmed or not any(faults):
+        return sizes
+    return [(None, fault is None) for fault in faults]  # a blank choice was none, as far as anyone knows
+
+
+def _check_counted(profile: Profile, endpoint: Endpoint, completions: Sequence[Completion]) -> None:
+    """Raise CorruptResponse for a text of which nothing tells how many tokens it has."""
+    for each in completions:
+        if each.text and each.generated is None:
+            raise CorruptResponse(
+                f"{profile.name} gives no logprobs on its {endpoint} endpoint, and its `usage` does not tell how many tokens a "
+                f"text of {len(each.text)} characters has; choose a model or server that reports completion_tokens, with one "
+                f"completion a request{_others(profile, endpoint)}"
+            )
+
+
+def _completion(text: str, choice: dict[str, Any], read: list[Position] | None) -> Completion:
     positions = read or []
-    generated, complete = size
     top_ids, top_logprobs = _table([position.top for position in positions])
     return Completion(
-        text=text_of(choice),
+        text=text,
         finish_reason=str(choice.get("finish_reason")),
         token_ids=np.array([position.id for position in positions], dtype=np.int32),
         logprobs=np.array([position.logprob for position in positions], dtype=np.float32),
         top_ids=top_ids,
         top_logprobs=top_logprobs,
-        prompt_tokens=prompt_tokens,
-        model=model,
-        whole=complete and read is not None and all(position.id != UNNAMED for position in positions),
+        whole=read is not None and all(position.id != UNNAMED for position in positions),
         token_bytes={token: raw for position in positions for token, raw in position.bytes.items()},
         propensities=_propensities(positions),
         bounded=_bounded(positions),
-        generated=generated,
     )
 
 

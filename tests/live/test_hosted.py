@@ -50,7 +50,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def verdict(data: Path, out: Path, *options: str, **environment: str) -> dict[str, Any]:
     """What ``blb fit`` says of the reward at temperature 1; rewarded is brevity."""
     command = [sys.executable, "-m", "blackbox_lb", "fit", "--data", str(data), "--reward", "length", "--out", str(out)]
-    command += ["--max-tokens", "32", "--samples-per-prompt", "6", "--validation-samples", "1", "--test-samples", "3"]
+    command += ["--max-tokens", "32", "--samples-per-prompt", "10", "--validation-samples", "1", "--test-samples", "4"]
     command += ["--l2", "2", "--tau", "0.15", "--concurrency", "24", "--quiet", "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
     assert done.returncode == 0, done.stderr

@@ -263,3 +263,63 @@ def test_budgets_from_headers_hold_requests_back(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(asyncio, "sleep", sleep)
     send(lambda request: httpx2.Response(200, json={}, headers=spent), times=2)
     assert 0.05 < sum(slept) < 0.2, "600 a minute is one in 0.1 s"
+
+
+def test_no_key_follows_a_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever host a redirect names, it is not asked; the sentence names it."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    moved = httpx2.Response(307, headers={"location": "https://elsewhere.example/v1/chat/completions"})
+    with pytest.raises(RequestRejected, match=r"moved to https://elsewhere\.example.*--base-url") as caught:
+        send(lambda request: httpx2.Response(307, headers=moved.headers))
+    assert arrived_before(caught.value) == 1
+
+
+@pytest.mark.parametrize("value", [f"{KEY[:20]}\r\n{KEY[20:]}", f"\N{LEFT DOUBLE QUOTATION MARK}{KEY}"])
+def test_a_key_that_no_header_takes(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """The variable is named, its value is not, and nothing is sent."""
+    monkeypatch.setenv("OPENAI_API_KEY", value)
+    with pytest.raises(AuthenticationFailed, match="variable OPENAI_API_KEY holds a character") as caught:
+        send(fine)
+    assert KEY[:12] not in str(caught.value)
+    assert arrived_before(caught.value) == 0
+
+
+def test_a_line_end_behind_a_key_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a file with Windows line ends leaves it there."""
+    monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\r\n")
+    assert send(fine)[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("https://me:hunter2@host/v1", "holds a password"),
+        ("https://host/v1?key=hunter2", "a query in connection.query"),
+        ("http://localhost:99999/v1", "not a http"),
+        ("http://me:hunter2@host:x/v1", "not a http"),
+        ("http://", "not a http"),
+    ],
+)
+def test_an_address_that_cannot_be_used(address: str, sentence: str) -> None:
+    """It is refused before anything is sent, and no password in it is repeated."""
+    with pytest.raises(InputError, match=sentence) as caught:
+        send(fine, "vllm", base_url=address)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx2.Response(200, text=f"your key is {KEY}"),
+        httpx2.Response(401, text=f"bad key {KEY}"),
+        httpx2.Response(401, json={"error": {"message": "project proj-secret-1 has no access"}}),
+    ],
+)
+def test_what_the_other_side_repeats_is_masked(monkeypatch: pytest.MonkeyPatch, answer: httpx2.Response) -> None:
+    """Keys and the values of further headers are taken out of every message."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-secret-1")
+    with pytest.raises(BlbError) as caught:
+        send(lambda request: httpx2.Response(answer.status_code, content=answer.content, headers=answer.headers))
+    assert KEY not in str(caught.value)
+    assert "proj-secret-1" not in str(caught.value)

@@ -97,6 +97,47 @@ def test_what_no_profile_cures_is_not_saved(server: ExactServer, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_profile_that_cannot_be_written_is_exit_code_2(server: ExactServer, tmp_path: Path) -> None:
+    """The findings were paid for and are printed; also where something is contradicted."""
+    path = tmp_path / "mine.toml"
+    (tmp_path / ".mine.new.toml").mkdir()
+    result = doctor(server, "--save", path)
+    assert result.exit_code == 2, result.output
+    assert "0 contradicted" in result.stdout
+    assert "cannot be written" in result.stderr
+    with Narrow(ExactModel(26, 16, end=True, prompts=8, sharpness=0.9)) as narrow:
+        result = doctor(narrow, "--save", path)
+    assert result.exit_code == 2, result.output
+    assert "CONTRADICTED" in result.stdout
+
+
+def test_an_address_that_was_given_is_saved_to_stay(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable of the provider it extends does not send the next run elsewhere."""
+    path = tmp_path / "mine.toml"
+    assert doctor(server, "--save", path).exit_code == 0
+    monkeypatch.setenv("LLAMACPP_BASE_URL", "http://127.0.0.1:9/v1")
+    again = CliRunner().invoke(main, ["doctor", "--provider", str(path), "--concurrency", "1", "--quiet"])
+    assert again.exit_code == 0, again.output
+
+
+def test_what_can_be_refused_is_refused_before_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing key, a model that cannot be adapted, none named and an endpoint that does not exist: nobody is asked for a yes."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    ask = ["doctor", "--provider", "openai", "--model"]
+    assert "set the environment variable OPENAI_API_KEY" in refused(CliRunner().invoke(main, [*ask, "gpt-4o"]))
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    for arguments, word in (
+        ([*ask, "o3"], "cannot be adapted"),
+        ([*ask, "gpt-4o", "--endpoint", "responses"], "no responses endpoint"),
+        (["doctor", "--provider", "fireworks"], "name the model or deployment with --model"),
+    ):
+        said = refused(CliRunner().invoke(main, arguments))
+        assert word in said
+        assert "--yes" not in said
+
+
 def test_bad_input_is_exit_code_2(server: ExactServer, tmp_path: Path) -> None:
     """A sentence, no traceback and no request: a target that is no .toml, a provider that does not exist."""
     assert "NAME.toml" in refused(doctor(server, "--save", tmp_path / "mine.json"))

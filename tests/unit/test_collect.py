@@ -29,6 +29,7 @@ from blackbox_lb.errors import (
     ServerFailed,
 )
 from blackbox_lb.profiles import load_profile
+from blackbox_lb.rules import SamplingRules
 from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
@@ -172,6 +173,43 @@ def test_a_bad_answer_stops_the_run_and_keeps_what_was_good(tmp_path: Path, spoi
         with RolloutStore(tmp_path / "s.db") as store:
             assert store.size().completions == received - 1
         assert run(server, tmp_path)[0].received == 10 - (received - 1)
+
+
+def _blank(choice: dict[str, Any]) -> dict[str, Any]:
+    return {**choice, "finish_reason": "stop", "message": {"content": ""}, "logprobs": None}
+
+
+def _silent(choice: dict[str, Any]) -> dict[str, Any]:
+    return {**choice, "logprobs": None}
+
+
+def _without_number(choice: dict[str, Any]) -> dict[str, Any]:
+    entries = choice["logprobs"]["content"]
+    return {**choice, "logprobs": {"content": [{**entries[0], "logprob": float("nan")}, *entries[1:]]}}
+
+
+@pytest.mark.parametrize(("spoil", "whole"), [(_blank, True), (_silent, False), (_without_number, False)])
+def test_a_paid_answer_is_paid_once(
+    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Any, whole: bool
+) -> None:
+    """One of four choices cannot be read: all four are stored, three of them whole, and a second run asks for nothing."""
+    single, rules = Session.answer, SamplingRules(n=4, shares_prompt=True)
+
+    async def several(self: Session, *request: Any) -> Any:
+        prompt, sampling, bias, n, endpoint = request
+        answers = [await single(self, prompt, sampling, bias, 1, endpoint) for _ in range(n)]
+        choices = [answer["choices"][0] for answer in answers]
+        total = sum(len(choice["logprobs"]["content"]) for choice in choices[: 3 if whole else 4])
+        return {**answers[0], "choices": [*choices[:-1], spoil(choices[-1])], "usage": {"completion_tokens": total}}
+
+    monkeypatch.setattr(Session, "answer", several)
+    profile = load_profile("llamacpp").model_copy(update={"sampling": rules})
+    monkeypatch.setitem(globals(), "load_profile", lambda name: profile)
+    done, completions = run(server, tmp_path, samples=4)
+    assert (done.received, len(asked(server))) == (20, 20)
+    assert [completion.whole for completion in completions] == [True, True, True, whole] * 5
+    assert all(len(completion.token_ids) == 0 for completion in completions[3::4])
+    assert run(server, tmp_path, samples=4)[0].received == 0
 
 
 def test_a_server_that_is_down_is_one_sentence() -> None:

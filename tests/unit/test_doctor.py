@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import re
 import tomllib
@@ -13,21 +14,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 from scipy.stats import binom
 
+from blackbox_lb.cli import main
 from blackbox_lb.doctor import Finding, Report, check_target, examine, most_requests, most_tokens, save_profile
+from blackbox_lb.doctor.exam import EMOJI, STORY
 from blackbox_lb.doctor.examine import CHECKS, Check
 from blackbox_lb.doctor.steering import _Duel
 from blackbox_lb.doctor.uniformity import Draw, _lower_tail, alike, judge, temperature_of
-from blackbox_lb.errors import AuthenticationFailed, InputError, QuotaExhausted, RequestRejected
+from blackbox_lb.errors import AuthenticationFailed, ContentFiltered, InputError, QuotaExhausted, RequestRejected
 from blackbox_lb.profiles import Profile, load_profile
 from blackbox_lb.session import Session
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.testing.dialect import JSON, Dialect, Refused
 from blackbox_lb.testing.server import Answer
+from blackbox_lb.types import Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary
 
 SEEDS = range(20)
@@ -364,6 +369,41 @@ def _response(answer: JSON) -> JSON:
     }
 
 
+STUDIO_RUN = "--data {data} --reward contains --max-tokens 8 --quiet --out {out} --samples-per-prompt 4 --entries 5"
+
+
+@pytest.mark.parametrize("open_row", [None, "neutral", "bias.low"])
+def test_a_fit_after_the_doctor(open_row: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A provider of guesses is refused before the doctor, and taken with what it saved unless a row that is needed stayed open."""
+    server, path, data = Studio(model(0), 0), tmp_path / "mine.toml", tmp_path / "data.jsonl"
+    words = {token: text.encode() for token, text in enumerate(server.texts) if text}
+    vocabulary = Vocabulary("exact", words, {"<|end|>": 25}, 26, server.tokenize)
+    monkeypatch.setattr("blackbox_lb.session._vocabulary", lambda *_: vocabulary)
+    rows = [{"prompt": f"question {n}", "answer": "a"} for n in range(12)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def run(command: str, provider: object, rest: str = "") -> Result:
+        line = f"{command} --provider {provider} --base-url {server.base_url} --concurrency 1 {rest}"
+        return CliRunner().invoke(main, line.split())
+
+    with server:
+        fit = STUDIO_RUN.format(data=data, out=tmp_path / "run")
+        refused = run("fit", "lmstudio", fit)
+        assert (refused.exit_code, "tokens.id, neutral, bias" in refused.stderr) == (2, True), refused.output
+        report = run("doctor", "lmstudio", f"--quiet --save {path}")
+        assert report.exit_code == 0, report.output
+        assert "bias.fractions could not be checked: saved as false" in report.stdout
+        mine = load_profile(str(path))
+        assert (mine.unknown, mine.bias.fractions, mine.bias.low) == ([], False, -100)
+        if open_row is not None:
+            path.write_text(path.read_text().replace("unknown = []", f'unknown = ["{open_row}"]'))
+        fitted = run("fit", path, fit)
+    if open_row is None:
+        assert fitted.exit_code == 0, fitted.output
+    else:
+        assert (fitted.exit_code, f"{open_row} of mine" in fitted.stderr) == (2, True), fitted.output
+
+
 @pytest.mark.parametrize("lie", [None, ignored])
 def test_a_bias_is_proven_where_no_token_is_named(lie: Callable[[JSON], None] | None, tmp_path: Path) -> None:
     """On an endpoint without logprobs the text shows whether a bias acts; what was proven is no guess in the saved profile."""
@@ -381,7 +421,7 @@ def test_a_bias_is_proven_where_no_token_is_named(lie: Callable[[JSON], None] | 
     assert [each.row for each in report.contradicted] == ([] if lie is None else ["bias"]), report.contradicted
     if lie is None:
         save_profile(report, tmp_path / "mine.toml", "lmstudio")
-        assert load_profile(str(tmp_path / "mine.toml")).unknown == ["bias.fractions", "bias.low"]
+        assert load_profile(str(tmp_path / "mine.toml")).unknown == []
 
 
 def test_a_refusal_contradicts_and_a_failure_does_not() -> None:
@@ -517,17 +557,80 @@ def test_a_saved_profile_says_what_was_found(tmp_path: Path) -> None:
 
 
 def test_what_stays_open_stays_a_guess(tmp_path: Path) -> None:
-    """Of a guessed table that was proven, only the rows that were not checked are still guesses."""
+    """Of a guessed table that was proven, the rows are still guesses that were not checked, have no evidence of their own, and no
+    value that is right in any case."""
     report = replace(
         report_of(
             Finding("bias", "takes effect (a guess)", "CONFIRMED", "seen"),
             Finding("bias.entries", "none known (a guess)", "NOT CHECKED", "no time"),
             Finding("neutral", "softmax (a guess)", "NOT CHECKED", "too little variety"),
         ),
-        profile=SERVER.model_copy(update={"unknown": ["bias", "neutral", "tokens.id"]}),
+        profile=SERVER.model_copy(update={"unknown": ["bias", "neutral", "tokens.id"], "evidence": {}}),
     )
+    path = tmp_path / "mine.toml"
+    assert save_profile(report, path, "llamacpp") == {"bias.fractions": False}
+    left = ["bias.entries", "bias.highest_id", "bias.low", "neutral", "tokens.id"]
+    assert load_profile(str(path)).unknown == left
+    told = replace(report, entries=3, named=17)
+    assert save_profile(told, path, "llamacpp") == {"bias.fractions": False, "bias.entries": 3, "bias.highest_id": 17}
+    mine = load_profile(str(path))
+    assert (mine.unknown, mine.bias.entries, mine.bias.highest_id) == (left[2:], 3, 17)
+    documented = replace(told, profile=told.profile.model_copy(update={"evidence": SERVER.evidence}))
+    assert save_profile(documented, path, "llamacpp") == {"bias.fractions": False, "bias.highest_id": 17}
+    assert load_profile(str(path)).unknown == ["neutral", "tokens.id"]
+
+
+def test_a_table_of_which_nothing_was_shown_stays_a_guess(tmp_path: Path) -> None:
+    """No careful value makes up for a bias that nobody saw act."""
+    guesses = ["bias", "tokens"]
+    finding = Finding("bias.entries", "none known", "CONFIRMED", "accepted")
+    report = replace(report_of(finding), profile=SERVER.model_copy(update={"unknown": guesses}), entries=9)
+    save_profile(replace(report, findings=()), tmp_path / "mine.toml", "llamacpp")
+    assert load_profile(str(tmp_path / "mine.toml")).unknown[0] == "bias"
     save_profile(report, tmp_path / "mine.toml", "llamacpp")
-    assert load_profile(str(tmp_path / "mine.toml")).unknown == ["bias.entries", "neutral", "tokens.id"]
+    mine = load_profile(str(tmp_path / "mine.toml"))
+    assert not mine.is_known("bias")
+    assert mine.bias.fractions
+
+
+@pytest.mark.parametrize("filtered", ["emoji", "bias", "temperature", "story", "half"])
+def test_a_content_filter_contradicts_nothing(filtered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it keeps back is not checked, with that reason; what it lets pass is."""
+    honest, count = Session.answer, [0]
+
+    async def answer(self: Session, prompt: Prompt, sampling: Sampling, bias: Any = None, *rest: Any) -> Any:
+        count[0] += 1
+        meets = {
+            "emoji": prompt is EMOJI,
+            "bias": bool(bias),
+            "temperature": sampling.temperature == 0.5,
+            "story": prompt is STORY,
+            "half": count[0] % 2 == 0,
+        }
+        if meets[filtered]:
+            raise ContentFiltered("The response was filtered")
+        return await honest(self, prompt, sampling, bias, *rest)
+
+    monkeypatch.setattr(Session, "answer", answer)
+    report = self_test(Liar(model(0), 0))
+    assert not report.contradicted, report.contradicted
+    rows = {"bias": "bias", "temperature": "logprobs.meaning", "story": "neutral"}
+    if filtered in rows:
+        found = finding(report, rows[filtered])
+        assert (found.status, "content filter" in found.evidence) == ("NOT CHECKED", True)
+    if filtered == "emoji":
+        assert finding(report, "tokens.id").status == "CONFIRMED"
+
+
+def test_a_content_filter_that_keeps_everything_back_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be checked, and that is the reason."""
+
+    async def answer(*_: Any, **__: Any) -> Any:
+        raise ContentFiltered("The response was filtered")
+
+    monkeypatch.setattr(Session, "answer", answer)
+    with pytest.raises(ContentFiltered, match=r"nothing can be checked: .*The response was filtered"):
+        self_test(Liar(model(0), 0))
 
 
 def test_no_profile_cures_a_server_that_does_not_sample_what_it_says(tmp_path: Path) -> None:

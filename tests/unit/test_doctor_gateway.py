@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -42,7 +43,13 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
-def self_test(provider: str, seed: int, lie: Lie | None = None, titles: Sequence[str] | None = None) -> Report:
+def self_test(
+    provider: str,
+    seed: int,
+    lie: Lie | None = None,
+    titles: Sequence[str] | None = None,
+    known: Callable[[ExactServer], Vocabulary] | None = None,
+) -> Report:
     """One self-test through a gateway."""
     sharpness = 2.0 if provider == "fireworks" else 1.5  # its lists are short, and must reach the mass that a lie cuts
     model = ExactModel(SIZE, 12, seed=seed, end=True, prompts=16, sharpness=sharpness)
@@ -52,7 +59,7 @@ def self_test(provider: str, seed: int, lie: Lie | None = None, titles: Sequence
         name, _ = PROVIDERS[provider]
         session = Session(load_profile(provider), model=name, base_url=base_url, tokenizer="o200k_base", attempts=1)
         async with session:
-            session.vocabulary = vocabulary(server)
+            session.vocabulary = (known or vocabulary)(server)
             return await examine(session, checks=checks, concurrency=1)
 
     with (
@@ -66,6 +73,39 @@ def vocabulary(server: ExactServer) -> Vocabulary:
     """The exact model's own; its last token ends the text."""
     ordinary = {token: text.encode() for token, text in enumerate(server.texts) if text}
     return Vocabulary("exact", ordinary, {"<|endoftext|>": SIZE - 1}, SIZE, server.tokenize)
+
+
+def swapped(server: ExactServer) -> Vocabulary:
+    """Another model's: the same texts, with neighbouring ids the other way round."""
+    right = vocabulary(server)
+    ordinary = {token ^ 1 if (token ^ 1) in right.ordinary else token: raw for token, raw in right.ordinary.items()}
+    ids = {raw: token for token, raw in ordinary.items()}
+    encode = lambda text: [ids[right.ordinary[token]] for token in right.encode(text)]  # noqa: E731
+    return Vocabulary("another", ordinary, right.special, right.size, encode)
+
+
+def holes(server: ExactServer) -> Vocabulary:
+    """Another model's: every tenth token is not in it."""
+    right = vocabulary(server)
+    return replace(right, ordinary={token: raw for token, raw in right.ordinary.items() if token % 10})
+
+
+def resplit(server: ExactServer) -> Vocabulary:
+    """Another model's: it names all tokens, and splits a text otherwise, here every third token."""
+    right = vocabulary(server)
+    return replace(right, encoder=lambda text: [t if n % 3 else 0 for n, t in enumerate(right.encode(text))])
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("known", "titles"), [(swapped, ("effect of a bias",)), (holes, ()), (resplit, ())])
+@pytest.mark.usefixtures("tiktoken_cache")
+def test_a_deployment_of_another_model_is_found_out(
+    known: Callable[[ExactServer], Vocabulary], titles: tuple[str, ...], seed: int
+) -> None:
+    """A deployment's name may promise another vocabulary than its model has: tokens that have no id under it, a text that it would
+    split otherwise or, where all texts agree, a bias that brings another token than it names."""
+    report = self_test("azure", seed, titles=titles, known=known)
+    assert [each.row for each in report.contradicted] == ["tokens.id"], report.findings
 
 
 def finding(report: Report, row: str) -> Finding:

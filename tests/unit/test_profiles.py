@@ -264,6 +264,24 @@ def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
         ('extends = "openai"\nname = "x"\n[tokenizer]\nsource = "server"', "needs the rows tokenize and detokenize"),
         ('name = "x"', "row title"),
         ('extends = "nobody"', "unknown provider 'nobody'"),
+        ('extends = "vllm"\n[name]\nx = 1', r"row name: .*\(got {'x': 1}\)"),
+        ('extends = "vllm"\nname = "x"\n[neutral.top_k]\nx = 1', r"row neutral\.top_k: "),
+        ('extends = "vllm"\nname = "x"\nconnection = 3', "row connection: "),
+        ('extends = "vllm"\nname = "x"\nevidence = 3', "row evidence: "),
+        ('extends = "vllm"\nname = "x"\nunknown = ["tokns.id"]', "row unknown names 'tokns.id'"),
+        ('extends = "vllm"\nname = "x"\nunknown = ["neutral.top_z"]', "row unknown names 'neutral.top_z'"),
+        ('extends = "vllm"\nname = "x"\n[bias]\nlow = 5.0\nhigh = -5.0', "row bias: low = 5 must be below high = -5"),
+        ('extends = "vllm"\nname = "x"\n[bias]\nlow = -inf', "row bias.low"),
+        (
+            'extends = "vllm"\nname = "x"\n[connection]\nheaders_env = { "two words" = "X" }',
+            "row connection.headers_env",
+        ),
+        ('extends = "vllm"\nname = "x"\n[connection]\napi_key_header = "Key:"', "row connection.api_key_header"),
+        ('extends = "vllm"\nname = "x"\n[[models.refused]]\npattern = ""\nwhy = "w"', "row models.refused.0.pattern"),
+        (
+            'extends = "vllm"\nname = "x"\n[connection]\napi_key_required = true\napi_key_env = ""',
+            r"row connection: .*connection\.api_key_env .*api_key_required = false",
+        ),
     ],
 )
 def test_a_broken_profile_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
@@ -272,6 +290,59 @@ def test_a_broken_profile_is_refused(tmp_path: Path, text: str, sentence: str) -
     path.write_text(text)
     with pytest.raises(ProfileError, match=sentence):
         load_profile(str(path))
+
+
+def test_a_profile_without_endpoints_is_refused(tmp_path: Path) -> None:
+    """There would be nothing to send to."""
+    path = tmp_path / "mine.toml"
+    head, _, _ = TOGETHER.read_text(encoding="utf-8").partition("[endpoints.chat]")
+    path.write_text(head.replace("[connection]", "endpoints = {}\n[connection]"))
+    with pytest.raises(ProfileError, match=r"row endpoints: .*at least 1"):
+        load_profile(str(path))
+
+
+def test_a_guess_inside_a_table_makes_the_table_one(tmp_path: Path) -> None:
+    """What needs all of a table is refused where one of its rows is a guess, and only that; the message names the row."""
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "vllm"\nname = "mine"\nunknown = ["bias.fractions", "tokens"]\n')
+    mine = load_profile(str(path))
+    with pytest.raises(ProfileError, match=r"know bias\.fractions of mine"):
+        mine.require(["bias"], "this")
+    with pytest.raises(ProfileError, match="know tokens of mine"):
+        mine.require(["tokens.id"], "this")
+    mine.require(["neutral", "bias.low", "tokenizer"], "this")
+    known = {row: mine.is_known(row) for row in ("bias", "bias.fractions", "bias.low", "tokens.id", "tokenizer")}
+    assert known == {"bias": False, "bias.fractions": False, "bias.low": True, "tokens.id": False, "tokenizer": True}
+
+
+def test_what_is_a_guess_in_the_profiles_that_come_along() -> None:
+    """LM Studio's, whose documentation says least; nothing else."""
+    assert {name: guesses for name in NAMES if (guesses := load_profile(name).unknown)} == {
+        "lmstudio": ["tokens.id", "neutral", "bias"]
+    }
+
+
+def test_an_address_of_ones_own_is_not_overruled(tmp_path: Path) -> None:
+    """The variable of the extended profile is not inherited beside one's own address; it is without one, and one's own counts."""
+    path = tmp_path / "mine.toml"
+    for own, variable in (
+        ('base_url = "http://127.0.0.1:1/v1"', None),
+        ('base_url = "http://127.0.0.1:1/v1"\nbase_url_env = "MINE"', "MINE"),
+        ("concurrency = 2", "OPENAI_BASE_URL"),
+    ):
+        path.write_text(f'extends = "openai"\nname = "mine"\n[connection]\n{own}\n')
+        assert load_profile(str(path)).connection.base_url_env == variable
+    again = tmp_path / "again.toml"
+    path.write_text('extends = "openai"\nname = "mine"\n[connection]\nbase_url = "http://127.0.0.1:1/v1"\n')
+    again.write_text(f'extends = "{path.as_posix()}"\nname = "again"\n')
+    assert load_profile(str(again)).connection.base_url_env is None
+
+
+def test_without_a_model_where_none_is_listed() -> None:
+    """A deployment has to be named; a server that lists its models may be asked."""
+    with pytest.raises(ProfileError, match="--model"):
+        load_profile("azure").check_model(None)
+    load_profile("vllm").check_model(None)
 
 
 def test_a_profile_cannot_extend_itself(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ ROWS: dict[str, Any] = {
     "name": "acme",
     "title": "Acme",
     "homepage": "https://acme.example",
-    "connection": {"base_url": "http://127.0.0.1:1/v1"},
+    "connection": {"base_url": "http://127.0.0.1:1/v1", "api_key_required": False},
     "endpoints": {
         "chat": {"path": "/chat", "dialect": "content", "ask_logprobs": "flag", "sampled_in_list": "no"},
         "completions": {

@@ -107,6 +107,38 @@ def test_the_bound_holds_for_every_token_outside_of_the_most_likely(values: list
     assert len(top) == min(k, len(values))
 
 
+@given(
+    values=st.lists(st.floats(-50, 0, width=32), min_size=1, max_size=8, unique=True),
+    asked=st.integers(0, 10),
+    limit=st.integers(1, 10),
+    data=st.data(),
+)
+def test_nothing_unlisted_is_more_likely_than_what_is_kept(
+    values: list[float], asked: int, limit: int, data: st.DataObject
+) -> None:
+    """Where the sampled token takes the last place, however many places there are: the server's own limit may be below k."""
+    rules = EndpointRules(path="/", dialect="content", ask_logprobs="flag", sampled_in_list="replaces the last")
+    order = sorted(enumerate(values), key=lambda pair: -pair[1])
+    width = min(asked, limit, len(values))
+    sampled = data.draw(st.sampled_from(order))
+    listed = order[:width] if sampled in order[:width] else [*order[: max(width - 1, 0)], sampled]
+    top = likeliest(rules, listed, asked)
+    assert top == order[: len(top)]
+    assert len(top) == max(width - 1, 0)
+
+
+def test_a_server_that_lists_fewer_than_asked_for_may_have_replaced_the_last_of_those(
+    profile_with: ProfileWith,
+) -> None:
+    """Five asked for, three listed: the third is the sampled token, and the third most likely one is not known."""
+    profile = profile_with(**IDS, endpoints={"chat": {"sampled_in_list": "replaces the last"}})
+    position = entry(9, -12.0, (1, -0.5), (2, -1.5), (9, -12.0))
+    assert read(profile, position, k=5).top_ids.tolist() == [[1, 2]]
+    assert read(profile, position, k=3).top_ids.tolist() == [[1, 2]]
+    assert read(profile, position, k=2).top_ids.tolist() == [[1]]
+    assert read(profile, position, k=-1).top_ids.tolist() == [[1, 2, 9]]
+
+
 def test_several_unnamed_alternatives_may_stand_in_one_list(profile_with: ProfileWith, vocabulary: Any) -> None:
     """Their mass is listed mass; only a token with an id can be listed twice by mistake."""
     top = [{"token": name, "bytes": None, "logprob": value} for name, value in (("<|x|>", -1.0), ("<|y|>", -2.0))]

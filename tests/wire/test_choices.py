@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from blackbox_lb.errors import NoLogprobs
+from blackbox_lb.errors import CorruptResponse, NoLogprobs, ProfileError
 from blackbox_lb.profiles import Profile
 from blackbox_lb.types import UNNAMED, Completion, Sampling
 from blackbox_lb.vocabulary import Vocabulary
@@ -18,7 +19,7 @@ FILTERED = {"index": 0, "finish_reason": "content_filter", "logprobs": None, "co
 """Azure's choice for a completion that its filter withheld: no message, no text."""
 
 
-def choice(n: int, finish: str = "stop", name: str = " cat", **more: Any) -> dict[str, Any]:
+def choice(n: int, finish: str | None = "stop", name: str = " cat", **more: Any) -> dict[str, Any]:
     """A choice of ``n`` equal tokens."""
     entry = {"token": name, "bytes": list(name.encode()), "logprob": -1.0, "top_logprobs": []}
     message = {"role": "assistant", "content": name * n}
@@ -142,6 +143,154 @@ def test_an_endpoint_without_logprobs_gives_text_only(profile_with: ProfileWith)
     assert (found.prompt_tokens, found.model, found.top_ids.shape) == (11, "m", (0, 0))
     answer["usage"] = {"completion_tokens": 0}
     assert not parse_response(profile, "chat", answer, Sampling())[0].whole
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"completion_tokens": None}, {"prompt_tokens": 11}])
+def test_a_text_of_unknown_length_is_refused(profile_with: ProfileWith, usage: Any) -> None:
+    """Without logprobs and without a count, a long text would be one of 0 tokens to a reward for short ones."""
+    profile = profile_with(endpoints={"chat": {"ask_logprobs": "no"}})
+    answer = {"choices": [choice(2, logprobs=None)], "usage": usage}
+    with pytest.raises(
+        CorruptResponse, match=r"how many tokens a text of 8 characters has; .*, or --endpoint completions or responses"
+    ):
+        parse_response(profile, "chat", answer, Sampling())
+    answer["choices"] = [choice(0, logprobs=None)]
+    (found,) = parse_response(profile, "chat", answer, Sampling())
+    assert (found.text, found.n_tokens, found.whole) == ("", 0, False)
+
+
+def test_a_sum_over_several_texts_tells_no_length(profile_with: ProfileWith) -> None:
+    """A server that gives two completions where one was asked for, and no list of tokens, is named."""
+    profile = profile_with(endpoints={"chat": {"ask_logprobs": "no"}})
+    answer = {"choices": [choice(2, logprobs=None), choice(3, logprobs=None)], "usage": {"completion_tokens": 5}}
+    with pytest.raises(CorruptResponse, match="one completion a request"):
+        parse_response(profile, "chat", answer, Sampling())
+
+
+def spoilt(logprob: Any, *, listed: bool = False) -> dict[str, Any]:
+    """A choice with this logprob at its second token, or among the alternatives there."""
+    good = choice(2)["logprobs"]["content"]
+    bad = {**good[0], "top_logprobs": [{**good[0], "logprob": logprob}]} if listed else {**good[0], "logprob": logprob}
+    return choice(2, logprobs={"content": [good[0], bad]})
+
+
+UNREADABLE = {
+    "null": choice(2, logprobs=None),
+    "no list": choice(2, logprobs={"content": None}),
+    "text": choice(2, logprobs="none"),
+    "NaN": spoilt(math.nan),
+    "positive": spoilt(0.5),
+    "placeholder": spoilt(-5000.0),
+    "NaN listed": spoilt(math.nan, listed=True),
+    "positive listed": spoilt(0.5, listed=True),
+    "no bytes": choice(2, logprobs={"content": [{"token": " cat", "logprob": -1.0}]}),
+    "number": choice(2, logprobs={"content": 3}),
+    "no finish": choice(2, None, logprobs=None),
+    "tools": choice(0, "tool_calls", logprobs=None),
+}
+"""Choices that are refused when they are all that an answer has."""
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_an_unreadable_choice_does_not_take_the_others_with_it(
+    profile_with: ProfileWith, vocabulary: Vocabulary, name: str, place: int
+) -> None:
+    """All of them are paid: those that can be read are, and the other one is its text, not whole. Alone it is an error."""
+    bad = UNREADABLE[name]
+    choices = [choice(2), choice(3, "length", " a")]
+    choices.insert(place, bad)
+    found = read(profile_with(), vocabulary, 7, *choices)
+    left_out = found.pop(place)
+    assert (left_out.text, left_out.finish_reason) == (bad["message"]["content"], str(bad["finish_reason"]))
+    assert (left_out.whole, left_out.generated, left_out.prompt_tokens) == (False, None, 11)
+    assert (left_out.token_ids.shape, left_out.logprobs.shape, left_out.top_ids.shape) == ((0,), (0,), (0, 0))
+    assert [each.token_ids.tolist() for each in found] == [[2, 2], [1, 1, 1]]
+    assert [(each.whole, each.generated) for each in found] == [(True, None)] * 2
+    with pytest.raises((NoLogprobs, CorruptResponse)):
+        read(profile_with(), vocabulary, 2, bad)
+
+
+@pytest.mark.parametrize("bad", [None, "no", {}, {"finish_reason": "stop", "logprobs": None}])
+def test_a_choice_without_text_is_left_out_without_one(
+    profile_with: ProfileWith, vocabulary: Vocabulary, bad: Any
+) -> None:
+    """What cannot be read is not made up, and its place among the samples is kept."""
+    good, left_out, other = read(profile_with(), vocabulary, 6, choice(2), bad, choice(3))
+    assert (left_out.text, left_out.whole, left_out.n_tokens) == ("", False, 0)
+    assert (good.text, other.text) == (" cat" * 2, " cat" * 3)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "error", "match"),
+    [
+        ("null", "NaN", NoLogprobs, "returned no logprobs"),
+        ("NaN", "null", CorruptResponse, "the logprob nan"),
+        ("positive", "NaN", CorruptResponse, "the logprob 0.5"),
+    ],
+)
+def test_where_no_choice_can_be_read_the_first_fault_is_raised(
+    profile_with: ProfileWith, vocabulary: Vocabulary, first: str, second: str, error: type[Exception], match: str
+) -> None:
+    """Nothing was lost that could have been kept; a blank choice proves nothing of a model that gives no logprobs."""
+    blank = choice(0, logprobs=None)
+    with pytest.raises(error, match=match):
+        read(profile_with(), vocabulary, 4, UNREADABLE[first], UNREADABLE[second], blank)
+    with pytest.raises(NoLogprobs):
+        read(profile_with(), vocabulary, 0, blank, blank)
+    with pytest.raises(NoLogprobs):
+        read(profile_with(), vocabulary, 0, blank)
+
+
+def test_a_missing_vocabulary_is_raised_whatever_else_can_be_read(profile_with: ProfileWith) -> None:
+    """It is the caller's to mend, and every further request would meet it."""
+    answer = {"choices": [choice(0), choice(2)], "usage": {"completion_tokens": 2}}
+    with pytest.raises(ProfileError, match="none is known for this model"):
+        parse_response(profile_with(), "chat", answer, Sampling())
+
+
+@pytest.mark.parametrize("logprobs", [None, {}, {"content": None}, {"content": None, "refusal": None}, "absent"])
+@pytest.mark.parametrize("content", ["", None])
+@pytest.mark.parametrize(
+    ("finish", "total", "whole", "generated"),
+    [
+        ("stop", 5, True, [2, 3, 0]),
+        ("stop", 7, True, [3, 3, 1]),  # the two that stopped counted their end tokens
+        ("length", 5, True, [2, 3, 0]),
+        ("stop", 9, False, [None] * 3),
+        ("length", 4, False, [None] * 3),
+        ("stop", None, False, [None] * 3),
+        ("tool_calls", 5, False, [None] * 3),
+        ("content_filter", 5, False, [None] * 3),
+    ],
+)
+def test_a_blank_choice_is_one_of_no_tokens_where_the_count_agrees(
+    profile_with: ProfileWith,
+    vocabulary: Vocabulary,
+    logprobs: Any,
+    content: str | None,
+    finish: str,
+    total: int | None,
+    whole: bool,
+    generated: list[int | None],
+) -> None:
+    """A completion that ended at once has nothing to list; where the count says otherwise, it is one more that was not read."""
+    blank = choice(0, finish, logprobs=logprobs)
+    blank["message"]["content"] = content
+    if logprobs == "absent":
+        del blank["logprobs"]
+    found = read(profile_with(), vocabulary, total, choice(2), choice(3, "length", " a"), blank)
+    assert [each.whole for each in found] == [True, True, whole]
+    assert [each.generated for each in found] == generated
+    assert (found[2].text, len(found[2].token_ids), found[2].finish_reason) == ("", 0, finish)
+
+
+def test_a_blank_choice_beside_an_unreadable_one_is_not_whole(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
+    """Nothing says whose the tokens are that are not listed."""
+    found = read(profile_with(), vocabulary, 2, choice(2), choice(0, logprobs=None), UNREADABLE["NaN"])
+    assert [each.whole for each in found] == [True, False, False]
 
 
 def test_a_refusal_is_what_the_user_gets(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:

@@ -275,7 +275,8 @@ def test_sampled_ids_that_do_not_fit_the_list_are_refused(
 
 def test_fireworks_names_tokens_and_tells_both_logprobs() -> None:
     """Its lists on both endpoints: ids in a field, the base model's logprob, and the one that was sampled from."""
-    top = [{"token": " the", "logprob": -0.5, "token_id": 5}, {"token": " a", "logprob": -1.5, "token_id": 6}]
+    likely = ((" the", -0.5, 5), (" a", -1.5, 6), (" an", -2.5, 7))
+    top = [{"token": text, "logprob": logprob, "token_id": token} for text, logprob, token in likely]
     one = {"token": " a", "logprob": -1.5, "sampling_logprob": -1.25, "token_id": 6, "top_logprobs": top}
     answer = {"choices": [{"text": " a", "finish_reason": "length", "logprobs": {"content": [one]}}]}
     answers: dict[Endpoint, Any] = {"completions": answer, "chat": copy.deepcopy(answer)}

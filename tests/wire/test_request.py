@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ from blackbox_lb.errors import InputError, ProfileError
 from blackbox_lb.profiles import Profile, load_profile, profile_names
 from blackbox_lb.types import Endpoint, Message, Prompt, Sampling
 from blackbox_lb.wire import build_request
+
+ProfileWith = Callable[..., Profile]
 
 HELLO = Prompt.user("hello")
 SAMPLING = Sampling(max_tokens=7, top_logprobs=5)
@@ -261,6 +264,17 @@ def test_as_many_completions_as_are_given_and_no_more(name: str, endpoint: Endpo
     for n in (most + 1, 0):
         with pytest.raises(ProfileError, match=rf"1 to {most} completions a request, {n} were asked for"):
             body(profile, endpoint, n=n)
+
+
+def test_an_endpoint_without_logprobs_gives_one_completion_a_request(profile_with: ProfileWith) -> None:
+    """``usage`` gives the sum over all choices, and there no list tells how long each of them is."""
+    profile = profile_with(endpoints={"chat": {"ask_logprobs": "no"}})
+    assert "n" not in body(profile, "chat", n=1)
+    with pytest.raises(
+        ProfileError, match="acme gives 1 to 1 completions a request, 2 were asked for; send several requests"
+    ):
+        body(profile, "chat", n=2)
+    assert body(profile, "completions", n=2)["n"] == 2
 
 
 @ENDPOINTS

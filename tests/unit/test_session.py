@@ -1,0 +1,137 @@
+"""A session before its first completion: what it asks for, what it puts up with, and which model really answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from blackbox_lb import channel as channel_module
+from blackbox_lb.channel import Channel
+from blackbox_lb.collect import collect
+from blackbox_lb.errors import AuthenticationFailed, BlbError, InputError, ModelUnsuitable, ServerFailed
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.session import Session
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tokens import Tokenizer
+from blackbox_lb.types import Prompt, Sampling
+
+Answer = Callable[[httpx2.Request], httpx2.Response]
+HELLO = [{"token": "Hello", "bytes": list(b"Hello"), "logprob": -0.5, "top_logprobs": []}]
+
+
+@pytest.fixture(autouse=True)
+def _machine(monkeypatch: pytest.MonkeyPatch, tiktoken_cache: Path) -> None:
+    monkeypatch.setattr(channel_module, "_wait", lambda state: 0.0)
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "k")
+
+
+def completion(model: str) -> httpx2.Response:
+    """One token, said by ``model``."""
+    choice = {"finish_reason": "length", "message": {"content": "Hello"}, "logprobs": {"content": HELLO}}
+    return httpx2.Response(200, json={"model": model, "choices": [choice], "usage": {"completion_tokens": 1}})
+
+
+def session_with(answer: Answer, provider: str = "openai", **options: Any) -> tuple[Session, list[str]]:
+    """A session whose requests are answered so, and the paths that are asked for."""
+    asked: list[str] = []
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.url.path)
+        return answer(request)
+
+    session = Session(load_profile(provider), base_url="https://host.example", **options)
+    session._channel = Channel(session.profile, "https://host.example", transport=httpx2.MockTransport(handle))
+    return session, asked
+
+
+def complete(session: Session) -> None:
+    """Enter and ask for one completion."""
+
+    async def go() -> None:
+        async with session:
+            await session.complete(Prompt.user("hi"), Sampling(max_tokens=1, top_logprobs=1))
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("status", [403, 404, 405])
+def test_a_key_that_may_not_list_models_may_sample(status: int) -> None:
+    """With a model named, only a wrong key (401) is an end."""
+    refusal = {"error": {"message": "Missing scopes: api.model.read"}}
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(status, json=refusal) if request.method == "GET" else completion("gpt-4o-mini")
+
+    complete(session_with(answer, model="gpt-4o-mini")[0])
+    with pytest.raises(BlbError):
+        complete(session_with(answer, "vllm")[0])
+    with pytest.raises(AuthenticationFailed):
+        complete(session_with(lambda request: httpx2.Response(401, json=refusal), model="gpt-4o-mini")[0])
+
+
+def test_a_server_that_loads_its_model_is_waited_for() -> None:
+    """503 to the first question is asked again, until the model is there or patience ends."""
+    answers = iter([503, 503, 200])
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "POST":
+            return completion("gpt-4o-mini")
+        return httpx2.Response(next(answers), json={"data": [{"id": "gpt-4o-mini"}]})
+
+    complete(session_with(answer, model="gpt-4o-mini")[0])
+    with pytest.raises(ServerFailed):
+        complete(session_with(lambda request: httpx2.Response(503), model="gpt-4o-mini")[0])
+
+
+def test_a_deployment_that_is_another_model_is_noticed() -> None:
+    """A deployment called gpt-4 that serves gpt-4o has another tokenizer: its ids would all be wrong."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return completion("gpt-4o-2024-11-20")
+
+    for options in ({}, {"tokenizer": "cl100k_base"}):
+        with pytest.raises(InputError, match=r"'gpt-4' on azure is gpt-4o-2024-11-20.*--tokenizer o200k_base"):
+            complete(session_with(answer, "azure", model="gpt-4", **options)[0])
+    complete(session_with(answer, "azure", model="gpt-4", tokenizer="o200k_base")[0])
+
+
+def test_a_deployment_of_a_reasoning_model_is_noticed() -> None:
+    """Its own name says nothing; the first answer does."""
+    session, _ = session_with(
+        lambda request: completion("o3-mini-2025-01-31"), "azure", model="m", tokenizer="o200k_base"
+    )
+    with pytest.raises(ModelUnsuitable, match="o3-mini-2025-01-31 cannot be adapted through azure"):
+        complete(session)
+
+
+def test_a_failure_stops_what_has_not_been_sent(tmp_path: Path) -> None:
+    """Requests that wait for the rate budget when another is refused for good never leave."""
+    limit, left = "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests"
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET":
+            return httpx2.Response(200, json={"data": []})
+        if b"question 0" in request.content:
+            return httpx2.Response(200, content=completion("gpt-4o-mini").content, headers={limit: "600", left: "0"})
+        return httpx2.Response(401, json={"error": {"message": "revoked"}})
+
+    session, asked = session_with(answer, model="gpt-4o-mini")
+    prompts = [Prompt.user(f"question {n}") for n in range(12)]
+
+    async def go() -> None:
+        async with session:
+            with RolloutStore(tmp_path / "s.db") as store:
+                for some in (prompts[:1], prompts):
+                    sampling = Sampling(max_tokens=1, top_logprobs=1)
+                    tokenizer = Tokenizer("t", None)
+                    await collect(session, store, tokenizer, some, sampling=sampling, samples=1, concurrency=6)
+
+    with pytest.raises(AuthenticationFailed, match="revoked"):
+        asyncio.run(asyncio.wait_for(go(), timeout=20))
+    assert asked.count("/v1/chat/completions") <= 3, "the first, the one that was refused, and one that was on its way"
