@@ -661,3 +661,24 @@ def test_where_a_profile_can_be_saved(tmp_path: Path) -> None:
             check_target(path, provider)
     save_profile(report_of(provider="vllm"), tmp_path / "mine.toml", str(own))
     assert load_profile(str(tmp_path / "mine.toml")).bias.entries == 1024
+
+
+def _sampled_first(answer: JSON) -> None:
+    """The sampled token stands first and the list is cut to as many as were asked for, as on vLLM."""
+    for entry in answer["choices"][0].get("logprobs", {}).get("content", ()):
+        listed = entry["top_logprobs"]
+        own = {name: entry[name] for name in ("id", "token", "bytes", "logprob")}
+        if all(other["id"] != entry["id"] for other in listed):
+            entry["top_logprobs"] = [own, *listed[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "row"), [(None, "no"), (_sampled_first, "replaces the last")], ids=["left out", "replaces the last"]
+)
+def test_where_a_sampled_token_is_listed(answer: Callable[[JSON], None] | None, row: str) -> None:
+    """The list is judged as the server sent it, not as the usual reading cuts it."""
+    chat = SERVER.endpoints["chat"].model_copy(update={"sampled_in_list": row})
+    profile = SERVER.model_copy(update={"endpoints": {**SERVER.endpoints, "chat": chat}})
+    report = self_test(Liar(model(0), 0, answer=answer), profile)
+    (found,) = [each for each in report.findings if each.row == "endpoints.chat.sampled_in_list"]
+    assert (found.status, found.claim) == ("CONFIRMED", row), found
