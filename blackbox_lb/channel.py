@@ -95,7 +95,7 @@ class Channel:
 
     def root(self, path: str) -> str:
         """The address of a path that lies beside the API's ``/v1``."""
-        return self.base_url.rstrip("/").removesuffix("/v1") + path
+        return self.base_url.removesuffix("/v1") + path
 
     def masked(self, text: str) -> str:
         """``text`` without anything that could be a secret: whatever quotes the other side goes through here."""

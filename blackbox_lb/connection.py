@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from blackbox_lb.credentials import TokenProvider
@@ -25,13 +25,17 @@ async def connect(
     token_provider: TokenProvider | None = None,
     concurrency: int | None = None,
     max_tokens: int = 256,
+    needs: Iterable[str] = (),
 ) -> AsyncIterator[Session]:
     """A session with the provider's model. ``concurrency`` and ``max_tokens`` size an embedded engine's slots.
+
+    ``needs``: rows of the profile that must be known, or nothing is asked.
 
     Raises:
         BlbError: unknown provider, missing key, model not found, server down.
     """
     profile = load_profile(provider)
+    profile.require(needs, "the run")
     async with AsyncExitStack() as stack:
         if profile.connection.embedded:
             if base_url is not None:

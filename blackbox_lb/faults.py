@@ -82,11 +82,9 @@ def classify(status: int | None, body: Any, profile_name: str = "", *, secrets: 
     words = _read(body)
     status = words.status or status if status is None or status < 400 else status
     kind, parameter, limit = _judge(words, status)
-    known = [secrets] if isinstance(secrets, str) else sorted(secrets, key=len, reverse=True)
-    code, param, parameter = (
-        text and _shortened(_masked(text, known)) for text in (words.code, words.param, parameter)
-    )
-    message = _shortened(_masked(words.message, known)) or "no explanation"
+    known = [secrets] if isinstance(secrets, str) else list(secrets)
+    code, param, parameter = (text and _shortened(masked(text, known)) for text in (words.code, words.param, parameter))
+    message = _shortened(masked(words.message, known)) or "no explanation"
     return Fault(kind, message, code, param, status, parameter, limit, profile_name)
 
 
@@ -334,11 +332,7 @@ SECRETS = re.compile(
 
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
     """``text`` with ``secrets``, and whatever looks like a whole secret, taken out."""
-    return _masked(text, sorted(secrets, key=len, reverse=True))
-
-
-def _masked(text: str, known: list[str]) -> str:
-    for secret in filter(None, known):
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may begin with another
         text = text.replace(secret, MASK)
     return SECRETS.sub(MASK, text)
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 
-from blackbox_lb.cli.options import model_options
+from blackbox_lb.cli.options import connect_to, model_options
 from blackbox_lb.cli.terminal import print_json, print_table
-from blackbox_lb.connection import connect
 from blackbox_lb.credentials import Credentials
 from blackbox_lb.doctor import Report, check_target, examine, most_requests, most_tokens, save_profile
 from blackbox_lb.doctor.probe import IN_FLIGHT
@@ -88,14 +87,7 @@ async def _run(options: dict[str, Any]) -> Report:
             click.echo(f"  {title} ...", err=True)
 
     in_flight = options["concurrency"] or IN_FLIGHT
-    async with connect(
-        options["provider"],
-        model=options["model"],
-        base_url=options["base_url"],
-        endpoint=options["endpoint"],
-        tokenizer=options["tokenizer"],
-        concurrency=in_flight,
-    ) as session:
+    async with connect_to(options, concurrency=in_flight) as session:
         return await examine(session, concurrency=in_flight, watch=watch)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -14,7 +14,7 @@ from blackbox_lb.cli.terminal import reporter
 from blackbox_lb.compile import check_limits
 from blackbox_lb.connection import connect
 from blackbox_lb.errors import InputError, ProfileError
-from blackbox_lb.profiles import load_profile, profile_names
+from blackbox_lb.profiles import profile_names
 from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
@@ -22,6 +22,7 @@ from blackbox_lb.trials import Trials
 from blackbox_lb.types import Endpoint
 
 __all__ = [
+    "connect_to",
     "count_option",
     "load",
     "model_options",
@@ -156,6 +157,12 @@ def run_folder(options: Mapping[str, Any], task: Task) -> Path:
     return folder
 
 
+def connect_to(options: Mapping[str, Any], **more: Any) -> AbstractAsyncContextManager[Session]:
+    """A session with the model that ``model_options`` name; ``more`` goes to ``connect``."""
+    names = ("model", "base_url", "endpoint", "tokenizer")
+    return connect(options["provider"], **{name: options[name] for name in names}, **more)
+
+
 @asynccontextmanager
 async def open_trials(
     options: Mapping[str, Any],
@@ -169,15 +176,8 @@ async def open_trials(
     ``needs``: rows of the profile that must be known. A ``bias`` that the model's tokenizer or the provider does not take is
     refused before anything is asked for.
     """
-    load_profile(options["provider"]).require(needs, "the run")
-    async with connect(
-        options["provider"],
-        model=options["model"],
-        base_url=options["base_url"],
-        endpoint=options["endpoint"],
-        tokenizer=options["tokenizer"],
-        concurrency=options["concurrency"],
-        max_tokens=reward.max_tokens,
+    async with connect_to(
+        options, concurrency=options["concurrency"], max_tokens=reward.max_tokens, needs=needs
     ) as session:
         _require_end_tokens(session)
         tokenizer = await session.tokenizer()

@@ -64,17 +64,9 @@ class AzureRules(OpenAIRules):
         found = self.settings.filter_prompts
         return self.azure_words.filtered() if found is not None and found in text else None
 
-    def headers(self, levels: Mapping[str, Level]) -> dict[str, str]:
-        """The state of the budget; resets are whole milliseconds."""
-        shown: dict[str, str] = {}
-        for kind, level in levels.items():
-            shown |= {
-                f"x-ratelimit-limit-{kind}": str(level.limit),
-                f"x-ratelimit-remaining-{kind}": str(level.remaining),
-                f"x-ratelimit-renewalperiod-{kind}": "60",
-                f"x-ratelimit-reset-{kind}": str(math.ceil(level.reset * 1000)),
-            }
-        return shown
+    def budget(self, level: Level) -> dict[str, str]:
+        """With the window in seconds; resets are whole milliseconds."""
+        return super().budget(level) | {"renewalperiod": "60", "reset": str(math.ceil(level.reset * 1000))}
 
     def envelope(self) -> JSON:
         """Fields beside the choices: what the filter found in the prompt."""

@@ -57,15 +57,9 @@ class FireworksRules(OpenAIRules):
         changed = sampling_of(self.settings, body) != DEFAULTS or bool(body.get("logit_bias"))
         return asked(body) is not None and changed
 
-    def headers(self, levels: Mapping[str, Level]) -> dict[str, str]:
-        """The state of the budget, without the times of its reset."""
-        shown: dict[str, str] = {}
-        for kind, level in levels.items():
-            shown |= {
-                f"x-ratelimit-limit-{kind}": str(level.limit),
-                f"x-ratelimit-remaining-{kind}": str(level.remaining),
-            }
-        return shown
+    def budget(self, level: Level) -> dict[str, str]:
+        """Without the time of its reset."""
+        return {"limit": str(level.limit), "remaining": str(level.remaining)}
 
     def usage(self, prompt_tokens: int, generated: int) -> JSON:
         """What is paid for."""

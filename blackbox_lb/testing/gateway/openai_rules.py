@@ -146,14 +146,15 @@ class OpenAIRules:
 
     def headers(self, levels: Mapping[str, Level]) -> dict[str, str]:
         """The state of the budget."""
-        shown: dict[str, str] = {}
-        for kind, level in levels.items():
-            shown |= {
-                f"x-ratelimit-limit-{kind}": str(level.limit),
-                f"x-ratelimit-remaining-{kind}": str(level.remaining),
-                f"x-ratelimit-reset-{kind}": duration(level.reset),
-            }
-        return shown
+        return {
+            f"x-ratelimit-{fact}-{kind}": value
+            for kind, level in levels.items()
+            for fact, value in self.budget(level).items()
+        }
+
+    def budget(self, level: Level) -> dict[str, str]:
+        """What the headers tell of one budget."""
+        return {"limit": str(level.limit), "remaining": str(level.remaining), "reset": duration(level.reset)}
 
     def answer(
         self, endpoint: fields.Endpoint, model: str, body: JSON, want: Want, readings: Sequence[Reading], number: int
