@@ -5,25 +5,30 @@ Index letters: ``n`` rollouts, ``m`` all their token positions laid end to end, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.types import NO_TOKEN
 
 __all__ = ["Rollouts"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rollouts:
-    """N scored completions, drawn from the untruncated base model at temperature 1.
+    """N scored completions, drawn from the untruncated base model at temperature 1, or from a known policy beside it.
 
     keys: N unique strings, one a rollout (the content-hash keys of the store). prompts: (n,) which prompt each answers.
     rewards: (n,) in nats, -inf allowed, NaN and +inf refused. lengths: (n,) token positions of each.
     token_ids, logprobs: (m,), the sampled tokens and their logprobs under the policy that sampled them. top_ids, top_logprobs:
     (m, k) of the base model, sorted from most likely, padded with -1 and -inf; -2 is a listed token without an id.
     bounded: (m,), True where the provider gave no logprob: ``logprobs`` then holds an upper bound. None where all were given.
+    log_ratios: (n,) ``log p_0(y_n) - log q(y_n)`` in nats where a policy q (or a mixture of several) drew the completions instead
+    of the base p_0: what must be added to ``r / tau`` to learn from them as if the base had. None: the base drew them all.
     """
 
     keys: tuple[str, ...]
@@ -35,6 +40,7 @@ class Rollouts:
     top_ids: npt.NDArray[np.int32]
     top_logprobs: npt.NDArray[np.float32]
     bounded: npt.NDArray[np.bool_] | None = None
+    log_ratios: npt.NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         n, m = len(self.keys), int(self.lengths.sum())
@@ -48,6 +54,8 @@ class Rollouts:
             raise InputError(f"top_ids and top_logprobs must have one shape ({m}, k)")
         if self.bounded is not None and (self.bounded.shape != (m,) or self.bounded.dtype != np.bool_):
             raise InputError(f"bounded must be {m} booleans, one a token position")
+        if self.log_ratios is not None and (self.log_ratios.shape != (n,) or not np.isfinite(self.log_ratios).all()):
+            raise InputError(f"log_ratios must be {n} finite numbers, one a rollout")
         bad = np.flatnonzero(np.isnan(self.rewards) | (self.rewards == np.inf))
         if bad.size:
             raise InputError(
@@ -63,3 +71,53 @@ class Rollouts:
     def is_bounded(self) -> npt.NDArray[np.bool_]:
         """(m,) where only an upper bound of the sampled token's logprob is known."""
         return np.zeros(len(self.token_ids), dtype=np.bool_) if self.bounded is None else self.bounded
+
+    @property
+    def tilt(self) -> npt.NDArray[np.float64]:
+        """(n,) ``log_ratios``, 0 where the base drew the completions."""
+        return np.zeros(len(self.keys)) if self.log_ratios is None else self.log_ratios
+
+    def take(self, chosen: npt.ArrayLike) -> Self:
+        """The rollouts at the indices ``chosen`` (or where it is True), in that order."""
+        picked = np.arange(len(self.keys))[np.asarray(chosen)]
+        ends = np.cumsum(self.lengths)
+        sizes = self.lengths[picked]
+        starts = np.concatenate(([0], np.cumsum(sizes)[:-1])) if len(picked) else np.zeros(0, np.int64)
+        where = np.repeat(ends[picked] - sizes - starts, sizes) + np.arange(int(sizes.sum()))
+        return replace(
+            self,
+            keys=tuple(self.keys[row] for row in picked),
+            prompts=self.prompts[picked],
+            rewards=self.rewards[picked],
+            lengths=sizes,
+            token_ids=self.token_ids[where],
+            logprobs=self.logprobs[where],
+            top_ids=self.top_ids[where],
+            top_logprobs=self.top_logprobs[where],
+            bounded=None if self.bounded is None else self.bounded[where],
+            log_ratios=None if self.log_ratios is None else self.log_ratios[picked],
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence[Rollouts]) -> Rollouts:
+        """All rollouts of ``parts``, one after the other; shorter lists are padded. InputError if a key repeats, or no parts."""
+        if not parts:
+            raise InputError("no rollouts to join; give at least one part")
+        width = max(part.top_ids.shape[1] for part in parts)
+        tilted = any(part.log_ratios is not None for part in parts)
+        return Rollouts(
+            keys=tuple(key for part in parts for key in part.keys),
+            prompts=np.concatenate([part.prompts for part in parts]),
+            rewards=np.concatenate([part.rewards for part in parts]),
+            lengths=np.concatenate([part.lengths for part in parts]),
+            token_ids=np.concatenate([part.token_ids for part in parts]),
+            logprobs=np.concatenate([part.logprobs for part in parts]),
+            top_ids=np.concatenate([_padded(part.top_ids, width, NO_TOKEN) for part in parts]),
+            top_logprobs=np.concatenate([_padded(part.top_logprobs, width, -np.inf) for part in parts]),
+            bounded=np.concatenate([part.is_bounded for part in parts]),
+            log_ratios=np.concatenate([part.tilt for part in parts]) if tilted else None,
+        )
+
+
+def _padded(table: npt.NDArray[Any], width: int, fill: float) -> npt.NDArray[Any]:
+    return np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=fill)
