@@ -1,4 +1,4 @@
-"""OpenAI's rank files without internet: tiktoken's cache, filled from a package that carries the very same files."""
+"""What all tests share: ``--slow``, and OpenAI's rank files without internet, from a package that carries the very same files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,22 @@ RANK_FILES = {
 }
 """The SHA-256 that tiktoken expects of each rank file."""
 ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--slow``."""
+    parser.addoption(
+        "--slow", action="store_true", help="run the tests that take minutes: coverage over 400 replications"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the slow tests out unless they were asked for."""
+    if config.getoption("--slow"):
+        return
+    slow = [item for item in items if "slow" in item.keywords]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if "slow" not in item.keywords]
 
 
 def rank_file(encoding: str) -> bytes:

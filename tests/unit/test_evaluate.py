@@ -44,11 +44,18 @@ def rows(*values: list[float]) -> Scores:
 
 
 def test_a_comparison_by_eye() -> None:
-    """Prompt means 1 and 2 against 3 and 4: every metric is 2 higher, which helps a reward and hurts a length."""
-    reward, accuracy, tokens = compare(SAMPLED, rows([0, 2], [2, 2]), rows([3], [4]), REWARD)
+    """Prompt means 1 and 2 against 3 and 4, three times: every metric is 2 higher, which helps a reward and hurts a length."""
+    reward, accuracy, tokens = compare(SAMPLED, rows(*([0.0, 2.0], [2.0, 2.0]) * 3), rows(*([3.0], [4.0]) * 3), REWARD)
     assert (reward.base, reward.biased, reward.difference, reward.low, reward.high) == (1.5, 3.5, 2, 2, 2)
-    assert (reward.n_prompts, reward.n_base, reward.n_biased) == (2, 4, 2)
+    assert (reward.n_prompts, reward.n_base, reward.n_biased) == (6, 12, 6)
     assert [row.verdict for row in (reward, accuracy, tokens)] == ["HELPS", "HELPS", "HURTS"]
+
+
+@pytest.mark.parametrize("prompts", [1, 2, 5])
+def test_a_handful_of_prompts_proves_nothing(prompts: int) -> None:
+    """Five differences of one sign happen by chance once in 16 times, which is no 95 % verdict."""
+    row = compare(SAMPLED, rows(*([0.0],) * prompts), rows(*([1.0],) * prompts), REWARD)[0]
+    assert (row.difference, row.verdict) == (1, "NO EVIDENCE")
 
 
 @pytest.mark.parametrize(("shift", "verdict"), [(0.0, "NO EVIDENCE"), (1.0, "HELPS"), (-1.0, "HURTS")])
@@ -61,22 +68,23 @@ def test_the_verdict_follows_the_interval(shift: float, verdict: str) -> None:
 
 
 def test_the_interval_is_scipys() -> None:
-    """The percentile bootstrap of the mean agrees with scipy.stats.bootstrap within Monte Carlo error."""
-    values = np.random.default_rng(1).gamma(1.0, size=80)
+    """With many prompts the percentile bootstrap of the mean agrees with scipy.stats.bootstrap within Monte Carlo error."""
+    values = np.random.default_rng(1).gamma(1.0, size=800)
     ours = bootstrap_interval(values)
     theirs = stats.bootstrap((values,), np.mean, n_resamples=10_000, method="percentile", rng=np.random.default_rng(2))
     spread = values.std() / np.sqrt(len(values))
-    assert ours[0] == pytest.approx(theirs.confidence_interval.low, abs=0.05 * spread)
-    assert ours[1] == pytest.approx(theirs.confidence_interval.high, abs=0.05 * spread)
+    assert ours[0] == pytest.approx(theirs.confidence_interval.low, abs=0.12 * spread)
+    assert ours[1] == pytest.approx(theirs.confidence_interval.high, abs=0.12 * spread)
 
 
-def test_the_interval_covers() -> None:
-    """Over 400 data sets of 60 prompts with several correlated completions each, 92 to 98 % of 95 % intervals hold the truth."""
+@pytest.mark.parametrize("prompts", [12, 60])
+def test_the_interval_covers(prompts: int) -> None:
+    """Over 400 data sets of prompts with several correlated completions each, 92 to 98 % of 95 % intervals hold the truth."""
     rng = np.random.default_rng(3)
     hits = 0
     for number in range(400):
-        prompt_effect = rng.normal(0.3, 1.0, size=60)
-        means = (prompt_effect[:, None] + rng.normal(size=(60, 4))).mean(axis=1)
+        prompt_effect = rng.normal(0.3, 1.0, size=prompts)
+        means = (prompt_effect[:, None] + rng.normal(size=(prompts, 4))).mean(axis=1)
         low, high = bootstrap_interval(means, replicates=2000, seed=number)
         hits += low <= 0.3 <= high
     assert 0.92 <= hits / 400 <= 0.98
