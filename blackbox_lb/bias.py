@@ -177,8 +177,8 @@ class Compiled(_Model):
 class Verdict(_Model):
     """One metric at one sampling setting, base against biased, on fresh completions of unseen prompts.
 
-    ``difference`` is biased - base in the metric's own unit, ``low`` and ``high`` its 95 % interval; ``n_base`` and
-    ``n_biased`` count completions.
+    ``difference`` is biased - base in the metric's own unit, ``low`` and ``high`` its 95 % interval, ``p`` how likely so large a
+    difference is by chance, adjusted for the rows judged beside it; ``n_base`` and ``n_biased`` count completions.
     """
 
     setting: Annotated[str, Field(pattern=r"^(greedy|temperature \d+(\.\d+)?)$")]
@@ -188,6 +188,7 @@ class Verdict(_Model):
     difference: Finite
     low: Finite
     high: Finite
+    p: Share
     n_prompts: Count
     n_base: Count
     n_biased: Count

@@ -15,13 +15,24 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, Example
 
-__all__ = ["GREEDY", "SAMPLED", "Scores", "Setting", "bootstrap_interval", "compare", "parse_setting", "score"]
+__all__ = [
+    "GREEDY",
+    "SAMPLED",
+    "Interval",
+    "Scores",
+    "Setting",
+    "bootstrap",
+    "compare",
+    "parse_setting",
+    "score",
+    "together",
+]
 
 Array = npt.NDArray[np.float64]
 REPLICATES = 10_000
 """Bootstrap replicates: the paper's B (appendix on bootstrap confidence intervals)."""
-LEAST_PROMPTS = 6
-"""Below this nothing is proven: even if all n paired differences have one sign, the sign test's p, 2^(1-n), is above .05."""
+LEVEL = 0.05
+"""The chance, over all rows of one verdict together, that a bias which changes nothing is said to help or to hurt."""
 BLOCK = 2_000_000
 """Resampled values held at once, to bound memory at 16 MB."""
 
@@ -98,7 +109,7 @@ def score(reward: Reward, examples: Sequence[Example], completions: Sequence[Seq
 
 
 def compare(setting: Setting, base: Scores, biased: Scores, reward: Reward, *, seed: int = 0) -> list[Verdict]:
-    """A verdict for each metric: reward, accuracy where the reward knows it, tokens."""
+    """A row for each metric: reward, accuracy where the reward knows it, tokens; what is read side by side goes ``together``."""
     verdicts = [_verdict(setting, reward.label, "higher", base.reward, biased.reward, seed)]
     if base.correct is not None and biased.correct is not None and reward.label != "accuracy":
         verdicts.append(_verdict(setting, "accuracy", "higher", base.correct, biased.correct, seed))
@@ -118,36 +129,67 @@ def _verdict(
         raise InputError("nothing to compare: no test prompt has a completion with and without the bias")
     base_means, biased_means = (_means(side) for side in zip(*both, strict=True))
     differences = biased_means - base_means
-    low, high = bootstrap_interval(differences, seed=seed)
-    helps, hurts = (low > 0, high < 0) if better == "higher" else (high < 0, low > 0)
-    enough = len(differences) >= LEAST_PROMPTS
-    return Verdict(
+    found = bootstrap(differences, seed=seed)
+    row = Verdict(
         setting=setting.name,
         metric=metric,
         better=better,
         base=float(base_means.mean()),
         biased=float(biased_means.mean()),
         difference=float(differences.mean()),
-        low=low,
-        high=high,
+        low=found.low,
+        high=found.high,
+        p=found.p,
         n_prompts=len(differences),
         n_base=sum(len(row) for row in base),
         n_biased=sum(len(row) for row in biased),
-        verdict="HELPS" if helps and enough else "HURTS" if hurts and enough else "NO EVIDENCE",
+        verdict="NO EVIDENCE",
     )
+    return _decided(row, found.p)
+
+
+def _decided(row: Verdict, p: float) -> Verdict:
+    """The row with the p-value that it is judged by."""
+    good = (row.difference > 0) == (row.better == "higher")
+    word = "NO EVIDENCE" if p > LEVEL else "HELPS" if good else "HURTS"
+    return row.model_copy(update={"p": p, "verdict": word})
+
+
+def together(rows: Sequence[Verdict]) -> list[Verdict]:
+    """The rows with p-values adjusted for being many, and the verdicts that follow.
+
+    One of six rows of a bias that does nothing is beyond its own 95 % interval in up to a quarter of all cases. Adjusted step by
+    step (Holm 1979, "A simple sequentially rejective multiple test procedure"), any of them is in at most 5 %, however they depend
+    on each other.
+    """
+    adjusted, highest = dict.fromkeys(range(len(rows)), 1.0), 0.0
+    for rank, number in enumerate(sorted(adjusted, key=lambda number: rows[number].p)):
+        highest = min(max(highest, (len(rows) - rank) * rows[number].p), 1.0)
+        adjusted[number] = highest
+    return [_decided(row, adjusted[number]) for number, row in enumerate(rows)]
 
 
 def _means(rows: Sequence[Array]) -> Array:
     return np.array([row.mean() for row in rows])
 
 
-def bootstrap_interval(values: Array, *, replicates: int = REPLICATES, seed: int = 0) -> tuple[float, float]:
-    """The 95 % percentile bootstrap interval of the mean (the paper, appendix on bootstrap confidence intervals), expanded.
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The 95 % interval of a mean, and the two-sided p-value of its being 0."""
+
+    low: float
+    high: float
+    p: float
+
+
+def bootstrap(values: Array, *, replicates: int = REPLICATES, seed: int = 0) -> Interval:
+    """The percentile bootstrap of the mean (the paper, appendix on bootstrap confidence intervals), expanded.
 
     ``values``: shape (n,), one paired difference a prompt. Prompts are what is resampled, because completions of one prompt are not
     independent. The plain percentile interval is too narrow for few prompts: its spread misses the factor n/(n-1) and Student's t.
     The percentiles are moved outwards by both (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 5.2); from
-    a few hundred prompts on it is the paper's.
+    a few hundred prompts on it is the paper's. The p-value is the level of the interval that just reaches 0, and never below
+    2^(1-n), what n differences of one sign are worth in a sign test: a handful of prompts proves nothing.
 
     Raises:
         InputError: no values.
@@ -155,12 +197,22 @@ def bootstrap_interval(values: Array, *, replicates: int = REPLICATES, seed: int
     n = len(values)
     if n == 0:
         raise InputError("nothing to compare: no prompts were evaluated")
-    generator = np.random.default_rng(seed)
+    means = _resampled_means(values, replicates, seed)
+    if n == 1:
+        return Interval(float(means[0]), float(means[0]), 1.0)
+    wider = np.sqrt(n / (n - 1))
+    tail = float(stats.norm.cdf(stats.t.ppf(0.025, n - 1) * wider))
+    low, high = np.quantile(means, [tail, 1 - tail])
+    beyond = max(min(float((means <= 0).mean()), float((means >= 0).mean())), 0.5 / (replicates + 1))
+    p = min(2 * float(stats.t.cdf(stats.norm.ppf(beyond) / wider, n - 1)), 1.0)
+    return Interval(float(low), float(high), max(p, 2.0 ** (1 - n)))
+
+
+def _resampled_means(values: Array, replicates: int, seed: int) -> Array:
+    generator, n = np.random.default_rng(seed), len(values)
     means = np.empty(replicates)
     step = max(1, BLOCK // n)
     for start in range(0, replicates, step):
         count = min(step, replicates - start)
         means[start : start + count] = values[generator.integers(0, n, size=(count, n))].mean(axis=1)
-    tail = 100 * stats.norm.cdf(stats.t.ppf(0.025, n - 1) * np.sqrt(n / (n - 1))) if n > 1 else 0.0
-    low, high = np.percentile(means, [tail, 100 - tail])
-    return float(low), float(high)
+    return means

@@ -120,9 +120,7 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
     kept_back = censored(training.rollouts, next_token, plan.sweep.rule)
     trials.report.remark(kept_back.sentence(trials.top_logprobs))
     chosen, tried, base_reward = await _choose(trials, task.validation, training.rollouts, next_token, plan, limits)
-    verdict: list[Verdict] = []
-    for setting in plan.settings:
-        verdict += await trials.judge(task.test, setting, plan.test_samples, chosen.logit_bias)
+    verdict = await trials.judge(task.test, plan.settings, plan.test_samples, chosen.logit_bias)
     bias = await _bias(trials, task, training, next_token, kept_back, chosen, plan, limits, verdict)
     kl = await trials.kl(task.test, plan.test_samples, chosen.logit_bias, next_token)
     return FitResult(

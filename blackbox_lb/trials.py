@@ -9,7 +9,7 @@ from blackbox_lb.bias import Verdict
 from blackbox_lb.collect import collect
 from blackbox_lb.estimate.divergence import divergence
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.evaluate import SAMPLED, Scores, Setting, compare, score
+from blackbox_lb.evaluate import SAMPLED, Scores, Setting, compare, score, together
 from blackbox_lb.progress import Reporter
 from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore
@@ -78,13 +78,19 @@ class Trials:
         return scores
 
     async def judge(
-        self, examples: Sequence[Example], setting: Setting, samples: int, bias: Mapping[int, float]
+        self, examples: Sequence[Example], settings: Sequence[Setting], samples: int, bias: Mapping[int, float]
     ) -> list[Verdict]:
-        """Base against ``bias`` on ``examples`` at ``setting``: one verdict a metric. Greedy takes one sample a prompt."""
-        count = 1 if setting.deterministic else samples
-        base = await self.scores(f"test at {setting.name}, base", examples, setting, count)
-        biased = await self.scores(f"test at {setting.name}, biased", examples, setting, count, bias)
-        return compare(setting, base, biased, self.reward)
+        """Base against ``bias`` on ``examples`` at each of ``settings``: a verdict a metric, adjusted for being several.
+
+        Greedy takes one sample a prompt.
+        """
+        rows: list[Verdict] = []
+        for setting in settings:
+            count = 1 if setting.deterministic else samples
+            base = await self.scores(f"test at {setting.name}, base", examples, setting, count)
+            biased = await self.scores(f"test at {setting.name}, biased", examples, setting, count, bias)
+            rows += compare(setting, base, biased, self.reward)
+        return together(rows)
 
     async def kl(self, examples: Sequence[Example], samples: int, bias: Mapping[int, float], tail: NextToken) -> float:
         """Mean KL of the biased policy to the base over whole completions at temperature 1, in nats.

@@ -58,5 +58,4 @@ def command(bias_file: Path, **options: Any) -> None:
 async def _run(bias: Bias, options: dict[str, Any], task: Task, reward: Reward) -> Bias:
     settings = [parse_setting(spec) for spec in options["deploy"]] or [SAMPLED, GREEDY]
     async with open_trials(options, task, reward, bias) as trials:
-        rows = [await trials.judge(task.test, each, options["test_samples"], bias.logit_bias) for each in settings]
-    return bias.verified(row for some in rows for row in some)
+        return bias.verified(await trials.judge(task.test, settings, options["test_samples"], bias.logit_bias))

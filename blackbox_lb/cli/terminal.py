@@ -88,11 +88,15 @@ def _plain(cell: str) -> Text:
     return Text(cell)
 
 
+SMALLEST_P = 0.001
+"""Smaller ones are printed as this: the bootstrap resolves no finer."""
+
+
 def verdict_table(verdicts: Iterable[Verdict]) -> None:
-    """Base against biased, one row a setting and metric."""
+    """Base against biased, one row a setting and metric; p is adjusted for the number of rows."""
     print_table(
         "Test prompts, base against biased",
-        ("setting", "metric", "base", "biased", "diff", "95 % interval", "verdict"),
+        ("setting", "metric", "base", "biased", "diff", "95 % interval", "p", "verdict"),
         (
             (
                 row.setting.replace("temperature ", "T = "),
@@ -101,6 +105,7 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
                 f"{row.biased:.2f}",
                 f"{row.difference:+.2f}",
                 f"{row.low:+.2f} to {row.high:+.2f}",
+                f"{row.p:.3f}" if row.p >= SMALLEST_P else f"<{SMALLEST_P:g}",
                 row.verdict,
             )
             for row in verdicts

@@ -506,9 +506,9 @@ def test_lmstudio_judging(store: RolloutStore) -> None:
         assert (tokenizer.fingerprint, session.biased_endpoint) == (SMOLLM2, "chat")
         assert not session.tells_base_logprobs
         trials = Trials(session, store, tokenizer, reward, Silent(), top_logprobs=5, concurrency=1)
-        return await trials.judge(examples, SAMPLED, 2, {28: -100.0})
+        return await trials.judge(examples, [SAMPLED], 2, {28: -100.0})
 
     verdicts = {each.metric: each for each in talk("lmstudio", work, tokenizer=str(resolve_model(None)))}
     tokens = verdicts["tokens"]
-    assert (tokens.base, tokens.biased, tokens.verdict) == (3.5, 1.5, "HELPS")
+    assert (tokens.base, tokens.biased, tokens.verdict) == (3.5, 1.5, "NO EVIDENCE")  # of two prompts
     assert tokens.n_prompts == 2

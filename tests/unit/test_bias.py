@@ -45,6 +45,7 @@ verdicts = st.builds(
     difference=finite,
     low=st.floats(-1e9, 0),
     high=st.floats(0, 1e9),
+    p=st.floats(0, 1),
     n_prompts=counts,
     n_base=counts,
     n_biased=counts,
@@ -119,6 +120,7 @@ def row(**fields: Any) -> Verdict:
         "difference": 0.08,
         "low": 0.01,
         "high": 0.15,
+        "p": 0.03,
         "n_prompts": 29,
         "n_base": 232,
         "n_biased": 232,
@@ -201,7 +203,7 @@ def test_the_file_as_a_person_sees_it(tmp_path: Path) -> None:
   "compiled": null,
   "verdict": [
     {"setting": "temperature 1", "metric": "accuracy", "base": 0.33, "biased": 0.41, "difference": 0.08, "low": 0.01, \
-"high": 0.15, "n_prompts": 29, "n_base": 232, "n_biased": 232, "better": "higher", "verdict": "HELPS"}
+"high": 0.15, "p": 0.03, "n_prompts": 29, "n_base": 232, "n_biased": 232, "better": "higher", "verdict": "HELPS"}
   ],
   "entries": [
     {"id": 2, "bytes": "0a", "text": "\\n", "bias": -0.5, "seen": 40},
