@@ -46,6 +46,8 @@ __all__ = [
     "Compiled",
     "Drawn",
     "Entry",
+    "Finding",
+    "Learned",
     "Scalar",
     "Verdict",
     "printable",
@@ -96,13 +98,15 @@ class _Model(BaseModel):
 class Entry(_Model):
     """One biased token: its id, its bytes in hexadecimal, its readable text, its bias in nats.
 
-    ``seen`` counts how often it was sampled in training.
+    ``error`` is the standard error of the bias in nats, None where the estimator has none; ``seen`` counts how often the token was
+    sampled in training.
     """
 
     id: TokenId
     bytes: Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")] | None = None
     text: str | None = None
     bias: Finite
+    error: Annotated[Finite, Field(ge=0)] | None = None
     seen: Count = 0
 
     @property
@@ -126,8 +130,8 @@ class Censored(_Model):
 
     Of ``positions`` sampled tokens, ``outside`` were missing from the list of the likeliest, and ``bounded`` came without a
     logprob, so that only an upper bound is known, the least listed one. ``mass``: mean unlisted probability of a position, which
-    is the chance that a sampled token is kept back. ``unobserved``: whether ``ips`` took the bound for the bounded ones or dropped
-    them; None for an estimator that never reads them.
+    is the chance that a sampled token is kept back. ``unobserved``: whether the estimator took the bound for the bounded ones or
+    dropped them; None for an estimator that never reads them.
     """
 
     positions: Count
@@ -147,7 +151,7 @@ class Censored(_Model):
     def sentence(self, listed: int | None = None) -> str:
         """All of it for a person to read; ``listed``: how many alternatives a position were asked for."""
         share = self.outside / self.positions if self.positions else 0.0
-        done = {None: "", "bound": ", which ips takes for it", "drop": "; ips leaves them out"}[self.unobserved]
+        done = {None: "", "bound": ", which is taken for it", "drop": "; they are left out"}[self.unobserved]
         missing = f"{self.bounded:,} have no logprob, only a bound (the least listed one){done}"
         return (
             f"{share:.1%} of sampled tokens ({self.outside:,} of {self.positions:,}) were outside the "
@@ -172,6 +176,32 @@ class Compiled(_Model):
     clipped: Count = 0
     rounded: Count = 0
     dropped: Count = 0
+
+
+class Learned(_Model):
+    """The learned bias over the whole vocabulary, before the compile, centred to mean 0 (the paper, "Logit-bias statistics").
+
+    ``sampled_fraction`` of the vocabulary was sampled in training; ``sigma``, ``low`` and ``high`` are the standard deviation, the
+    least and the largest value in nats; ``selected_fraction`` of the values are at least five times their median size.
+    ``reliability``: what a bias of as many other prompts would correlate with this one, from two halves of the prompts; None where
+    a half learned nothing.
+    """
+
+    sampled_fraction: Share
+    sigma: Finite
+    low: Finite
+    high: Finite
+    selected_fraction: Share
+    reliability: Finite | None = None
+
+
+class Finding(_Model):
+    """One thing that was checked. ``word`` FAIL is a reason why the bias may not help; ``remedy`` is empty where there is none."""
+
+    code: Name
+    word: Literal["PASS", "FAIL", "INCONCLUSIVE", "NOT CHECKED"]
+    sentence: Name
+    remedy: str = ""
 
 
 class Verdict(_Model):
@@ -230,6 +260,8 @@ class Bias(_Model):
     blackbox_lb: Name = __version__
     censoring: Censored | None = None
     compiled: Compiled | None = None
+    learned: Learned | None = None
+    findings: tuple[Finding, ...] = ()
     verdict: tuple[Verdict, ...] = ()
     entries: Annotated[tuple[Entry, ...], FailFast(), Field(max_length=MAX_ENTRIES)]
 
@@ -277,8 +309,9 @@ class Bias(_Model):
         return "; ".join(f"{name}: {', '.join(rows)}" for name, rows in groups.items() if rows) or "UNVERIFIED"
 
     def verified(self, verdict: Iterable[Verdict]) -> Bias:
-        """The same bias with this verdict."""
-        return Bias(**{**dict(self), "verdict": tuple(verdict)})
+        """The same bias with this verdict; what was found in the test before goes, all other findings stay."""
+        findings = tuple(each for each in self.findings if each.code != "test")
+        return Bias(**{**dict(self), "verdict": tuple(verdict), "findings": findings})
 
     def check_tokenizer(self, fingerprint: str) -> None:
         """Raises TokenizerMismatch unless the bias was learned under the tokenizer with this fingerprint."""

@@ -13,6 +13,7 @@ from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore, prompt_hash, request_hash, rollout_key
 from blackbox_lb.tokens import Tokenizer
 from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
+from blackbox_lb.wire import asks_logprobs
 
 __all__ = ["Collection", "Watcher", "collect"]
 
@@ -113,7 +114,8 @@ def _batch(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
     It is one, too, where an answer does not list the tokens of each choice: one sum for all would say nothing of any.
     """
     rules = profile.sampling
-    counts_each = profile.endpoint(endpoint).ask_logprobs in ("flag", "count")
+    where = profile.endpoint(endpoint)
+    counts_each = where.dialect != "responses" and asks_logprobs(where, sampling.top_logprobs)
     if not rules.shares_prompt or not counts_each or sampling.seed is not None:
         return 1
     return max(1, min(rules.n, MOST_TOKENS // sampling.max_tokens))

@@ -26,10 +26,12 @@ async def connect(
     concurrency: int | None = None,
     max_tokens: int = 256,
     needs: Iterable[str] = (),
+    own_vocabulary: bool = False,
 ) -> AsyncIterator[Session]:
     """A session with the provider's model. ``concurrency`` and ``max_tokens`` size an embedded engine's slots.
 
-    ``needs``: rows of the profile that must be known, or nothing is asked.
+    ``needs``: rows of the profile that must be known, or nothing is asked. own_vocabulary: read the vocabulary of an embedded model
+    from its file, for whoever wants the text of every token.
 
     Raises:
         BlbError: unknown provider, missing key, model not found, server down.
@@ -45,10 +47,11 @@ async def connect(
             from blackbox_lb.local import LocalEngine, resolve_model
 
             slots = concurrency or profile.connection.concurrency
-            engine = stack.enter_context(
-                LocalEngine(resolve_model(model), parallel=slots, context=PROMPT_ROOM + max_tokens)
-            )
+            path = resolve_model(model)
+            engine = stack.enter_context(LocalEngine(path, parallel=slots, context=PROMPT_ROOM + max_tokens))
             model, base_url = None, engine.base_url
+            if own_vocabulary and tokenizer is None:
+                tokenizer = str(path)
         session = Session(
             profile,
             model=model,

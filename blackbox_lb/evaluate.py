@@ -22,6 +22,7 @@ __all__ = [
     "Scores",
     "Setting",
     "bootstrap",
+    "check_values",
     "compare",
     "parse_setting",
     "score",
@@ -33,6 +34,8 @@ REPLICATES = 10_000
 """Bootstrap replicates: the paper's B (appendix on bootstrap confidence intervals)."""
 LEVEL = 0.05
 """The chance, over all rows of one verdict together, that a bias which changes nothing is said to help or to hurt."""
+LARGEST = 1e100
+"""A larger reward has no variance left in double precision."""
 BLOCK = 2_000_000
 """Resampled values held at once, to bound memory at 16 MB."""
 
@@ -106,6 +109,16 @@ def score(reward: Reward, examples: Sequence[Example], completions: Sequence[Seq
     correct = tuple(np.array(row, dtype=float) for row in right) if known else None
     tokens = tuple(np.array([c.n_tokens for c in row], dtype=float) for _, row in pairs)
     return Scores(values, correct, tokens, stopped)
+
+
+def check_values(label: str, values: Array) -> None:
+    """Raise InputError where values that a user reads, of shape (n,), have no mean and no variance."""
+    bad = values[~(np.abs(values) <= LARGEST)]
+    if bad.size:
+        raise InputError(
+            f"{label} is {bad[0]:g} for {bad.size} of {values.size} completions, so it has no mean to compare; let your function "
+            f"return a finite number instead, within {LARGEST:g} of 0 and low enough for what it stands for"
+        )
 
 
 def compare(setting: Setting, base: Scores, biased: Scores, reward: Reward, *, seed: int = 0) -> list[Verdict]:

@@ -3,49 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from blackbox_lb.bias import Bias, Censored, Drawn, Entry, Verdict
+from blackbox_lb.bias import Bias, Censored, Drawn, Entry, Finding, Learned, Verdict
+from blackbox_lb.choosing import Choice, Tried, choose
 from blackbox_lb.compile import losses, most_entries
-from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.candidates import Candidate, Limits, Sweep, candidates
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.evaluate import GREEDY, SAMPLED, Setting
+from blackbox_lb.estimate.candidates import Candidate, Limits, candidates
+from blackbox_lb.explaining import Explanation, explain
+from blackbox_lb.learning import check_plan, clusters_of, learn
+from blackbox_lb.plan import FitPlan
 from blackbox_lb.session import Session
 from blackbox_lb.tasks import Task
-from blackbox_lb.training import Training, censored, training_set
+from blackbox_lb.training import Training, censored
 from blackbox_lb.trials import Trials
-from blackbox_lb.types import Example
 
 __all__ = ["FitPlan", "FitResult", "Tried", "fit"]
-
-
-@dataclass(frozen=True, slots=True)
-class FitPlan:
-    """What a fit does. Counts are of completions a prompt; ``entries`` None means as many as the provider takes."""
-
-    samples: int = 10
-    limit: int | None = None
-    validation_samples: int = 6
-    test_samples: int = 6
-    sweep: Sweep = field(default_factory=Sweep)
-    entries: int | None = None
-    integers: bool = False
-    settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """One candidate and its mean reward on the validation prompts, as a user reads it."""
-
-    settings: dict[str, float | int | None]
-    entries: int
-    reward: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +28,8 @@ class FitResult:
 
     ``kl`` is NaN where it could not be computed, and ``kl_missing`` says why; ``kl_whole`` is False where the end token is not
     listed, so that it is the KL of the tokens given that the completion goes on, which is less than the whole. ``base_reward`` and
-    ``tried``: mean rewards on the validation prompts. ``incomplete`` and ``filtered``: completions left out of the fit (see
-    ``Training``).
+    ``tried``: of the validation prompts, which chose. ``incomplete``, ``filtered``: completions left out of the fit; ``encoded``:
+    those whose tokens are not the provider's own list (see ``Training``).
     """
 
     bias: Bias
@@ -65,6 +39,7 @@ class FitResult:
     kl_missing: str | None
     incomplete: int
     filtered: int
+    encoded: int = 0
     kl_whole: bool = True
 
     @property
@@ -73,29 +48,33 @@ class FitResult:
         if self.kl_missing is not None:
             return f"KL to the base not computed: {self.kl_missing}"
         given = "" if self.kl_whole else ", given where each completion ends (the end token is not listed)"
+        if self.kl == 0 and self.bias.entries:
+            return f"KL to the base not to be told from 0 with so few completions{given}"
         return f"KL to the base {self.kl:.2f} nats a completion at temperature 1{given}"
 
     def as_json(self) -> dict[str, Any]:
         """Everything a program wants to know, the entries of the bias aside."""
+        bias = self.bias
         return {
-            "status": self.bias.status,
-            "verdict": [row.model_dump() for row in self.bias.verdict],
-            "chosen": dict(self.bias.settings),
-            "entries": len(self.bias.entries),
+            "status": bias.status,
+            "verdict": [row.model_dump() for row in bias.verdict],
+            "findings": [row.model_dump() for row in bias.findings],
+            "estimator": bias.estimator,
+            "chosen": dict(bias.settings),
+            "entries": len(bias.entries),
             "kl_nats_per_completion": _known(self.kl),
             "kl_missing": self.kl_missing,
             "kl_whole": self.kl_whole,
-            "validation": {
-                "base": self.base_reward,
-                "tried": [{**asdict(row), "reward": _known(row.reward)} for row in self.tried],
-            },
+            "learned": None if bias.learned is None else bias.learned.model_dump(),
+            "validation": {"base": self.base_reward, "tried": [row.as_json() for row in self.tried]},
             "training": {
-                "rollouts": self.bias.rollouts,
-                "tokens": self.bias.tokens,
+                "rollouts": bias.rollouts,
+                "tokens": bias.tokens,
                 "incomplete": self.incomplete,
                 "filtered": self.filtered,
+                "encoded": self.encoded,
             },
-            "censoring": None if self.bias.censoring is None else self.bias.censoring.model_dump(),
+            "censoring": None if bias.censoring is None else bias.censoring.model_dump(),
         }
 
 
@@ -112,26 +91,46 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         InputError: nothing can be learned, for instance because no completion earned a reward.
     """
     limits = _limits(trials.session, plan)  # before anything is paid for
-    examples = task.train[: plan.limit]
-    keys = await trials.collect("training", examples, SAMPLED, plan.samples)
-    training = training_set(trials.store, examples, keys, trials.reward, trials.session.end_tokens)
-    _remark_on(training, trials)
-    next_token = NextToken.of(training.rollouts)
-    kept_back = censored(training.rollouts, next_token, plan.sweep.rule)
+    check_plan(trials, task, plan)
+    training = await learn(trials, task, plan, limits)
+    clusters = await clusters_of(trials, task, plan)
+    kept_back = censored(training.rollouts, training.next_token, plan.sweep.rule)
     trials.report.remark(kept_back.sentence(trials.top_logprobs))
-    chosen, tried, base_reward = await _choose(trials, task.validation, training.rollouts, next_token, plan, limits)
+    choice = await choose(
+        trials,
+        task.validation,
+        candidates(training.rollouts, training.next_token, plan.sweep, limits, clusters=clusters),
+        training.next_token,
+        samples=plan.validation_samples,
+        goal=plan.goal,
+    )
+    chosen = choice.candidate
+    kept_back = kept_back.model_copy(update={"unobserved": replace(plan.sweep, estimators=(chosen.estimator,)).rule})
     verdict = await trials.judge(task.test, plan.settings, plan.test_samples, chosen.logit_bias)
-    bias = await _bias(trials, task, training, next_token, kept_back, chosen, plan, limits, verdict)
-    kl = await trials.kl(task.test, plan.test_samples, chosen.logit_bias, next_token)
+    why = explain(
+        training.rollouts,
+        training.next_token,
+        chosen,
+        trials.reward,
+        verdict,
+        sweep=plan.sweep,
+        vocab_size=trials.tokenizer.vocabulary_size,
+        top_logprobs=trials.top_logprobs,
+        clusters=clusters,
+        base=training.base,
+    )
+    bias = await _bias(trials, task, training, choice, why, kept_back, limits, verdict)
+    kl = await trials.kl(task.test, plan.test_samples, chosen.logit_bias, training.next_token)
     return FitResult(
         bias=bias,
-        base_reward=base_reward,
-        tried=tuple(tried),
+        base_reward=choice.base_reward,
+        tried=choice.tried,
         kl=kl,
         kl_missing=_why_no_kl(trials.session) if math.isnan(kl) else None,
-        kl_whole=trials.session.end_tokens.listed is True,
         incomplete=training.incomplete,
         filtered=training.filtered,
+        encoded=training.encoded,
+        kl_whole=trials.session.end_tokens.listed is True,
     )
 
 
@@ -151,70 +150,20 @@ def _why_no_kl(session: Session) -> str:
     return f"it is not known whether {name} returns logprobs of the base or of the biased policy"
 
 
-def _remark_on(training: Training, trials: Trials) -> None:
-    reward, report = trials.reward, trials.report
-    values = np.array([reward.value(r) for r in training.rollouts.rewards])
-    report.remark(
-        f"{len(values)} rollouts, {len(training.rollouts.token_ids):,} tokens, mean {reward.label} {values.mean():.3f}"
-    )
-    for sentence in training.left_out:
-        report.remark(sentence)
-    if np.ptp(values) == 0:
-        raise InputError(
-            f"every completion has the same {reward.label} ({values[0]:.3g}): there is nothing to learn from this reward; "
-            "use another reward or harder prompts"
-        )
-
-
-async def _choose(
-    trials: Trials,
-    examples: Sequence[Example],
-    rollouts: Rollouts,
-    next_token: NextToken,
-    plan: FitPlan,
-    limits: Limits,
-) -> tuple[Candidate, list[Tried], float]:
-    """The candidate with the highest mean reward on fresh completions of the validation prompts."""
-    base = (await trials.scores("validation, base", examples, SAMPLED, plan.validation_samples)).mean_reward
-    if math.isnan(base):
-        raise InputError(
-            "no completion of the validation prompts passed the content filter; use other validation prompts"
-        )
-    tried: list[Tried] = []
-    best, highest = None, -math.inf
-    for candidate in candidates(rollouts, next_token, plan.sweep, limits):
-        label = ", ".join(f"{name} {value:g}" for name, value in candidate.settings.items() if value is not None)
-        scores = await trials.scores(
-            f"validation, {label}", examples, SAMPLED, plan.validation_samples, candidate.logit_bias
-        )
-        reward = (
-            scores.mean_reward
-        )  # NaN where the content filter stopped everything: never the best, unless there is no other
-        if best is None or reward > highest:
-            best, highest = candidate, -math.inf if math.isnan(reward) else reward
-        tried.append(Tried(candidate.settings, candidate.sparse.entries, reward))
-        trials.report.remark(f"validation, {label}: {trials.reward.label} {reward:.3f} (base {base:.3f})")
-    if best is None:
-        raise InputError("the sweep is empty: give at least one --tau, and one --l2 or --alpha")
-    if highest <= base:
-        trials.report.remark(
-            "no candidate beat the base on the validation prompts; the best of them is judged all the same"
-        )
-    return best, tried, base
-
-
 async def _bias(
     trials: Trials,
     task: Task,
     training: Training,
-    next_token: NextToken,
+    choice: Choice,
+    why: Explanation,
     kept_back: Censored,
-    chosen: Candidate,
-    plan: FitPlan,
     limits: Limits,
-    verdict: Iterable[Verdict],
+    verdict: Sequence[Verdict],
 ) -> Bias:
-    session, sparse = trials.session, chosen.sparse
+    session, chosen = trials.session, choice.candidate
+    learned = None
+    if why.statistics is not None:
+        learned = Learned(**asdict(why.statistics), reliability=why.agreement.reliability)
     return Bias(
         provider=session.profile.name,
         model=session.model,
@@ -222,7 +171,7 @@ async def _bias(
         vocab_size=trials.tokenizer.vocabulary_size,
         task=task.name,
         reward=trials.reward.spec,
-        estimator=plan.sweep.estimator,
+        estimator=chosen.estimator,
         settings=chosen.settings,
         data_hash=task.data_hash,
         rollouts=len(training.rollouts.keys),
@@ -231,16 +180,19 @@ async def _bias(
             max_tokens=trials.reward.max_tokens, top_logprobs=trials.top_logprobs, endpoint=session.endpoint
         ),
         censoring=kept_back,
-        compiled=losses(sparse, limits.entries, integers=limits.integers),
+        compiled=losses(chosen.sparse, limits.entries, integers=limits.integers),
+        learned=learned,
+        findings=tuple(Finding(**asdict(each)) for each in why.findings),
         verdict=tuple(verdict),
-        entries=await _named(trials, next_token, chosen),
+        entries=await _entries(trials, training, chosen, why),
     )
 
 
-async def _named(trials: Trials, next_token: NextToken, chosen: Candidate) -> tuple[Entry, ...]:
+async def _entries(trials: Trials, training: Training, chosen: Candidate, why: Explanation) -> tuple[Entry, ...]:
     """The entries with what each token reads as: its bytes if an answer showed them, its text from the server."""
     known = trials.store.token_bytes(trials.tokenizer.fingerprint)
-    counts = dict(zip(next_token.token_ids.tolist(), next_token.sampled_counts().astype(int).tolist(), strict=True))
+    table = training.next_token
+    counts = dict(zip(table.token_ids.tolist(), table.sampled_counts().astype(int).tolist(), strict=True))
     texts = await trials.session.texts_of(chosen.sparse.token_ids.tolist())
     return tuple(
         Entry(
@@ -248,7 +200,8 @@ async def _named(trials: Trials, next_token: NextToken, chosen: Candidate) -> tu
             bytes=known[token].hex() if token in known else None,
             text=text,
             bias=value,
+            error=None if math.isnan(error) else error,
             seen=counts.get(token, 0),
         )
-        for (token, value), text in zip(chosen.logit_bias.items(), texts, strict=True)
+        for (token, value), text, error in zip(chosen.logit_bias.items(), texts, why.errors.tolist(), strict=True)
     )

@@ -9,7 +9,7 @@ from typing import Protocol
 from blackbox_lb.collect import Watcher
 from blackbox_lb.types import Completion
 
-__all__ = ["Reporter", "Silent"]
+__all__ = ["Reporter", "Silent", "short"]
 
 
 class Reporter(Protocol):
@@ -36,3 +36,8 @@ class Silent:
 
     def remark(self, text: str) -> None:
         """Ignore the remark."""
+
+
+def short(value: float) -> str:
+    """A number for a person to read: three decimals, or three digits where those would say nothing or too much."""
+    return f"{value:.3f}" if value == 0 or 0.01 <= abs(value) < 100_000 else f"{value:.3g}"

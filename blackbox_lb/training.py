@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,9 @@ from blackbox_lb.bias import Censored
 from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.estimate.diagnostics import Censoring
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.rollouts import Rollouts, padded
 from blackbox_lb.estimate.statistics import Unobserved
+from blackbox_lb.scratch import Scratch
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, EndTokens, Example, FloatArray
@@ -24,17 +26,30 @@ __all__ = ["Training", "censored", "columns", "training_set"]
 LISTED = EndTokens()
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
-    """Scored rollouts, and how many completions were left out.
+BLOCK_BYTES = 1 << 23
+"""Of listed ids and logprobs that are read from the store at a time; turning them into a table takes about eight times as much."""
+LISTS_IN_MEMORY = 1 << 28
+"""Bytes of the table that stay in memory: 20 listed tokens at a million positions. What is more goes to a scratch file."""
 
-    ``incomplete``: the provider listed fewer tokens than it generated, or one without an id; ``filtered``: its content filter kept
-    text back.
+Encode: TypeAlias = Callable[[str], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Training:
+    """Scored rollouts without their lists, which are in ``next_token``, and how many completions were left out.
+
+    The lists are in memory or in a scratch file beside the store, which goes with the last ``NextToken`` that shares them.
+    ``base``: (n,) which of them the base model drew, None for all. ``incomplete``: the provider listed fewer tokens than it
+    generated, or one without an id; ``filtered``: its content filter kept text back; ``encoded``: it listed no token, and those of
+    the text were taken.
     """
 
     rollouts: Rollouts
+    next_token: NextToken
     incomplete: int
     filtered: int
+    encoded: int = 0
+    base: BoolArray | None = None
 
     @property
     def left_out(self) -> list[str]:
@@ -48,6 +63,17 @@ class Training:
         )
         return [f"{count} completions are left out: {why}" for count, why in reasons if count]
 
+    @property
+    def remarks(self) -> list[str]:
+        """``left_out``, and a sentence on the completions whose tokens are not the provider's own list."""
+        if not self.encoded:
+            return self.left_out
+        return [
+            *self.left_out,
+            f"{self.encoded} completions came without token logprobs: their tokens are those of the text under the vocabulary, "
+            "the end token not among them",
+        ]
+
 
 def training_set(
     store: RolloutStore,
@@ -55,24 +81,99 @@ def training_set(
     keys: Sequence[Sequence[str]],
     reward: Reward,
     end_tokens: EndTokens = LISTED,
+    *,
+    encode: Encode | None = None,
+    vocab_size: int | None = None,
 ) -> Training:
     """Score the completions ``keys[p]`` of ``examples[p]``. A completion that two equal prompts share counts once.
+
+    The store is read in blocks, so that memory grows with the positions and not with what is listed at each.
+    encode: the ids of a text in the vocabulary, for completions that came without any token; their positions have no list, and
+    logprobs 0 that are bounds. Without it they are left out. vocab_size: lists of that many tokens are complete.
 
     Raises:
         NoLogprobs: no completion has a complete list of tokens with alternatives.
     """
     owner = {key: p for p, row in enumerate(keys) for key in row}
-    drawn = dict(zip(owner, store.completions(owner), strict=True))
-    filtered = sum(completion.filtered for completion in drawn.values())
-    kept = {key: completion for key, completion in drawn.items() if completion.whole and not completion.filtered}
-    if not any(len(completion.token_ids) for completion in kept.values()):
-        raise NoLogprobs(
-            f"none of {len(owner)} completions has a complete list of token logprobs ({filtered} were stopped by a content "
-            "filter); choose a model or server that gives them, or other prompts"
-        )
-    prompts = [owner[key] for key in kept]
-    rewards = [reward.score(examples[p], completion) for p, completion in zip(prompts, kept.values(), strict=True)]
-    return Training(columns(kept, prompts, rewards, end_tokens), len(owner) - len(kept) - filtered, filtered)
+    if end_tokens.listed is None:
+        end_tokens = replace(end_tokens, listed=not _hidden(_kept(store, owner, encode, Counter()), end_tokens))
+    count: Counter[str] = Counter()
+    parts: list[Rollouts] = []
+
+    def blocks() -> Iterator[Rollouts]:
+        for batch in _batches(_kept(store, owner, encode, count)):
+            prompts = [owner[key] for key in batch]
+            rewards = [reward.score(examples[p], each) for p, each in zip(prompts, batch.values(), strict=True)]
+            block = columns(batch, prompts, rewards, end_tokens)
+            parts.append(_without_lists(block))
+            yield block
+        if not any(part.token_ids.size for part in parts):
+            raise _nothing(len(owner), count["filtered"], encode)
+
+    scratch = Scratch(store.path.parent, LISTS_IN_MEMORY)
+    next_token = NextToken.gather(blocks(), vocab_size=vocab_size, allocate=scratch)
+    return Training(Rollouts.join(parts), next_token, count["incomplete"], count["filtered"], count["encoded"])
+
+
+def _read(completion: Completion, encode: Encode | None) -> tuple[str, Completion]:
+    """What becomes of a completion, and the completion to learn from."""
+    if completion.filtered:
+        return "filtered", completion
+    if completion.text and not len(completion.token_ids):
+        return ("incomplete", completion) if encode is None else ("encoded", _encoded(completion, encode))
+    return "listed" if completion.whole else "incomplete", completion
+
+
+def _encoded(completion: Completion, encode: Encode) -> Completion:
+    ids = np.array(encode(completion.text), dtype=np.int32)
+    table = np.zeros((len(ids), 0))
+    return replace(
+        completion,
+        token_ids=ids,
+        logprobs=np.zeros(len(ids), dtype=np.float32),
+        top_ids=table.astype(np.int32),
+        top_logprobs=table.astype(np.float32),
+        whole=True,
+        propensities=None,
+        bounded=np.ones(len(ids), dtype=np.bool_),
+    )
+
+
+def _kept(
+    store: RolloutStore, keys: Collection[str], encode: Encode | None, count: Counter[str]
+) -> Iterator[tuple[str, Completion]]:
+    """The completions to learn from by key; ``count`` is told what became of all."""
+    for key, completion in zip(keys, store.completions(keys), strict=True):
+        what, read = _read(completion, encode)
+        count[what] += 1
+        if what in ("listed", "encoded"):
+            yield key, read
+
+
+def _batches(kept: Iterable[tuple[str, Completion]]) -> Iterator[dict[str, Completion]]:
+    batch: dict[str, Completion] = {}
+    size = 0
+    for key, completion in kept:
+        batch[key] = completion
+        size += completion.top_ids.nbytes + completion.top_logprobs.nbytes
+        if size >= BLOCK_BYTES:
+            yield batch
+            batch, size = {}, 0
+    if batch:
+        yield batch
+
+
+def _without_lists(rollouts: Rollouts) -> Rollouts:
+    none = np.zeros((len(rollouts.token_ids), 0))
+    return replace(rollouts, top_ids=none.astype(np.int32), top_logprobs=none.astype(np.float32))
+
+
+def _nothing(drawn: int, filtered: int, encode: Encode | None) -> NoLogprobs:
+    remedy = "" if encode is not None else ", take --estimator ratio with --tokenizer, which needs none"
+    return NoLogprobs(
+        f"none of {drawn} completions has a complete list of token logprobs ({filtered} were stopped by a content filter); choose "
+        f"a model or server that gives them{remedy}, or other prompts"
+    )
 
 
 def columns(
@@ -97,10 +198,10 @@ def columns(
         token_ids=np.concatenate([completion.token_ids for completion in each]),
         logprobs=np.concatenate([_propensities(completion) for completion in each]),
         top_ids=_without(
-            np.concatenate([_padded(completion.top_ids, width, NO_TOKEN) for completion in each]),
-            _hidden(each, end_tokens),
+            np.concatenate([padded(completion.top_ids, width, NO_TOKEN) for completion in each]),
+            _hidden(completions.items(), end_tokens),
         ),
-        top_logprobs=np.concatenate([_padded(completion.top_logprobs, width, -np.inf) for completion in each]),
+        top_logprobs=np.concatenate([padded(completion.top_logprobs, width, -np.inf) for completion in each]),
         bounded=np.concatenate([_bounded(completion) for completion in each]),
     )
 
@@ -118,17 +219,13 @@ def _bounded(completion: Completion) -> BoolArray:
     return np.zeros(len(completion.token_ids), dtype=np.bool_) if completion.bounded is None else completion.bounded
 
 
-def _hidden(completions: Sequence[Completion], end_tokens: EndTokens) -> frozenset[int]:
+def _hidden(completions: Iterable[tuple[str, Completion]], end_tokens: EndTokens) -> frozenset[int]:
     """The ids that a completion may end with and never lists."""
     listed = end_tokens.listed
     if listed is None:
-        listed = any(not end_tokens.ids.isdisjoint(completion.token_ids.tolist()) for completion in completions)
+        listed = any(not end_tokens.ids.isdisjoint(each.token_ids.tolist()) for _, each in completions)
     return frozenset() if listed else end_tokens.ids
 
 
 def _without(ids: npt.NDArray[np.int32], hidden: frozenset[int]) -> npt.NDArray[np.int32]:
     return np.where(np.isin(ids, list(hidden)), UNNAMED, ids).astype(np.int32) if hidden else ids
-
-
-def _padded(table: npt.NDArray[Any], width: int, fill: float) -> npt.NDArray[Any]:
-    return np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=fill)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from blackbox_lb.bias import Verdict
 from blackbox_lb.collect import collect
 from blackbox_lb.estimate.divergence import divergence
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.evaluate import SAMPLED, Scores, Setting, compare, score, together
+from blackbox_lb.evaluate import SAMPLED, Scores, Setting, check_values, compare, score, together
 from blackbox_lb.progress import Reporter
 from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore
@@ -68,9 +70,14 @@ class Trials:
         samples: int,
         bias: Mapping[int, float] | None = None,
     ) -> Scores:
-        """Scores of such completions, from where a bias can be sent, so that base and biased differ in nothing else."""
+        """Scores of such completions, from where a bias can be sent, so that base and biased differ in nothing else.
+
+        Raises:
+            InputError: a score is not finite, so that no policy has a mean.
+        """
         keys = await self.collect(title, examples, setting, samples, bias, self.session.biased_endpoint)
         scores = score(self.reward, examples, [list(self.store.completions(row)) for row in keys])
+        check_values(f"{title}: {self.reward.label}", np.concatenate([np.zeros(0), *scores.reward]))
         if scores.left_out:
             self.report.remark(
                 f"{title}: {scores.left_out} completions are not scored: a content filter stopped them, or they could not be read"

@@ -18,7 +18,6 @@ from blackbox_lb.cli.options import (
     task_options,
 )
 from blackbox_lb.cli.terminal import print_json
-from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.evaluate import SAMPLED
 from blackbox_lb.fitting import FitPlan
 from blackbox_lb.tasks import Reward, Task
@@ -58,7 +57,7 @@ async def _run(options: dict[str, Any], task: Task, reward: Reward) -> tuple[dic
     async with open_trials(options, task, reward, needs=COLLECTING) as trials:
         keys = await trials.collect("training", examples, SAMPLED, options["samples_per_prompt"])
         training = training_set(trials.store, examples, keys, reward, trials.session.end_tokens)
-        kept_back = censored(training.rollouts, NextToken.of(training.rollouts))
+        kept_back = censored(training.rollouts, training.next_token)
         values = [reward.value(r) for r in training.rollouts.rewards]
         summary = {
             "store": str(trials.store.path),
@@ -69,4 +68,4 @@ async def _run(options: dict[str, Any], task: Task, reward: Reward) -> tuple[dic
             "censoring": kept_back.model_dump(exclude={"unobserved"}),
             "mean": sum(values) / len(values),
         }
-        return summary, [kept_back.sentence(trials.top_logprobs), *training.left_out]
+        return summary, [kept_back.sentence(trials.top_logprobs), *training.remarks]

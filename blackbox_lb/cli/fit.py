@@ -20,9 +20,11 @@ from blackbox_lb.cli.options import (
     sampling_options,
     task_options,
 )
-from blackbox_lb.cli.terminal import print_json, verdict_table
-from blackbox_lb.estimate.candidates import Sweep
+from blackbox_lb.cli.terminal import findings_list, print_json, settings_text, verdict_table
+from blackbox_lb.estimate.projection import Scale
+from blackbox_lb.estimate.select import Goal, Objective
 from blackbox_lb.estimate.statistics import Unobserved
+from blackbox_lb.estimate.sweep import AlphaScale, EstimatorName, Sweep
 from blackbox_lb.evaluate import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.fitting import FitPlan, FitResult, fit
 from blackbox_lb.tasks import Reward, Task
@@ -32,42 +34,112 @@ __all__ = ["command"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 ALL = "all"
+SWEEP, PLAN = Sweep(), FitPlan()
 
 
-def _number(name: str, default: tuple[float, ...], text: str) -> Callable[[F], F]:
-    kind = click.FloatRange(0, min_open=True)
-    return click.option(name, type=kind, multiple=True, default=default, show_default=True, help=text)
+class _Strength(click.ParamType[Any]):
+    """A number above 0, or cv."""
+
+    name = "number or cv"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        """The number, or "cv"."""
+        if value == "cv":
+            return "cv"
+        return float(click.FloatRange(0, min_open=True).convert(value, param, ctx))
+
+
+def _sweep(
+    name: str, default: tuple[Any, ...], text: str, kind: click.ParamType[Any] | None = None
+) -> Callable[[F], F]:
+    kind = click.FloatRange(0, min_open=True) if kind is None else kind
+    return click.option(name, type=kind, multiple=True, default=default, show_default=True, help=f"{text} Repeatable.")
 
 
 @click.command("fit")
 @model_options()
 @task_options()
-@count_option("--samples-per-prompt", FitPlan().samples, "Training completions a prompt.")
+@count_option("--samples-per-prompt", PLAN.samples, "Training completions a prompt.")
 @click.option("--limit", type=click.IntRange(1), help="Use only the first N training prompts.")
 @sampling_options()
-@click.option(
+@_sweep(
     "--estimator",
-    type=click.Choice(["projection", "ips"]),
-    default="projection",
-    show_default=True,
-    help="ips is the paper's.",
+    SWEEP.estimators,
+    "projection; the paper's ips and its baseline clusters; snips; ratio, which needs no logprobs.",
+    click.Choice(get_args(EstimatorName)),
 )
-@_number("--tau", Sweep().tau, "A completion weighs exp(reward / tau); repeat to sweep.")
-@_number("--l2", Sweep().l2, "Shrinkage of projection; repeat to sweep.")
-@_number("--alpha", Sweep().alpha, "Smoothing of ips, relative to the mean weight; repeat to sweep.")
-@click.option("--positions", type=click.IntRange(1), help="Positions that ips draws of each completion. [default: all]")
+@_sweep("--tau", SWEEP.tau, "A completion weighs exp(reward / tau).")
+@_sweep("--l2", SWEEP.l2, "Shrinkage of projection; cv chooses it by cross-validation.", _Strength())
+@click.option(
+    "--weights",
+    type=click.Choice(get_args(Scale)),
+    default=SWEEP.weights,
+    show_default=True,
+    help="projection weighs completions over all prompts, or within each.",
+)
+@_sweep("--alpha", SWEEP.alpha, "Smoothing of ips and clusters.")
+@click.option(
+    "--alpha-scale",
+    type=click.Choice(get_args(AlphaScale)),
+    default=SWEEP.alpha_scale,
+    show_default=True,
+    help="alpha is a multiple of the mean weight, or absolute as in the paper.",
+)
+@_sweep("--kappa", SWEEP.kappa, "Shrinkage of snips and ratio, in rollouts and in tokens.")
+@click.option("--positions", type=click.IntRange(1), help="Positions that are drawn of each completion. [default: all]")
+@click.option(
+    "--clip", type=click.FloatRange(1), help="Largest inverse propensity that counts. [default: any; 100 in snips]"
+)
 @click.option(
     "--unobserved",
     type=click.Choice(get_args(Unobserved)),
-    default=Sweep().unobserved,
+    default=SWEEP.unobserved,
     show_default=True,
-    help="What ips does with a sampled token without a logprob: bound takes the least listed one, drop leaves it out.",
+    help="A sampled token without a logprob: bound takes the least listed one for it, drop leaves it out (not for projection).",
+)
+@click.option(
+    "--clusters", type=click.IntRange(1), default=PLAN.clusters, show_default=True, help="Clusters of tokens."
+)
+@click.option(
+    "--embedding",
+    default=PLAN.embedding,
+    show_default=True,
+    help="Sentence embedding of clusters: a hub name or a folder.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=PLAN.rounds,
+    show_default=True,
+    help="Sample in so many rounds, each under the bias of those before; projection only.",
+)
+@click.option(
+    "--trust",
+    type=click.FloatRange(0, min_open=True),
+    default=PLAN.trust,
+    show_default=True,
+    help="Most nats a completion (KL) between the policies of two rounds.",
 )
 @click.option("--entries", default="300", show_default=True, help="Most tokens in the bias, or all.")
 @click.option("--integers", is_flag=True, help="Whole numbers only.")
-@count_option("--validation-samples", FitPlan().validation_samples, "Completions a validation prompt and candidate.")
-@count_option("--test-samples", FitPlan().test_samples, "Completions a test prompt and setting.")
+@click.option(
+    "--objective",
+    type=click.Choice(get_args(Objective)),
+    default=PLAN.goal.objective,
+    show_default=True,
+    help="Choose by reward, reward less --kl-price x KL, or fewest tokens that keep the base's accuracy (pareto).",
+)
+@click.option(
+    "--kl-price",
+    type=click.FloatRange(0, min_open=True),
+    default=PLAN.goal.tau,
+    show_default=True,
+    help="Reward that a nat of KL a completion costs in reward-kl.",
+)
+@count_option("--validation-samples", PLAN.validation_samples, "Completions a validation prompt and candidate.")
+@count_option("--test-samples", PLAN.test_samples, "Completions a test prompt and setting.")
 @click.option("--deploy", multiple=True, help="Judge at this setting too, as in temperature=0.5; repeatable.")
+@click.option("--go-on", is_flag=True, help="Collect on although the first prompts show nothing to learn.")
 @output_options()
 def command(**options: Any) -> None:
     """Learn a bias and prove on unseen prompts whether it helps.
@@ -97,14 +169,24 @@ def _plan(options: dict[str, Any]) -> FitPlan:
         validation_samples=options["validation_samples"],
         test_samples=options["test_samples"],
         sweep=Sweep(
-            estimator=options["estimator"],
+            estimators=tuple(dict.fromkeys(options["estimator"])),
             tau=options["tau"],
             l2=options["l2"],
+            weights=options["weights"],
             alpha=options["alpha"],
+            alpha_scale=options["alpha_scale"],
+            kappa=options["kappa"],
             positions=options["positions"],
+            clip=options["clip"],
             seed=options["seed"] or 0,
             unobserved=options["unobserved"],
         ),
+        goal=Goal(options["objective"], options["kl_price"]),
+        rounds=options["rounds"],
+        trust=options["trust"],
+        clusters=options["clusters"],
+        embedding=options["embedding"],
+        go_on=options["go_on"],
         entries=_entries(options["entries"]),
         integers=options["integers"],
         settings=tuple(settings),
@@ -125,14 +207,13 @@ async def _run(options: dict[str, Any], task: Task, reward: Reward, plan: FitPla
 
 
 def _print(result: FitResult, folder: Path) -> None:
-    chosen = ", ".join(
-        f"{name} {value:g}" for name, value in result.bias.settings.items() if isinstance(value, int | float)
-    )
-    verdict_table(result.bias.verdict)
+    bias = result.bias
+    verdict_table(bias.verdict)
     click.echo(
-        f"{result.bias.estimator} ({chosen}), {len(result.bias.entries)} entries, learned from {result.bias.rollouts} rollouts, "
+        f"{bias.estimator} ({settings_text(bias.settings)}), {len(bias.entries)} entries, learned from {bias.rollouts} rollouts, "
         f"{result.kl_sentence}"
     )
-    if result.bias.censoring and result.bias.sampling:
-        click.echo(result.bias.censoring.sentence(result.bias.sampling.top_logprobs))
+    if bias.censoring and bias.sampling:
+        click.echo(bias.censoring.sentence(bias.sampling.top_logprobs))
+    findings_list(bias.findings)
     click.echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")

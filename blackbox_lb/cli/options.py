@@ -115,8 +115,8 @@ def sampling_options() -> Callable[[F], F]:
         ),
         click.option(
             "--top-logprobs",
-            type=click.IntRange(1),
-            help=f"Alternatives listed a token. [default: {TOP_LOGPROBS}, or the provider's limit]",
+            type=click.IntRange(0),
+            help=f"Alternatives listed a token, 0 for no logprobs at all. [default: {TOP_LOGPROBS}, or the provider's limit]",
         ),
         click.option("--seed", type=click.IntRange(0), help="Sent with every request, so that a run can be repeated."),
     )
@@ -176,8 +176,9 @@ async def open_trials(
     ``needs``: rows of the profile that must be known. A ``bias`` that the model's tokenizer or the provider does not take is
     refused before anything is asked for.
     """
+    spelled = "clusters" in options.get("estimator", ())
     async with connect_to(
-        options, concurrency=options["concurrency"], max_tokens=reward.max_tokens, needs=needs
+        options, concurrency=options["concurrency"], max_tokens=reward.max_tokens, needs=needs, own_vocabulary=spelled
     ) as session:
         _require_end_tokens(session)
         tokenizer = await session.tokenizer()
@@ -209,4 +210,4 @@ def _require_end_tokens(session: Session) -> None:
 def _top_logprobs(wanted: int | None, session: Session) -> int:
     """As many alternatives as were asked for; unasked, as many as help and the provider lists."""
     limit = session.profile.most_logprobs(session.endpoint)
-    return wanted or min(TOP_LOGPROBS, TOP_LOGPROBS if limit is None else limit)
+    return min(TOP_LOGPROBS, TOP_LOGPROBS if limit is None else limit) if wanted is None else wanted

@@ -14,12 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from blackbox_lb.bias import Verdict
+from blackbox_lb.bias import Finding, Scalar, Verdict, printable
 from blackbox_lb.collect import Watcher
 from blackbox_lb.progress import Reporter, Silent
 from blackbox_lb.types import Completion
 
-__all__ = ["Terminal", "print_json", "print_table", "reporter", "verdict_table"]
+__all__ = ["Terminal", "findings_list", "print_json", "print_table", "reporter", "settings_text", "verdict_table"]
 
 
 class Terminal:
@@ -92,6 +92,14 @@ SMALLEST_P = 0.001
 """Smaller ones are printed as this: the bootstrap resolves no finer."""
 
 
+def _numbers(row: Verdict) -> tuple[str, str, str, str]:
+    """Base, biased, difference and interval: two decimals, or three digits where the row is too small or too large for them."""
+    largest = max(map(abs, (row.base, row.biased, row.difference, row.low, row.high)))
+    form = ".2f" if largest == 0 or 0.1 <= largest < 100_000 else ".3g"
+    low, high = f"{row.low:+{form}}", f"{row.high:+{form}}"
+    return f"{row.base:{form}}", f"{row.biased:{form}}", f"{row.difference:+{form}}", f"{low} to {high}"
+
+
 def verdict_table(verdicts: Iterable[Verdict]) -> None:
     """Base against biased, one row a setting and metric; p is adjusted for the number of rows."""
     print_table(
@@ -100,11 +108,8 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
         (
             (
                 row.setting.replace("temperature ", "T = "),
-                row.metric,
-                f"{row.base:.2f}",
-                f"{row.biased:.2f}",
-                f"{row.difference:+.2f}",
-                f"{row.low:+.2f} to {row.high:+.2f}",
+                printable(row.metric),
+                *_numbers(row),
                 f"{row.p:.3f}" if row.p >= SMALLEST_P else f"<{SMALLEST_P:g}",
                 row.verdict,
             )
@@ -112,3 +117,24 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
         ),
         left=2,
     )
+
+
+def settings_text(settings: Mapping[str, Scalar]) -> str:
+    """The settings of an estimator that are set, safe to print."""
+    told = ((name, value) for name, value in settings.items() if value is not None)
+    return printable(
+        ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told)
+    )
+
+
+def findings_list(findings: Iterable[Finding], *, everything: bool = False) -> None:
+    """What was found out about the fit: the first finding, the test's, all that are a reason to worry, or ``everything``."""
+    rows = list(findings)
+    if rows:
+        click.echo(
+            "Checks of the fit (FAIL: a reason why the bias may not help; INCONCLUSIVE: too little data to tell):"
+        )
+    for rank, each in enumerate(rows):
+        if everything or rank == 0 or each.word == "FAIL" or each.code == "test":
+            remedy = f"; {each.remedy}" if each.remedy and each.word != "PASS" else ""
+            click.echo(f"{each.word:12} {printable(each.code)}: {printable(each.sentence)}{printable(remedy)}")

@@ -3,46 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from functools import partial
 
 import numpy as np
 
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Ids, Vector
-from blackbox_lb.estimate.ips import IPS
+from blackbox_lb.estimate.clusters import TiedIPS
+from blackbox_lb.estimate.cross_validation import L2Choice, choose_l2
+from blackbox_lb.estimate.ips import IPS, Clipping
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection
+from blackbox_lb.estimate.projection import Fit, Scale, projection
+from blackbox_lb.estimate.ratio import Ratio
 from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.snips import SNIPS
 from blackbox_lb.estimate.sparse import Sparse, above, against, sparsify, support_by_usage
-from blackbox_lb.estimate.statistics import Statistics, Unobserved
+from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.estimate.sweep import EstimatorName, Sweep
 
-__all__ = ["Candidate", "EstimatorName", "Limits", "Sweep", "candidates"]
-
-EstimatorName: TypeAlias = Literal["projection", "ips"]
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """Every combination of these is one candidate. ``l2`` belongs to ``projection``; ``alpha``, ``positions`` and ``unobserved``
-    to ``ips``.
-
-    ``alpha`` is relative to the mean weight. ``positions``: how many of each completion are drawn, None for all. ``unobserved``:
-    what is done where the provider gave only a bound for the sampled token's logprob (see ``Statistics``).
-    """
-
-    estimator: EstimatorName = "projection"
-    tau: tuple[float, ...] = (0.5,)
-    l2: tuple[float, ...] = (5.0, 10.0)
-    alpha: tuple[float, ...] = (0.05, 0.3)
-    positions: int | None = None
-    seed: int = 0
-    unobserved: Unobserved = "bound"
-
-    @property
-    def rule(self) -> Unobserved | None:
-        """``unobserved`` where the estimator reads the probabilities of sampled tokens at all."""
-        return self.unobserved if self.estimator == "ips" else None
+__all__ = ["Candidate", "Limits", "Projected", "candidates"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +44,38 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
-    """``settings`` of the estimator; ``learned`` (s,) nats on the support of the rollouts; ``sparse``: what is sent."""
+class Projected:
+    """The projection behind a candidate, for its standard errors: ``fit`` on ``support`` (ids, None for all) with ``weights``.
 
-    settings: dict[str, float | int | None]
+    cross_validation: how ``l2`` was chosen, None where it was given.
+    """
+
+    fit: Fit
+    support: Ids | None
+    weights: Scale
+    cross_validation: L2Choice | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """``settings`` of the estimator; ``learned`` (s,) nats on the support of the rollouts; ``sparse``: what is sent.
+
+    projected: behind a projection; clipping: behind an inverse-propensity estimate whose propensities were clipped.
+    """
+
+    settings: dict[str, float | int | str | None]
     learned: Vector
     sparse: Sparse
+    estimator: EstimatorName = "projection"
+    projected: Projected | None = None
+    clipping: Clipping | None = None
+
+    @property
+    def label(self) -> str:
+        """The estimator and its settings, for a person to read."""
+        pairs = ((name, value) for name, value in self.settings.items() if value is not None)
+        told = (f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}" for name, value in pairs)
+        return f"{self.estimator} ({', '.join(told)})"
 
     @property
     def logit_bias(self) -> dict[int, float]:
@@ -76,29 +83,59 @@ class Candidate:
         return dict(zip(self.sparse.token_ids.tolist(), self.sparse.values.tolist(), strict=True))
 
 
-def candidates(rollouts: Rollouts, next_token: NextToken, sweep: Sweep, limits: Limits) -> Iterator[Candidate]:
-    """The candidates of ``sweep``. ``next_token`` is ``NextToken.of(rollouts)``.
+def candidates(
+    rollouts: Rollouts, next_token: NextToken, sweep: Sweep, limits: Limits, *, clusters: Ids | None = None
+) -> Iterator[Candidate]:
+    """The candidates of ``sweep``. ``next_token`` is of ``rollouts``. clusters: (v,) the cluster of each token id, where asked for.
 
     Raises:
         InputError: no completion earned a reward, or a setting is out of range.
     """
-    finite = rollouts.rewards[np.isfinite(rollouts.rewards)]
-    if finite.size and np.ptp(finite) == 0:  # exp(r / tau) is one number or 0: tau is inert, as for log-accuracy
+    if _tau_is_inert(rollouts, sweep):
         sweep = replace(sweep, tau=sweep.tau[:1])
-    make = _projected if sweep.estimator == "projection" else _inverse_propensity
-    yield from make(rollouts, next_token, sweep, limits)
+    made: dict[float | None, Statistics] = {}
+    for name in sweep.estimators:
+        if name == "projection":
+            yield from _projected(rollouts, next_token, sweep, limits)
+            continue
+        clip = sweep.clip_of(name)
+        if clip not in made:
+            made[clip] = _statistics(rollouts, sweep, clip)
+        yield from _counted(name, made[clip], next_token, sweep, limits, clusters)
+
+
+def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
+    """Whether every tau gives the same biases, as for log-accuracy: exp(r / tau) is 0 or one number, which divides out."""
+    rewards = np.unique(rollouts.rewards[np.isfinite(rollouts.rewards)])
+    return len(rewards) == 1 and (rewards[0] == 0 or sweep.alpha_scale == "relative")
 
 
 def _projected(rollouts: Rollouts, next_token: NextToken, sweep: Sweep, limits: Limits) -> Iterator[Candidate]:
     start = None
-    for tau, l2 in itertools.product(sweep.tau, sorted(sweep.l2, reverse=True)):
-        fit = start = projection(rollouts, tau=tau, l2=l2, next_token=next_token, start=start)
-        learned = fit.delta
-        support = _support(next_token, learned, limits)
-        if support is not None:
-            fit = projection(rollouts, tau=tau, l2=l2, next_token=next_token, start=fit, support=support)
-        sparse = against(next_token, learned, _compiled(next_token, fit.delta, limits))
-        yield Candidate({"tau": tau, "l2": l2}, learned, sparse)
+    for tau in sweep.tau:
+        for l2, chosen in _strengths(rollouts, next_token, sweep, tau):
+            make = partial(projection, rollouts, tau=tau, l2=l2, weights=sweep.weights, next_token=next_token)
+            fit = start = make(start=start)
+            learned = fit.delta
+            support = _support(next_token, learned, limits)
+            if support is not None:
+                fit = make(start=fit, support=support)
+            sparse = against(next_token, learned, _compiled(next_token, fit.delta, limits))
+            settings: dict[str, float | int | str | None] = {"tau": tau, "l2": l2}
+            if sweep.weights != "global":
+                settings["weights"] = sweep.weights
+            yield Candidate(settings, learned, sparse, projected=Projected(fit, support, sweep.weights, chosen))
+
+
+def _strengths(
+    rollouts: Rollouts, next_token: NextToken, sweep: Sweep, tau: float
+) -> list[tuple[float, L2Choice | None]]:
+    """Each l2 of the sweep, the largest first, with how it was chosen where it was not given."""
+    found: dict[float, L2Choice | None] = {value: None for value in sweep.l2 if not isinstance(value, str)}
+    if "cv" in sweep.l2:
+        choice = choose_l2(rollouts, next_token, tau=tau, weights=sweep.weights)
+        found |= {choice.best: choice, choice.l2: choice}
+    return sorted(found.items(), key=lambda pair: -pair[0])
 
 
 def _support(next_token: NextToken, learned: Vector, limits: Limits) -> Ids | None:
@@ -111,13 +148,57 @@ def _support(next_token: NextToken, learned: Vector, limits: Limits) -> Ids | No
     return allowed if len(allowed) < len(nonzero) else None
 
 
-def _inverse_propensity(rollouts: Rollouts, next_token: NextToken, sweep: Sweep, limits: Limits) -> Iterator[Candidate]:
-    statistics = Statistics.of(rollouts, positions=sweep.positions, seed=sweep.seed, unobserved=sweep.unobserved)
-    ips = IPS(statistics)
-    for tau, alpha in itertools.product(sweep.tau, sweep.alpha):
-        learned = next_token.align(ips.token_ids, ips.delta(tau, alpha, relative=True))
-        settings = {"tau": tau, "alpha": alpha, "positions": sweep.positions}
-        yield Candidate(settings, learned, _compiled(next_token, learned, limits))
+def _statistics(rollouts: Rollouts, sweep: Sweep, clip: float | None) -> Statistics:
+    return Statistics.of(rollouts, positions=sweep.positions, seed=sweep.seed, unobserved=sweep.unobserved, clip=clip)
+
+
+def _counted(
+    name: EstimatorName,
+    statistics: Statistics,
+    next_token: NextToken,
+    sweep: Sweep,
+    limits: Limits,
+    clusters: Ids | None,
+) -> Iterator[Candidate]:
+    """The estimators that read a token's value off the completions it was sampled in."""
+    estimate, ids, grid = _estimator(name, statistics, sweep, clusters)
+    shared: dict[str, float | int | str | None] = {}
+    if name != "ratio":
+        shared = {"positions": sweep.positions, "clip": sweep.clip_of(name)}
+    if name in ("ips", "clusters") and sweep.alpha_scale != "relative":
+        shared["alpha_scale"] = sweep.alpha_scale
+    wide = next_token.with_tokens(ids)
+    for tau, (setting, value) in itertools.product(sweep.tau, grid):
+        values = estimate.of(tau, value)
+        if name == "clusters":  # the same policy with the largest cluster at 0 has the fewest entries
+            levels, counts = np.unique(values, return_counts=True)
+            values = values - levels[counts.argmax()]
+        learned = wide.align(ids, values)
+        sparse = _compiled(wide, learned, limits)
+        clipping = estimate.clipping(tau) if sweep.clip is not None and estimate.clipping is not None else None
+        yield Candidate({"tau": tau, setting: value, **shared}, learned, sparse, name, clipping=clipping)
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """``of(tau, alpha or kappa)`` -> nats; ``clipping(tau)`` where propensities enter without being normalised away."""
+
+    of: Callable[[float, float], Vector]
+    clipping: Callable[[float], Clipping] | None = None
+
+
+def _estimator(
+    name: EstimatorName, statistics: Statistics, sweep: Sweep, clusters: Ids | None
+) -> tuple[_Estimate, Ids, list[tuple[str, float]]]:
+    """The estimate, the token ids of its values, and the settings of the sweep that are its own."""
+    if name in ("snips", "ratio"):
+        shrunk = SNIPS(statistics) if name == "snips" else Ratio(statistics)
+        return _Estimate(shrunk.delta), shrunk.token_ids, [("kappa", value) for value in sweep.kappa]
+    if name == "clusters" and clusters is None:
+        raise InputError("clusters need the cluster of every token; give them, or use another estimator")
+    ips = IPS(statistics) if clusters is None or name == "ips" else TiedIPS(statistics, clusters)
+    estimate = _Estimate(partial(ips.delta, relative=sweep.alpha_scale == "relative"), ips.clipping)
+    return estimate, ips.token_ids, [("alpha", value) for value in sweep.alpha]
 
 
 def _compiled(next_token: NextToken, delta: Vector, limits: Limits) -> Sparse:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.checks import Vector, positive
+from blackbox_lb.estimate.checks import Vector, positive, vector
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.rollouts import Rollouts
 
@@ -18,6 +18,7 @@ __all__ = [
     "DeltaStatistics",
     "RewardVariance",
     "TailCoverage",
+    "Touched",
     "delta_statistics",
     "effective_sample_size",
     "reward_variance",
@@ -35,10 +36,12 @@ class RewardVariance:
     minus the smallest reward seen. optimum_gain: ``V_0/R (1 - exp(-R/tau))``, by the theorem a lower bound on
     ``E[r]`` under the unconstrained KL-regularised optimum minus ``E[r]`` under the base model; a fixed bias gains that
     less the price of being context-independent. When v0 is 0 there is nothing to learn.
-    prompts: how many were used. prompts_skipped: those with fewer than two completions.
+    v0_error: the standard error of v0, prompts being independent; infinite where there is one. prompts: how many were used.
+    prompts_skipped: those with fewer than two completions.
     """
 
     v0: float
+    v0_error: float
     reward_range: float
     optimum_gain: float
     prompts: int
@@ -92,6 +95,33 @@ class Censoring:
 
 
 @dataclass(frozen=True, slots=True)
+class Touched:
+    """Where a bias can act at all: the mean probability of the biased tokens at a position, without the bias and with it.
+
+    entries: biased tokens that were listed or sampled; one that never was has no probability here. tokens: mean length of a
+    completion.
+    """
+
+    base: float
+    biased: float
+    entries: int
+    tokens: float
+
+    @property
+    def per_completion(self) -> float:
+        """Biased tokens expected in one completion of the same length, by the larger of the two probabilities."""
+        return max(self.base, self.biased) * self.tokens
+
+    @classmethod
+    def of(cls, rollouts: Rollouts, next_token: NextToken, delta: npt.ArrayLike) -> Touched:
+        """Of ``delta`` (s,) in nats on the support of ``next_token``, which is of the rollouts."""
+        bias = vector("delta", delta, len(next_token.token_ids))
+        where, positions = np.flatnonzero(bias), next_token.n_positions
+        base, biased = (float(next_token.expected(d)[where].sum()) / positions for d in (np.zeros_like(bias), bias))
+        return cls(base, biased, entries=len(where), tokens=positions / len(rollouts.keys))
+
+
+@dataclass(frozen=True, slots=True)
 class DeltaStatistics:
     """A bias over the whole vocabulary after centring to mean 0 (the paper, "Logit-bias statistics").
 
@@ -136,9 +166,10 @@ def reward_variance(rewards: npt.ArrayLike, prompts: npt.ArrayLike, tau: float =
         raise InputError(f"none of {len(names)} prompts has two completions; sample each prompt at least twice")
     means = np.bincount(where, weights=r) / sizes
     variances = np.bincount(where, weights=(r - means[where]) ** 2)[several] / (sizes[several] - 1)
-    v0, width = float(variances.mean()), float(np.ptp(r))
+    v0, width, count = float(variances.mean()), float(np.ptp(r)), len(variances)
+    error = float(variances.std(ddof=1)) / math.sqrt(count) if count > 1 else math.inf
     gain = -v0 / width * math.expm1(-width / positive("tau", tau)) if width > 0 else 0.0
-    return RewardVariance(v0, width, gain, int(several.sum()), int((~several).sum()))
+    return RewardVariance(v0, error, width, gain, count, int((~several).sum()))
 
 
 def tail_coverage(next_token: NextToken) -> TailCoverage:

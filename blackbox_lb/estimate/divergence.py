@@ -33,8 +33,8 @@ class Divergence:
 
     @property
     def kl(self) -> float:
-        """The mean, in nats a completion."""
-        return float(self.per_completion.mean())
+        """The mean, in nats a completion; 0 where noise puts it below, which no KL is."""
+        return max(float(self.per_completion.mean()), 0.0)
 
 
 def divergence(rollouts: Rollouts, token_ids: npt.ArrayLike, values: npt.ArrayLike, tail: NextToken) -> Divergence:
@@ -44,9 +44,10 @@ def divergence(rollouts: Rollouts, token_ids: npt.ArrayLike, values: npt.ArrayLi
     rollouts, for its unigram of the tail. At every position
     ``log pi_delta / pi_0 = delta(y_t) - log sum_y pi_0(y) exp(delta(y))``; the listed part of the sum is exact, the tail's
     is the model's times one factor, chosen so that the expected number of tokens sampled outside the lists is the number
-    observed. Tokens without an id are left out of both policies, because a provider that does not list the end token when it is
-    drawn shows nothing of that choice: the KL is then that of the tokens given that the completion goes on, and the whole one is
-    larger. Without the factor a bias that is large on rare tokens would look as if it used them all the time.
+    observed; a position without a list is all tail and has no factor. Tokens without an id are left out of both policies, because
+    a provider that does not list the end token when it is drawn shows nothing of that choice: the KL is then that of the tokens
+    given that the completion goes on, and the whole one is larger. Without the factor a bias that is large on rare tokens would
+    look as if it used them all the time.
     """
     full = NextToken.of(rollouts, tail=tail)
     table = full.named()
@@ -54,8 +55,9 @@ def divergence(rollouts: Rollouts, token_ids: npt.ArrayLike, values: npt.ArrayLi
     log_all = table.log_normaliser(delta)
     log_listed = np.minimum(_log_listed(rollouts, full, delta), log_all)
     log_tail = log_all + np.log(-np.expm1(np.minimum(log_listed - log_all, -1e-15)))
-    factor = _factor(log_listed, log_tail, table.sampled_outside)
-    log_normaliser = np.logaddexp(log_listed, log_tail + factor)
+    listed = log_listed > -np.inf
+    factor = _factor(log_listed[listed], log_tail[listed], table.sampled_outside[listed]) if listed.any() else 0.0
+    log_normaliser = np.logaddexp(log_listed, log_tail + np.where(listed, factor, 0.0))
     ratios = delta[table.sampled] - log_normaliser
     summed = np.zeros(len(rollouts.keys))
     np.add.at(summed, rollouts.rollout_of, ratios)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,9 +11,46 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Ids, Vector, positive
 from blackbox_lb.estimate.statistics import Statistics
 
-__all__ = ["IPS"]
+__all__ = ["IPS", "Clipping"]
 
 LARGEST_EXPONENT = 700.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clipping:
+    """What clipping inverse propensities took away from Zhat at one tau.
+
+    drawn: positions in the estimate; positions: at how many of them the inverse propensity was clipped; completions: how many
+    completions have one. kept, removed: (s,) on ``IPS.token_ids``, ``Zhat / exp(log_scale)`` with clipping and what it misses.
+
+    ``removed`` is the clipped minus the unclipped estimate on the same rollouts, sign reversed, so its expectation is exactly the
+    downward bias that clipping causes, as far as the logprobs are the sampled tokens' own; where bounds stand for some, theirs
+    comes on top, downward too. It has the variance that clipping avoids: of a token that was never sampled it says nothing.
+    """
+
+    drawn: int
+    positions: int
+    completions: int
+    kept: Vector
+    removed: Vector
+    log_scale: float
+
+    @property
+    def token_shares(self) -> Vector:
+        """(s,) the estimated share of each token's Z that clipping takes away, between 0 and 1."""
+        whole = self.kept + self.removed
+        return np.divide(self.removed, whole, out=np.zeros_like(whole), where=whole > 0)
+
+    @property
+    def removed_share(self) -> float:
+        """The share of Zhat, summed over all tokens, that clipping takes away, between 0 and 1; 0 where Zhat is 0 everywhere."""
+        removed, whole = float(self.removed.sum()), float(self.kept.sum() + self.removed.sum())
+        return removed / whole if whole > 0 else 0.0
+
+    @property
+    def bias(self) -> Vector:
+        """(s,) the estimated ``E[Zhat] - Z``, at most 0, in the units of ``IPS.zhat``. InputError beyond float64, as there."""
+        return -_unscaled(self.removed, self.log_scale)
 
 
 class IPS:
@@ -22,46 +60,49 @@ class IPS:
     """
 
     def __init__(self, statistics: Statistics) -> None:
-        """InputError if there is no completion with a token, or none with a token that was drawn."""
-        if statistics.n_used == 0:
-            raise InputError(f"{len(statistics)} rollouts hold no token position; collect completions first")
-        if not statistics.drawn.any():
-            raise InputError(
-                f"none of the {statistics.lengths.sum()} sampled tokens has a logprob, and those without are dropped; take the "
-                f"bound for it (unobserved 'bound'), or use the projection, which needs neither"
-            )
-        used = statistics.lengths > 0
+        """InputError if there is no completion with a token, or no token with a logprob."""
+        statistics.require_propensities()
+        self._statistics = statistics
         self.n_used = statistics.n_used
-        self._rewards = statistics.rewards[used]
-        rows = statistics.matrix(1 + int(statistics.token_ids.max()))[used]
-        self.token_ids: Ids = np.unique(rows.indices).astype(np.int64)
-        # Support by rollouts, so that each estimate is one product with contiguous rows.
-        self._matrix = rows.T.tocsr()[self.token_ids]
         ids, counts = statistics.token_counts()
-        self.counts: Ids = counts[np.searchsorted(ids, self.token_ids)]
+        rows = statistics.by_token(statistics.inverse / self.n_used)
+        drawn = np.flatnonzero(np.asarray(rows.sum(axis=1)).reshape(-1))
+        self.token_ids: Ids = ids[drawn]
+        self.counts: Ids = counts[drawn]
+        # Support by rollouts, so that each estimate is one product with contiguous rows.
+        self._matrix = rows[drawn]
+        self._removed = statistics.by_token(statistics.removed / self.n_used)[drawn]
 
     def scaled(self, tau: float) -> tuple[Vector, float]:
         """(s,) ``Zhat / exp(log_scale)`` and log_scale = max r / tau in nats: never overflows, hides nothing.
 
         InputError if tau is not above 0 or no completion earned a reward (all are -inf).
         """
-        weights, log_scale = self._weights(tau)
+        weights, log_scale = self._statistics.weights(tau)
         return np.asarray(self._matrix @ weights, dtype=np.float64), log_scale
 
     def zhat(self, tau: float) -> Vector:
-        """(s,) the unbiased ``Zhat(y) = 1/N sum_n exp(r_n / tau) 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``.
+        """(s,) ``Zhat(y) = 1/N sum_n exp(r_n / tau) 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``, unbiased unless clipped.
 
         A reward of -inf weighs 0 at every tau. No constant is subtracted from the rewards, so values beyond float64
         are refused with InputError: take ``scaled``, or subtract a constant from all rewards (it is the same policy).
         """
-        values, log_scale = self.scaled(tau)
-        highest = log_scale + math.log(values.max())
-        if highest > LARGEST_EXPONENT:
-            raise InputError(
-                f"Zhat reaches exp({highest:.0f}) at tau {tau:g}, above the limit exp({LARGEST_EXPONENT:.0f}); raise "
-                f"tau or subtract a constant from every reward, which leaves the policy as it is"
-            )
-        return values * math.exp(log_scale)
+        return _unscaled(*self.scaled(tau))
+
+    def clipping(self, tau: float) -> Clipping:
+        """What the ``clip`` of ``Statistics.of`` took away at this tau, and so the bias that it introduces."""
+        statistics = self._statistics
+        weights, _ = statistics.weights(tau)
+        kept, log_scale = self.scaled(tau)
+        row_of = np.repeat(np.arange(len(statistics)), np.diff(statistics.starts))
+        return Clipping(
+            drawn=int(statistics.drawn.sum()),
+            positions=int(statistics.clipped.sum()),
+            completions=len(np.unique(row_of[statistics.clipped > 0])),
+            kept=kept,
+            removed=np.asarray(self._removed @ weights, dtype=np.float64),
+            log_scale=log_scale,
+        )
 
     def delta(self, tau: float, alpha: float, *, relative: bool = False) -> Vector:
         """(s,) ``log(alpha + Zhat(y)) - log(alpha)`` in nats: the paper's bias shifted so that unsampled tokens are at 0.
@@ -79,37 +120,32 @@ class IPS:
 
         The paper's bias is ``delta + log(alpha) - c`` on sampled tokens and ``log(alpha) - c`` on all others.
         """
-        self._fits(vocab_size)
+        self._statistics.fits(vocab_size)
         total = float(self.delta(tau, alpha, relative=relative).sum())
         return self._log_alpha(tau, alpha, relative) + total / vocab_size
 
     def centered(self, tau: float, alpha: float, vocab_size: int, *, relative: bool = False) -> Vector:
         """(vocab_size,) the paper's bias ``log(alpha + Zhat(y)) - c`` in nats; its mean is 0."""
-        self._fits(vocab_size)
+        self._statistics.fits(vocab_size)
         full: Vector = np.zeros(vocab_size)
         full[self.token_ids] = self.delta(tau, alpha, relative=relative)
         return full - float(full.mean())
-
-    def _weights(self, tau: float) -> tuple[Vector, float]:
-        exponents = self._rewards / positive("tau", tau)
-        log_scale = float(exponents.max())
-        if log_scale == -math.inf:
-            raise InputError(
-                f"no completion earned a reward: all {self.n_used} are -inf; collect more rollouts, or use a reward "
-                f"that the model sometimes earns"
-            )
-        return np.exp(exponents - log_scale), log_scale
 
     def _log_alpha(self, tau: float, alpha: float, relative: bool) -> float:
         log_alpha = math.log(positive("alpha", alpha))
         if not relative:
             return log_alpha
-        weights, log_scale = self._weights(tau)
-        return log_alpha + log_scale + math.log(weights.mean())
+        weights, log_scale = self._statistics.weights(tau)
+        return log_alpha + log_scale + math.log(weights.sum() / self.n_used)
 
-    def _fits(self, vocab_size: int) -> None:
-        if int(self.token_ids[-1]) >= vocab_size:
-            raise InputError(
-                f"token id {int(self.token_ids[-1])} was sampled, but the vocabulary has {vocab_size} entries; "
-                f"give the size of the model's output layer"
-            )
+
+def _unscaled(values: Vector, log_scale: float) -> Vector:
+    """``values * exp(log_scale)``; InputError where float64 cannot hold the largest."""
+    largest = float(values.max(initial=0.0))
+    highest = log_scale + math.log(largest) if largest > 0 else -math.inf
+    if highest > LARGEST_EXPONENT:
+        raise InputError(
+            f"Zhat reaches exp({highest:.0f}), above the limit exp({LARGEST_EXPONENT:.0f}); raise tau or subtract a constant "
+            f"from every reward, which leaves the policy as it is"
+        )
+    return values * math.exp(log_scale) if largest > 0 else values

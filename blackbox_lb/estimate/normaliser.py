@@ -6,84 +6,177 @@ Index letters: ``m`` positions, ``s`` the support (every token seen listed or sa
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.checks import Bools, Ids, Vector, clean_logprobs, sampled_ids, vector, weight_vector
+from blackbox_lb.estimate.checks import Bools, Ids, Vector, vector, weight_vector
+from blackbox_lb.estimate.lists import NO_COLUMN, Allocate, Lists, Part, TokenMasses, empty
 from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.types import NO_TOKEN, UNNAMED
+from blackbox_lb.estimate.tails import Listed, attribute, read, reattribute, support, whole
 
 __all__ = ["NextToken"]
 
 SPREAD = 700.0
 """Biases this far below the largest one are read as this far: exp would underflow to an impossible token."""
-ROUNDING = 1e-6
-"""Less than this of unlisted mass is float32 rounding of a complete list, not a tail."""
 LEAST_NAMED = 1e-6
 """A sampled token with an id had at least this probability together with all others that have one: less is rounding."""
-OVERFULL = 1e-3
-"""Lists summing to more than 1 by this are counted: the provider rounds its logprobs coarsely."""
-LARGEST_SUM = 1.25
-"""Lists summing to more than this are corrupt; quantising to 1/16 nat cannot do it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NextToken:
     """pi_0 at m positions: listed tokens as listed, the remaining mass over the tokens not listed there.
 
-    The tail ``1 - sum(top-k)`` of a position goes to the tokens missing from its list in proportion to ``unigram``, how
-    often each was sampled outside a list anywhere (every rollout counts once, whatever its reward), renormalised over
-    those missing. Where no such token exists, the tail stays at bias 0. Leaving every tail at bias 0, or counting only the
-    sampled token in it, would bias tail tokens upward without limit. Complete lists are exact. A listed token without an id
-    has its probability and can have no bias: it is no part of the tail, and its mass stays at bias 0.
+    The tail ``1 - sum(top-k)`` of a position goes to the tokens missing from its list in proportion to ``unigram``, the rate at
+    which each is sampled outside a list: how often it was (every rollout counts once, whatever its reward), for each unit of the
+    tails that it could have been sampled from, those of lists that miss it; renormalised over those missing. By the count alone
+    a token that most lists hold would have too small a share of the others. Where no such token exists, the tail stays at bias
+    0. Leaving every tail at bias 0, or counting only the sampled token in it, would bias tail tokens upward without limit.
+    Complete lists are exact. A listed token without an id has its probability and can have no bias: it is no part of the tail,
+    and its mass stays at bias 0. A position without any list is given the shares of all sampled tokens; where no position has a
+    list, ``unigram`` counts those.
 
     token_ids: (s,) sorted. tail_mass: (m,). unnamed: (m,) listed mass of tokens without an id. sampled: (m,) index into the
-    support of the sampled token. sampled_outside: (m,) whether it is missing from the list. overfull: lists that summed to
-    more than 1.001 and were scaled to 1. unigram: (s,) counts. Internally ``pi_0(. | m) = listed[m] + spread[m] * unigram``
-    plus ``rest[m]`` at bias 0, which is ``unnamed[m]`` and a tail that nobody takes; ``listed`` already subtracts the share of
-    the unigram that the listed tokens must not get twice.
+    support of the sampled token. sampled_outside: (m,) whether it is missing from the list. scaled_down: (m,) whether the list
+    summed to more than 1.001 and was scaled to 1. unigram: (s,) rates, times all tails. These and four more vectors, about 50
+    bytes a position, are in memory. The lists are in blocks (12 bytes a listed token, where ``gather`` was told to keep them),
+    and every method visits each block once. Internally ``pi_0(. | m) = scale[m] * lists[m] + spread[m] * unigram`` plus
+    ``rest[m]`` at bias 0, which is ``unnamed[m]`` and a tail that nobody takes; columns: (c,) the index into the support of each
+    column of ``lists``, None where they agree; scale: None for 1.
     """
 
     token_ids: Ids
     tail_mass: Vector
     sampled: Ids
     sampled_outside: Bools
-    overfull: int
+    scaled_down: Bools
     unigram: Vector
-    listed: sparse.csr_array[np.float64]
+    lists: Lists
     spread: Vector
     rest: Vector
     unnamed: Vector
+    columns: Ids | None = None
+    scale: Vector | None = None
 
     @classmethod
-    def of(cls, rollouts: Rollouts, *, vocab_size: int | None = None, tail: NextToken | None = None) -> NextToken:
-        """From the logged lists. With ``vocab_size``, a list of that many tokens is complete and scaled to sum to 1.
+    def of(
+        cls,
+        rollouts: Rollouts,
+        *,
+        vocab_size: int | None = None,
+        tail: NextToken | None = None,
+        extra_ids: npt.ArrayLike = (),
+    ) -> NextToken:
+        """From the logged lists of one set of rollouts, in memory; see ``gather``."""
+        return cls.gather([rollouts], vocab_size=vocab_size, tail=tail, extra_ids=extra_ids)
 
-        ``tail`` lends its unigram: completions of a biased policy sample their tails with the bias, and say nothing of pi_0.
+    @classmethod
+    def gather(
+        cls,
+        blocks: Iterable[Rollouts],
+        *,
+        vocab_size: int | None = None,
+        tail: NextToken | None = None,
+        extra_ids: npt.ArrayLike = (),
+        allocate: Allocate = empty,
+    ) -> NextToken:
+        """From the logged lists of ``blocks``, one after the other, of which only one at a time need be in memory.
+
+        With ``vocab_size``, a list of that many tokens is complete and scaled to sum to 1. ``tail`` lends its unigram: completions
+        of a biased policy sample their tails with the bias, and say nothing of pi_0. extra_ids: tokens that join the support
+        whether seen or not, see ``with_tokens``. ``allocate(size, dtype)`` gives the arrays that hold the lists.
 
         InputError: no position at all, a NaN or positive logprob, a token listed twice, a list summing to more than
         1.25; each names the rollout key.
         """
-        if not rollouts.token_ids.size:
-            raise InputError(f"{len(rollouts.keys)} rollouts hold no token position; collect completions first")
-        rows = rollouts.rollout_of
-        ids = sampled_ids(rollouts, rows)
-        seen = np.union1d(ids, rollouts.top_ids[rollouts.top_ids >= 0])
-        token_ids = (seen if tail is None else np.union1d(seen, tail.token_ids)).astype(np.int64)
-        lists = _table(rollouts, rows, token_ids), _unnamed(rollouts, rows)
-        table, unnamed, mass, overfull = _tails(*lists, rollouts, rows, vocab_size)
-        outside = ~(rollouts.top_ids == rollouts.token_ids[:, None]).any(axis=1)
-        sampled = np.searchsorted(token_ids, ids).astype(np.int64)
-        unigram = np.bincount(sampled[outside], minlength=len(token_ids)).astype(np.float64)
-        if tail is not None:
-            unigram = np.zeros(len(token_ids))
-            unigram[np.searchsorted(token_ids, tail.token_ids)] = tail.unigram
-        listed, spread, rest = _attribute(table, mass, unigram)
-        return cls(token_ids, mass, sampled, outside, overfull, unigram, listed, spread, rest + unnamed, unnamed)
+        lists, rollouts = [], 0
+        for block in blocks:
+            rollouts += len(block.keys)
+            if block.token_ids.size:
+                lists.append(read(block, vocab_size, allocate))
+        if not lists:
+            raise InputError(f"{rollouts} rollouts hold no token position; collect completions first")
+        return _assembled(lists, tail, allocate).with_tokens(extra_ids)
+
+    def take(self, positions: npt.ArrayLike) -> NextToken:
+        """The distributions at the indices ``positions`` (or where it is True), in that order, with the same support and unigram.
+
+        The lists are shared, not copied. ``take(chosen[rollouts.rollout_of])`` belongs to ``rollouts.take(chosen)`` for ``chosen``
+        (n,) booleans. InputError: no position.
+        """
+        chosen = np.asarray(positions)
+        picked = np.arange(self.n_positions)[chosen if chosen.size else chosen.astype(np.int64)]
+        if not len(picked):
+            raise InputError("no token position was chosen; choose at least one")
+        return replace(
+            self,
+            tail_mass=self.tail_mass[picked],
+            sampled=self.sampled[picked],
+            sampled_outside=self.sampled_outside[picked],
+            scaled_down=self.scaled_down[picked],
+            lists=self.lists.take(picked),
+            spread=self.spread[picked],
+            rest=self.rest[picked],
+            unnamed=self.unnamed[picked],
+            scale=None if self.scale is None else self.scale[picked],
+        )
+
+    def with_tokens(self, extra_ids: npt.ArrayLike) -> NextToken:
+        """The same distributions on a support that holds ``extra_ids`` too: those never seen have no mass, and may have a bias.
+
+        Such a bias changes nothing at the logged positions. InputError: a negative id.
+        """
+        extra = np.asarray(extra_ids, dtype=np.int64).reshape(-1)
+        if extra.size and int(extra.min()) < 0:
+            raise InputError(f"token id {extra.min()} cannot join the support; ids start at 0")
+        token_ids = np.union1d(self.token_ids, extra)
+        if len(token_ids) == len(self.token_ids):
+            return self
+        place = np.searchsorted(token_ids, self.token_ids)
+        return replace(
+            self,
+            token_ids=token_ids,
+            sampled=place[self.sampled],
+            unigram=_moved(self.unigram, place, len(token_ids)),
+            columns=place if self.columns is None else place[self.columns],
+        )
+
+    def with_unigram(self, unigram: npt.ArrayLike, *, out: NextToken | None = None) -> NextToken:
+        """The same lists with their tails shared in proportion to ``unigram`` (s,), which is read to whole multiples of 2^-20.
+
+        A position without any list, where others have one, keeps its shares. out: an earlier result of this method for the same
+        table that is no longer needed: its arrays are written over, and no more memory is taken. InputError: a negative value.
+        """
+        counts = vector("unigram", unigram, len(self.token_ids))
+        if (counts < 0).any():
+            raise InputError(f"unigram holds {counts.min()}; how often a token was sampled cannot be negative")
+        counts, scale = whole(counts), np.ones(1) if self.scale is None else self.scale
+        tail = np.where((self.spread > 0) | (self.rest > self.unnamed), self.tail_mass, 0.0) / scale
+        old, spread, parts = self.spread / scale, np.zeros(self.n_positions), []
+        both = (self._on_columns(self.unigram), self._on_columns(counts))
+        for number, part in enumerate(self.lists.parts):
+            kept = (
+                self.lists.allocate(part.table.nnz, np.float64) if out is None else out.lists.parts[number].table.data
+            )
+            new, spread[part.where] = reattribute(
+                part, tail[part.where], old[part.where], both, float(counts.sum()), kept
+            )
+            parts.append(new)
+        return replace(
+            self,
+            unigram=counts,
+            lists=replace(self.lists, parts=tuple(parts)),
+            spread=spread * scale,
+            rest=self.unnamed + np.where(spread > 0, 0.0, tail * scale),
+        )
+
+    @property
+    def overfull(self) -> int:
+        """How many lists summed to more than 1.001 and were scaled to 1."""
+        return int(self.scaled_down.sum())
 
     @property
     def named_mass(self) -> Vector:
@@ -103,7 +196,7 @@ class NextToken:
         return replace(
             self,
             tail_mass=self.tail_mass * scale,
-            listed=sparse.csr_array(sparse.diags_array(scale) @ self.listed),
+            scale=scale if self.scale is None else self.scale * scale,
             spread=self.spread * scale,
             rest=(self.rest - self.unnamed) * scale,
             unnamed=np.zeros_like(self.unnamed),
@@ -133,102 +226,134 @@ class NextToken:
     def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
         """(m,) ``log sum_y pi_0(y | m) exp(delta(y))`` for delta of shape (s,); 0 where delta is 0."""
         tilt, shift = self._tilt(delta)
-        return shift + np.log(self._scaled(tilt, shift))
+        out = np.empty(self.n_positions)
+        for part, scaled in self._scaled(tilt, shift):
+            out[part.where] = shift + np.log(scaled)
+        return out
 
     def expected(self, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None = None) -> Vector:
         """(s,) ``sum_m w_m pi_delta(y | m)``: the gradient of ``sum_m w_m log_normaliser_m``."""
-        tilt, shift = self._tilt(delta)
-        weights = self._position_weights(position_weights)
-        return self._expected(tilt, weights / self._scaled(tilt, shift))
+        return self.potential(delta, self._position_weights(position_weights))[1]
 
     def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
         """``sum_m w_m log_normaliser_m`` and its gradient, at the price of one evaluation."""
         tilt, shift = self._tilt(delta)
-        scaled = self._scaled(tilt, shift)
-        value = float(position_weights @ (shift + np.log(scaled)))
-        return value, self._expected(tilt, position_weights / scaled)
+        value, tail, listed = 0.0, 0.0, np.zeros(len(self.token_ids) if self.columns is None else len(self.columns))
+        for part, scaled in self._scaled(tilt, shift, position_weights):
+            weights = position_weights[part.where]
+            q = weights / scaled
+            value += float(weights @ (shift + np.log(scaled)))
+            tail += float(self.spread[part.where] @ q)
+            listed += part.dot_transposed(q if self.scale is None else q * self.scale[part.where])
+        return value, np.maximum(tilt * (self._on_support(listed) + self.unigram * tail), 0.0)
 
     def kl(self, delta: npt.ArrayLike) -> Vector:
         """(m,) ``KL(pi_delta || pi_0)`` at each position in nats."""
         tilt, shift = self._tilt(delta)
-        scaled = self._scaled(tilt, shift)
-        mean = self._sum(tilt * vector("delta", delta, len(self.token_ids))) / scaled
-        return np.maximum(mean - shift - np.log(scaled), 0.0)
+        weighted = tilt * vector("delta", delta, len(self.token_ids))
+        out = np.empty(self.n_positions)
+        for part, scaled in self._scaled(tilt, shift):
+            out[part.where] = self._sums(part, weighted) / scaled - shift - np.log(scaled)
+        return np.maximum(out, 0.0)
+
+    def by_token(self, tokens: Ids) -> TokenMasses:
+        """pi_0 of the tokens at the indices ``tokens`` into the support, token by token."""
+        chosen = np.asarray(tokens, dtype=np.int64)
+        if self.columns is not None:
+            column = np.full(len(self.token_ids), NO_COLUMN)
+            column[self.columns] = np.arange(len(self.columns))
+            chosen = column[chosen]
+        return TokenMasses(self.lists.columns(chosen), self.unigram[tokens], self.spread, self.scale)
 
     def _tilt(self, delta: npt.ArrayLike) -> tuple[Vector, float]:
         values = vector("delta", delta, len(self.token_ids))
         shift = max(float(values.max(initial=0.0)), 0.0)
         return np.exp(np.maximum(values - shift, -SPREAD)), shift
 
-    def _sum(self, tilt: Vector) -> Vector:
-        return np.asarray(self.listed @ tilt, dtype=np.float64) + self.spread * float(self.unigram @ tilt)
+    def _sums(self, part: Part, values: Vector) -> Vector:
+        """The expectation of ``values`` (s,) at the positions of ``part``, ``rest`` left out."""
+        listed = part.dot(self._on_columns(values))
+        if self.scale is not None:
+            listed *= self.scale[part.where]
+        return listed + self.spread[part.where] * float(self.unigram @ values)
 
-    def _scaled(self, tilt: Vector, shift: float) -> Vector:
-        floor = math.exp(-SPREAD)
-        return np.maximum(self._sum(tilt) + self.rest * math.exp(max(-shift, -SPREAD)), floor)
+    def _scaled(self, tilt: Vector, shift: float, weights: Vector | None = None) -> Iterator[tuple[Part, Vector]]:
+        """Block by block ``exp(log_normaliser - shift)``; blocks of which ``weights`` (m,) count nothing are left out."""
+        floor, unbiased = math.exp(-SPREAD), math.exp(max(-shift, -SPREAD))
+        for part in self.lists.parts:
+            if weights is None or weights[part.where].any():
+                yield part, np.maximum(self._sums(part, tilt) + self.rest[part.where] * unbiased, floor)
 
-    def _expected(self, tilt: Vector, q: Vector) -> Vector:
-        return np.maximum(tilt * (self.listed.T @ q + self.unigram * (self.spread @ q)), 0.0)
+    def _on_columns(self, values: Vector) -> Vector:
+        return values if self.columns is None else values[self.columns]
+
+    def _on_support(self, listed: Vector) -> Vector:
+        return listed if self.columns is None else _moved(listed, self.columns, len(self.token_ids))
 
     def _position_weights(self, position_weights: npt.ArrayLike | None) -> Vector:
         return weight_vector("position_weights", position_weights, self.n_positions)
 
 
-def _table(rollouts: Rollouts, rows: Ids, token_ids: Ids) -> sparse.csr_array[np.float64]:
-    """(m, s) the listed probabilities of tokens with an id."""
-    present = rollouts.top_ids >= 0
-    sizes = present.sum(axis=1)
-    row_of = np.repeat(rows, sizes)
-    logprobs = clean_logprobs("listed logprob", rollouts.top_logprobs[present], rollouts, row_of)
-    columns = np.searchsorted(token_ids, rollouts.top_ids[present])
-    starts = np.concatenate(([0], np.cumsum(sizes)))
-    table = sparse.csr_array((np.exp(logprobs), columns, starts), shape=(len(present), len(token_ids)))
-    table.sort_indices()
-    where = np.repeat(np.arange(len(present)), sizes)
-    twice = np.flatnonzero((np.diff(table.indices) == 0) & (np.diff(where) == 0))
-    if twice.size:
-        token, key = token_ids[table.indices[twice[0]]], rollouts.keys[int(row_of[twice[0]])]
-        raise InputError(f"token {token} is listed twice at one position of rollout {key}; a list may name it once")
-    return table
+def _assembled(blocks: Sequence[Listed], tail: NextToken | None, allocate: Allocate) -> NextToken:
+    """One table of all blocks; their arrays become its own."""
+    ids, outside, bare = (np.concatenate([getattr(b, name) for b in blocks]) for name in ("sampled", "outside", "bare"))
+    token_ids = support(blocks) if tail is None else np.union1d(support(blocks), tail.token_ids)
+    sampled = np.searchsorted(token_ids, ids)
+    unigram, everything = _unigrams(token_ids, sampled, outside & ~bare, tail)
+    if tail is None:
+        unigram = _rates(blocks, token_ids, unigram)
+    if bare.all():
+        unigram = everything
+    tables, spreads, rests = zip(*(attribute(block, token_ids, unigram) for block in blocks), strict=True)
+    lists, spread, rest = Lists.of(tables, allocate), np.concatenate(spreads), np.concatenate(rests)
+    if bare.any() and not bare.all():
+        lists = lists.with_row(everything / everything.sum(), bare)
+        spread[bare] = rest[bare] = 0.0
+    unnamed = np.concatenate([block.unnamed for block in blocks])
+    return NextToken(
+        token_ids=token_ids,
+        tail_mass=np.concatenate([block.tail for block in blocks]),
+        sampled=sampled,
+        sampled_outside=outside,
+        scaled_down=np.concatenate([block.overfull for block in blocks]),
+        unigram=unigram,
+        lists=lists,
+        spread=spread,
+        rest=rest + unnamed,
+        unnamed=unnamed,
+    )
 
 
-def _unnamed(rollouts: Rollouts, rows: Ids) -> Vector:
-    """(m,) the listed probability of tokens without an id."""
-    where = rollouts.top_ids == UNNAMED
-    row_of = np.repeat(rows, where.sum(axis=1))
-    mass = np.zeros(where.shape)
-    mass[where] = np.exp(clean_logprobs("listed logprob", rollouts.top_logprobs[where], rollouts, row_of))
-    return np.asarray(mass.sum(axis=1), dtype=np.float64)
+def _unigrams(token_ids: Ids, sampled: Ids, tails: Bools, tail: NextToken | None) -> tuple[Vector, Vector]:
+    """(s,) how often each token was sampled outside a list, and at all; of ``tail`` where that is given."""
+    size = len(token_ids)
+    if tail is None:
+        counts = np.bincount(sampled[tails], minlength=size), np.bincount(sampled, minlength=size)
+        return counts[0].astype(np.float64), counts[1].astype(np.float64)
+    place = np.searchsorted(token_ids, tail.token_ids)
+    everything = tail.sampled_counts() if tail.lists.entries else tail.unigram
+    return _moved(tail.unigram, place, size), _moved(everything, place, size)
 
 
-def _tails(
-    table: sparse.csr_array[np.float64], unnamed: Vector, rollouts: Rollouts, rows: Ids, vocab_size: int | None
-) -> tuple[sparse.csr_array[np.float64], Vector, Vector, int]:
-    """The table and the unnamed mass with overfull and complete lists scaled to 1, the tails, and how many were overfull."""
-    sums: Vector = np.asarray(table.sum(axis=1), dtype=np.float64).reshape(-1) + unnamed
-    sizes = (rollouts.top_ids != NO_TOKEN).sum(axis=1)
-    worst = int(np.argmax(sums))
-    if sums[worst] > LARGEST_SUM:
-        raise InputError(
-            f"a list in rollout {rollouts.keys[int(rows[worst])]} sums to probability {sums[worst]:.3f}, above the limit "
-            f"{LARGEST_SUM}; are these logprobs of the unbiased model at temperature 1?"
+def _moved(values: Vector, place: Ids, size: int) -> Vector:
+    """(size,) ``values`` at the indices ``place``, 0 elsewhere."""
+    out = np.zeros(size)
+    out[place] = values
+    return out
+
+
+def _rates(blocks: Sequence[Listed], token_ids: Ids, counts: Vector) -> Vector:
+    """(s,) ``counts`` for each unit of the mass that lists which miss the token leave over, times all that any list leaves over.
+
+    A token that most lists hold is seldom sampled outside one, because it seldom could be: what it has of a tail that it is part of
+    is its count there over those tails.
+    """
+    total, missed = 0.0, np.zeros(len(token_ids))
+    for block in blocks:
+        left = np.where(block.bare, 0.0, block.tail)
+        held = np.bincount(
+            np.searchsorted(token_ids, block.ids), np.repeat(left, np.diff(block.starts)), len(token_ids)
         )
-    complete = (sums > 1 - ROUNDING) | ((sizes > 0) & (sizes >= (np.inf if vocab_size is None else vocab_size)))
-    scale = np.where(complete, sums, 1.0)
-    data = table.data / np.repeat(scale, np.diff(table.indptr))
-    scaled = sparse.csr_array((data, table.indices, table.indptr), shape=table.shape)
-    return scaled, unnamed / scale, np.where(complete, 0.0, 1.0 - sums), int((sums > 1 + OVERFULL).sum())
-
-
-def _attribute(
-    table: sparse.csr_array[np.float64], tail: Vector, unigram: Vector
-) -> tuple[sparse.csr_array[np.float64], Vector, Vector]:
-    """``listed``, ``spread`` and ``rest`` of the class: who gets the tail at each position."""
-    sizes = np.diff(table.indptr)
-    where = np.repeat(np.arange(len(tail)), sizes)
-    taken = np.bincount(where, weights=unigram[table.indices], minlength=len(tail))
-    missing = unigram.sum() - taken  # counts are whole numbers, so "none missing" is exactly 0
-    spread = np.divide(tail, missing, out=np.zeros_like(tail), where=missing > 0)
-    data = table.data - spread[where] * unigram[table.indices]
-    listed = sparse.csr_array((data, table.indices, table.indptr), shape=table.shape)
-    return listed, spread, np.where(missing > 0, 0.0, tail)
+        total, missed = total + float(left.sum()), missed + left.sum() - held
+    # Expected counts below the observed one are rounding of the lists: no token has more than the whole tail.
+    return whole(np.divide(counts, np.maximum(missed, counts), out=np.zeros_like(counts), where=counts > 0) * total)

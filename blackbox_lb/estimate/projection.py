@@ -54,11 +54,12 @@ class Fit:
 def reward_weights(rollouts: Rollouts, tau: float, scale: Scale = "global") -> Vector:
     """(n,) ``exp(r_n / tau)`` scaled to mean 1 over all rollouts, or within each prompt (the paper's Z(x)).
 
-    A prompt whose rollouts all have reward -inf keeps weights 0. InputError if all rollouts do.
+    Completions that another policy q drew count ``p_0 / q`` times as much (``Rollouts.tilt``). A prompt whose rollouts all have
+    reward -inf keeps weights 0. InputError if all rollouts do.
     """
     if scale not in ("global", "prompt"):
         raise InputError(f"weights {scale!r} are unknown; choose 'global' or 'prompt'")
-    exponents = rollouts.rewards / positive("tau", tau)
+    exponents = rollouts.rewards / positive("tau", tau) + rollouts.tilt
     if not (exponents > -np.inf).any():
         raise InputError(
             f"no completion earned a reward: all {len(exponents)} are -inf; collect more rollouts, allow more tokens, or "

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.types import NO_TOKEN
 
-__all__ = ["Rollouts"]
+__all__ = ["Rollouts", "padded"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,22 +79,23 @@ class Rollouts:
 
     def take(self, chosen: npt.ArrayLike) -> Self:
         """The rollouts at the indices ``chosen`` (or where it is True), in that order."""
-        picked = np.arange(len(self.keys))[np.asarray(chosen)]
+        where = np.asarray(chosen)
+        picked = np.arange(len(self.keys))[where if where.size else np.zeros(0, np.int64)]
         ends = np.cumsum(self.lengths)
         sizes = self.lengths[picked]
-        starts = np.concatenate(([0], np.cumsum(sizes)[:-1])) if len(picked) else np.zeros(0, np.int64)
-        where = np.repeat(ends[picked] - sizes - starts, sizes) + np.arange(int(sizes.sum()))
+        starts = np.cumsum(sizes) - sizes
+        at = np.repeat(ends[picked] - sizes - starts, sizes) + np.arange(int(sizes.sum()))
         return replace(
             self,
             keys=tuple(self.keys[row] for row in picked),
             prompts=self.prompts[picked],
             rewards=self.rewards[picked],
             lengths=sizes,
-            token_ids=self.token_ids[where],
-            logprobs=self.logprobs[where],
-            top_ids=self.top_ids[where],
-            top_logprobs=self.top_logprobs[where],
-            bounded=None if self.bounded is None else self.bounded[where],
+            token_ids=self.token_ids[at],
+            logprobs=self.logprobs[at],
+            top_ids=self.top_ids[at],
+            top_logprobs=self.top_logprobs[at],
+            bounded=None if self.bounded is None else self.bounded[at],
             log_ratios=None if self.log_ratios is None else self.log_ratios[picked],
         )
 
@@ -112,12 +113,13 @@ class Rollouts:
             lengths=np.concatenate([part.lengths for part in parts]),
             token_ids=np.concatenate([part.token_ids for part in parts]),
             logprobs=np.concatenate([part.logprobs for part in parts]),
-            top_ids=np.concatenate([_padded(part.top_ids, width, NO_TOKEN) for part in parts]),
-            top_logprobs=np.concatenate([_padded(part.top_logprobs, width, -np.inf) for part in parts]),
+            top_ids=np.concatenate([padded(part.top_ids, width, NO_TOKEN) for part in parts]),
+            top_logprobs=np.concatenate([padded(part.top_logprobs, width, -np.inf) for part in parts]),
             bounded=np.concatenate([part.is_bounded for part in parts]),
             log_ratios=np.concatenate([part.tilt for part in parts]) if tilted else None,
         )
 
 
-def _padded(table: npt.NDArray[Any], width: int, fill: float) -> npt.NDArray[Any]:
+def padded(table: npt.NDArray[Any], width: int, fill: float) -> npt.NDArray[Any]:
+    """``table`` (m, k) with ``fill`` in as many more columns as make it ``width`` wide."""
     return np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=fill)

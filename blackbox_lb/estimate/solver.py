@@ -97,7 +97,7 @@ def maximise(
 
 
 def _solve(problem: _Problem, start: Vector, low: Vector, high: Vector, max_iterations: int) -> Maximum:
-    if not len(problem.free):
+    if not (low < high).any():  # nothing is free, or in a range that holds 0 alone, and L-BFGS-B never starts
         return Maximum(np.zeros(len(problem.linear)), 0.0, 0, 0.0)
     found = optimize.minimize(
         problem.loss,

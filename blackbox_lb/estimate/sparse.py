@@ -179,7 +179,9 @@ def _choose(target: _Target, entries: int, banned: Bools) -> tuple[Ids, float]:
     change = target.usage - target.next_token.expected(np.zeros_like(target.learned), target.weights)
     score = np.where(banned, 0.0, change * (target.learned - shift))
     ranked = np.argsort(-score, kind="stable")[:entries]
-    return np.sort(ranked[score[ranked] > 0]), shift
+    return np.sort(
+        ranked[score[ranked] != 0]
+    ), shift  # one below 0 is no reason to leave a token out where there is room
 
 
 def _refit(target: _Target, chosen: Ids, shift: float, low: float, high: float) -> Vector:

@@ -85,10 +85,10 @@ def text_of(choice: Mapping[str, Any]) -> str:
 
 
 def count(answer: Mapping[str, Any], *names: str) -> int | None:
-    """The first of the fields ``names`` of the answer's ``usage`` that is a whole number; None where none is."""
+    """The first of the fields ``names`` of the answer's ``usage`` that is a whole number from 0; None where none is."""
     usage = answer.get("usage")
     values = [usage.get(name) for name in names] if isinstance(usage, Mapping) else []
-    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
+    return next((each for each in values if isinstance(each, int) and not isinstance(each, bool) and each >= 0), None)
 
 
 def lengths(

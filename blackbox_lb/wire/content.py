@@ -9,6 +9,7 @@ from typing import Any
 
 from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.types import UNNAMED
+from blackbox_lb.wire.identity import checked_bytes
 from blackbox_lb.wire.position import Position, Reader
 
 __all__ = ["positions"]
@@ -40,7 +41,7 @@ def _position(reader: Reader, entry: dict[str, Any], sampled: int | None) -> Pos
     if reader.profile.tokens.bytes_exact:
         # Not the sampled entry's: where fragments of a character were left out, it carries the bytes of the whole character.
         position.bytes = {
-            other: bytes(each["bytes"])
+            other: checked_bytes(reader.profile.name, each["bytes"])
             for other, each in zip(named, alternatives, strict=True)
             if other != UNNAMED and each.get("bytes")
         }

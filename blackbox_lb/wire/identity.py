@@ -13,7 +13,7 @@ from blackbox_lb.types import UNNAMED
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
 
-__all__ = ["Identity", "checked_id"]
+__all__ = ["Identity", "checked_bytes", "checked_id"]
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
@@ -84,7 +84,8 @@ class Identity:
         return self._vocabulary
 
     def _of_bytes(self, vocabulary: Vocabulary, given: Any, text: str) -> int:
-        raw, name = None if given is None else bytes(given), text.encode("utf-8", "surrogatepass")
+        raw = None if given is None else checked_bytes(self._provider, given)
+        name = text.encode("utf-8", "surrogatepass")
         if raw is not None and not self._exact and REPLACEMENT in raw:
             return UNNAMED  # the bytes of the printed text, in which any fragment of a character prints so
         ordinary = None if raw is None else vocabulary.id_of(raw)
@@ -112,6 +113,14 @@ class Identity:
                 f"{self._provider} returned the token {text[:40]!r} where {self._name}N was asked for"
             )
         return int(digits)
+
+
+def checked_bytes(provider: str, value: Any) -> bytes:
+    """``value``, a list of numbers from 0 to 255, as bytes. Raises CorruptResponse where it is no list: of a number Python would
+    make that many zero bytes."""
+    if not isinstance(value, list):
+        raise CorruptResponse(f"{provider} returned the token bytes {str(value)[:40]!r}; they are a list of numbers")
+    return bytes(value)
 
 
 def checked_id(provider: str, value: Any) -> int:

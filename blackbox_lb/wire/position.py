@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ ROUNDING = 1e-3
 """Largest positive logprob, in nats, that is float rounding rather than a broken answer; it is read as 0."""
 LEAST = -1000.0
 """A sampled token below this many nats cannot have been sampled: such numbers stand for "not computed"."""
+LOWEST = -3e38
+"""About the least number that a float32 column holds; an alternative below it has probability 0 all the same."""
 
 
 @dataclass(slots=True)
@@ -38,7 +41,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What a dialect needs to read one position. ``asked``: alternatives in the request, -1 for the whole vocabulary."""
+    """What a dialect needs to read one position. ``asked``: alternatives in the request, 0 where no logprobs were asked for, -1
+    for the whole vocabulary."""
 
     profile: Profile
     rules: EndpointRules
@@ -63,7 +67,7 @@ class Reader:
         if censored is not None and logprob == censored:
             here = [value for each, value in known if each == token and token != UNNAMED]
             bounded, logprob = not here, here[0] if here else (top[-1][1] if top else 0.0)
-        value = logprob if bounded else checked_logprob(self.profile, logprob, sampled=True)
+        value = checked_logprob(self.profile, logprob, sampled=True)
         return Position(token, value, top, bounded, self._propensity(propensity))
 
     def propensity_of(self, where: Mapping[str, Any]) -> Any:
@@ -109,7 +113,7 @@ def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> f
             f"{profile.name} returned the logprob {value!r} for a token that it sampled; that is a placeholder, not a logprob, "
             "and its profile does not list it under logprobs.censored"
         )
-    return min(float(value), 0.0)
+    return min(float(value), 0.0) if value > LOWEST else -math.inf
 
 
 def likeliest(rules: EndpointRules, listed: Iterable[tuple[int, float]], asked: int) -> list[tuple[int, float]]:

@@ -10,10 +10,15 @@ from blackbox_lb.profiles import Profile
 from blackbox_lb.rules import EndpointRules
 from blackbox_lb.types import Endpoint, Prompt, Sampling
 
-__all__ = ["build_request"]
+__all__ = ["asks_logprobs", "build_request"]
 
 INCLUDE = "message.output_text.logprobs"
 """What the Responses API calls token logprobs (https://platform.openai.com/docs/api-reference/responses/create)."""
+
+
+def asks_logprobs(rules: EndpointRules, top_logprobs: int) -> bool:
+    """Whether a request for this many alternatives a token asks for logprobs: not for 0, nor where the endpoint gives none."""
+    return rules.ask_logprobs != "no" and top_logprobs != 0
 
 
 def build_request(
@@ -28,7 +33,8 @@ def build_request(
 ) -> dict[str, Any]:
     """The JSON body that draws ``n`` completions from softmax((logits + bias) / temperature), nothing truncated.
 
-    ``bias`` maps token ids to nats; it must already fit the profile's limits (see ``compile``).
+    ``bias`` maps token ids to nats; it must already fit the profile's limits (see ``compile``). Without alternatives
+    (``sampling.top_logprobs`` 0) nothing is said of logprobs, so that a model that refuses or lacks them answers too.
 
     Raises:
         ProfileError: the provider has no such endpoint, or it lists fewer alternatives, gives fewer completions a request, or takes
@@ -62,14 +68,15 @@ def logit_bias(profile: Profile, bias: Mapping[int, float]) -> dict[str, float] 
 def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> None:
     rules = profile.endpoint(endpoint)
     limit = profile.logprobs.limit if rules.top_logprobs is None else rules.top_logprobs
-    if rules.ask_logprobs != "no" and limit is not None and sampling.top_logprobs > limit:
+    asked = asks_logprobs(rules, sampling.top_logprobs)
+    if asked and limit is not None and sampling.top_logprobs > limit:
         raise ProfileError(
             f"{profile.name} lists at most {limit} top logprobs a token, {sampling.top_logprobs} were asked for; "
             f"{profile.logprobs.limit_remedy}"
         )
     # The Responses API has no n, whatever the provider's other endpoints take; without lists of tokens, only the sum over all
     # completions of a request would tell how long they are.
-    most = 1 if rules.dialect == "responses" or rules.ask_logprobs == "no" else profile.sampling.n
+    most = 1 if rules.dialect == "responses" or not asked else profile.sampling.n
     if not 1 <= n <= most:
         raise ProfileError(
             f"{profile.name} gives 1 to {most} completions a request, {n} were asked for; send several requests"
@@ -98,9 +105,10 @@ def _prompt(endpoint: Endpoint, prompt: Prompt) -> dict[str, Any]:
 
 
 def _logprobs(rules: EndpointRules, sampling: Sampling) -> dict[str, Any]:
+    if not asks_logprobs(rules, sampling.top_logprobs):
+        return {}
     k = sampling.top_logprobs
     asked: dict[str, dict[str, Any]] = {
-        "no": {},
         "count": {"logprobs": k},
         "flag": {"logprobs": True, "top_logprobs": k},
         "include": {"include": [INCLUDE], "top_logprobs": k},

@@ -16,6 +16,7 @@ from blackbox_lb.wire import content, legacy, meta
 from blackbox_lb.wire.answer import choices_of, count, is_blank, is_filtered, lengths, text_of
 from blackbox_lb.wire.identity import Identity
 from blackbox_lb.wire.position import Position, Reader
+from blackbox_lb.wire.request import asks_logprobs
 
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
@@ -40,12 +41,13 @@ def parse_response(
     """All completions of one answer, in the order of its choices.
 
     A sampled token that nothing names is ``UNNAMED`` in ``token_ids``, and its completion is not whole. A completion that a content
-    filter withheld, and any of an endpoint that gives no logprobs, has no positions and is not whole. The same becomes of a choice
-    that cannot be read where another one of the answer can: the answer is paid. Is such a choice blank (``is_blank``) and does
-    the provider count as many tokens as the other choices list, it is a whole completion of no tokens.
+    filter withheld has no positions and is not whole; nor has one without logprobs, where the endpoint gives none or none were
+    asked for. The same becomes of a choice that cannot be read where another one of the answer can: the answer is paid. Is such a
+    choice blank (``is_blank``) and does the provider count as many tokens as the other choices list, it is a whole completion of
+    no tokens.
 
     Raises:
-        NoLogprobs: no choice with token logprobs.
+        NoLogprobs: no choice with token logprobs, which were asked for.
         CorruptResponse: no choices, or none without a NaN or positive logprob, a missing id, a list out of step with the tokens;
             neither logprobs nor a count of the tokens of a text.
         ProfileError: tokens are told by their bytes or text and ``vocabulary`` is missing, or not the model's.
@@ -63,7 +65,7 @@ def parse_response(
             replace(each, prompt_tokens=prompt_tokens, model=model, generated=generated, whole=each.whole and complete)
             for each, (generated, complete) in zip(read, sizes, strict=True)
         ]
-        if rules.ask_logprobs == "no":
+        if not asks_logprobs(rules, sampling.top_logprobs):
             _check_counted(profile, endpoint, completions)
         return completions
 
@@ -102,9 +104,12 @@ def _read(reader: Reader, endpoint: Endpoint, choice: dict[str, Any]) -> list[Po
     if reader.rules.ask_logprobs == "no" or is_filtered(choice):
         return None
     if not isinstance(choice.get("logprobs"), dict):
+        if not asks_logprobs(reader.rules, reader.asked):
+            return None
         raise NoLogprobs(
             f"{reader.profile.name} returned no logprobs on its {endpoint} endpoint; learning needs the logprobs of sampled "
-            f"tokens: choose a model or server that returns them{_others(reader.profile, endpoint)}"
+            f"tokens: choose a model or server that returns them{_others(reader.profile, endpoint)}, or ask for none with "
+            "--top-logprobs 0, which leaves --estimator ratio"
         )
     return DIALECTS[reader.rules.dialect](reader, choice)
 
@@ -144,9 +149,9 @@ def _sizes(
 def _check_counted(profile: Profile, endpoint: Endpoint, completions: Sequence[Completion]) -> None:
     """Raise CorruptResponse for a text of which nothing tells how many tokens it has."""
     for each in completions:
-        if each.text and each.generated is None:
+        if each.text and not len(each.token_ids) and each.generated is None:
             raise CorruptResponse(
-                f"{profile.name} gives no logprobs on its {endpoint} endpoint, and its `usage` does not tell how many tokens a "
+                f"{profile.name} gave no logprobs on its {endpoint} endpoint, and its `usage` does not tell how many tokens a "
                 f"text of {len(each.text)} characters has; choose a model or server that reports completion_tokens, with one "
                 f"completion a request{_others(profile, endpoint)}"
             )

@@ -25,7 +25,6 @@ from blackbox_lb.errors import (
     QuotaExhausted,
     RequestRejected,
 )
-from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.projection import projection
 from blackbox_lb.evaluate import SAMPLED
 from blackbox_lb.local import resolve_model
@@ -194,7 +193,7 @@ def test_openai_collect(store: RolloutStore) -> None:
     assert (size.completions, size.tokens, size.bounded, size.outside) == (6, 16, 1, 1)
     training = training_set(store, examples, keys, parse_reward("length", max_tokens=16))
     assert (training.incomplete, training.filtered) == (0, 0)
-    table = NextToken.of(training.rollouts)
+    table = training.next_token
     assert table.overfull == 0
     assert projection(training.rollouts, l2=1.0, next_token=table).converged
 
@@ -430,7 +429,7 @@ def test_fireworks_collect(store: RolloutStore) -> None:
     assert 34355 not in drawn[2].top_ids[0]
     training = training_set(store, [Example("sky", QUESTION)], keys, parse_reward("length", max_tokens=8))
     assert len(training.rollouts.keys) == 3
-    assert NextToken.of(training.rollouts).overfull == 0
+    assert training.next_token.overfull == 0
     assert {headers["authorization"] for headers in SENT} == {f"Bearer {KEYS['FIREWORKS_API_KEY']}"}
 
 
@@ -483,7 +482,7 @@ def test_lmstudio_collect(store: RolloutStore) -> None:
     assert drawn[2].top_ids[1, 3] == UNNAMED
     assert 2 in drawn[0].top_ids[1]
     training = training_set(store, [Example("sky", QUESTION)], keys, parse_reward("length", max_tokens=8))
-    assert NextToken.of(training.rollouts).overfull == 0
+    assert training.next_token.overfull == 0
     assert {headers["authorization"] for headers in SENT} == {f"Bearer {KEYS['LM_API_TOKEN']}"}
 
 

@@ -15,14 +15,13 @@ from vcr.record_mode import RecordMode
 
 from blackbox_lb.collect import collect
 from blackbox_lb.errors import RequestRejected
-from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.projection import projection
 from blackbox_lb.local import resolve_model
 from blackbox_lb.profiles import load_profile
 from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.training import training_set
+from blackbox_lb.training import columns, training_set
 from blackbox_lb.types import Endpoint, Example, Prompt, Sampling
 
 T = TypeVar("T")
@@ -85,11 +84,17 @@ def test_collect(provider: str, tmp_path: Path, vcr: Cassette) -> None:
 
         keys = talk(provider, "chat", work)
         training = training_set(store, EXAMPLES, keys, reward)
+        drawn = [key for row in keys for key in row]
+        whole = {key: each for key, each in zip(drawn, store.completions(drawn), strict=True) if each.whole}
     assert_played(vcr)
-    rollouts = training.rollouts
-    assert len(rollouts.keys) + training.incomplete == 24
+    rollouts = columns(whole, [0] * len(whole), [0.0] * len(whole))
+    assert (training.rollouts.keys, training.rollouts.token_ids.tolist()) == (
+        rollouts.keys,
+        rollouts.token_ids.tolist(),
+    )
+    assert len(whole) + training.incomplete == 24
     assert set(rollouts.lengths) <= set(range(1, 13))
-    table = NextToken.of(rollouts)
+    table = training.next_token
     assert table.overfull == 0
     sure = 4 if provider == "vllm" else 5
     assert ((rollouts.top_ids >= 0).sum(axis=1) == sure).all()
@@ -97,7 +102,7 @@ def test_collect(provider: str, tmp_path: Path, vcr: Cassette) -> None:
     assert np.allclose(rollouts.top_logprobs[listed], rollouts.logprobs[listed.any(axis=1)], atol=1e-6)
     ended = rollouts.token_ids[np.cumsum(rollouts.lengths) - 1] == END
     assert ended[rollouts.lengths < 12].all()
-    fitted = projection(rollouts, l2=1.0, next_token=table)
+    fitted = projection(training.rollouts, l2=1.0, next_token=table)
     assert fitted.converged
     assert fitted.gain > 0
 

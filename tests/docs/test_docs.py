@@ -92,7 +92,7 @@ def test_the_layout_is_true() -> None:
         if path.name.startswith("_") or path.name == "py.typed":
             continue
         assert (f"{path.name}/" if path.is_dir() else path.name) in named, path
-    folders = {"providers/", "cassettes/", "blackbox_lb/", "tests/"}
+    folders = {"bench/", "providers/", "cassettes/", "blackbox_lb/", "tests/"}
     for name in named - folders:
         assert (ROOT / "blackbox_lb" / name).exists(), name
 

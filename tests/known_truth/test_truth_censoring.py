@@ -10,13 +10,14 @@ import pytest
 from scipy import stats
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.candidates import Limits, Sweep, candidates
+from blackbox_lb.estimate.candidates import Limits, candidates
 from blackbox_lb.estimate.diagnostics import Censoring
 from blackbox_lb.estimate.ips import IPS
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.projection import projection
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.statistics import Statistics, Unobserved
+from blackbox_lb.estimate.sweep import Sweep
 from blackbox_lb.testing import Exact, ExactModel
 
 TAU, TOP = 0.8, 3
@@ -134,7 +135,8 @@ def test_the_rule_reaches_the_candidates() -> None:
     table, limits = NextToken.of(data), Limits(entries=None, low=-100.0, high=100.0, integers=False)
     where = table.token_ids.tolist().index(NEVER)
     learned = {
-        rule: next(candidates(data, table, Sweep("ips", unobserved=rule), limits)).learned for rule in ("bound", "drop")
+        rule: next(candidates(data, table, Sweep(("ips",), unobserved=rule), limits)).learned
+        for rule in ("bound", "drop")
     }
     assert learned["drop"][where] == 0 < learned["bound"][where]
 

@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.diagnostics import delta_statistics, effective_sample_size, reward_variance, tail_coverage
+from blackbox_lb.estimate import thresholds
+from blackbox_lb.estimate.diagnostics import (
+    Touched,
+    delta_statistics,
+    effective_sample_size,
+    reward_variance,
+    tail_coverage,
+)
+from blackbox_lb.estimate.headroom import headroom
 from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.thresholds import Threshold
 from blackbox_lb.testing import Exact, ExactModel
 
 
@@ -94,3 +103,116 @@ def test_delta_statistics_of_nothing() -> None:
     assert delta_statistics(np.zeros(3), 10).selected_fraction == 0
     with pytest.raises(InputError, match="do not fit"):
         delta_statistics(np.zeros(3), 2)
+
+
+@pytest.mark.parametrize(("tau", "error"), [(0.3, 0.1), (1.0, 0.03)])
+def test_headroom_is_the_gain_of_the_unconstrained_optimum(tau: float, error: float) -> None:
+    """From eight completions a prompt the jackknifed gain is near the exact one of p*, where the plain one is too small."""
+    model = ExactModel(4, 3, seed=1, end=True, prompts=3)
+    exact = Exact(model, reward)
+    p0, gain = exact.probabilities(), 0.0
+    for prompt in range(3):
+        p, r = p0[exact.prompts == prompt] * 3, exact.rewards[exact.prompts == prompt]
+        tilted = p * np.exp(r / tau)
+        gain += (tilted @ r / tilted.sum() - p @ r) / 3
+    rollouts = model.rollouts(24_000, reward, 5)
+    groups = rollouts.prompts + 3 * (np.arange(24_000) // 24)
+    found = headroom(rollouts.rewards, groups, rollouts.rewards, tau=tau)
+    assert found.gain == pytest.approx(gain, rel=error)
+    assert found.gain_seen < (1 - error) * gain
+    assert (found.prompts, found.completions, found.decision, found.word) == (3_000, 24_000, "enough", "PASS")
+
+
+def test_headroom_covers_after_fifty_prompts() -> None:
+    """Normal rewards gain their variance over tau: the 95 % interval of 50 prompts with 10 completions holds it in 92 to 98 %."""
+    rng, held = np.random.default_rng(0), 0
+    prompts = np.repeat(np.arange(50), 10)
+    for _ in range(150):
+        rewards = rng.standard_normal(50)[prompts] + 0.5 * rng.standard_normal(500)
+        found = headroom(rewards, prompts, rewards, tau=1.0)
+        held += found.low <= 0.25 <= found.high
+    assert 0.92 <= held / 150 <= 0.98
+
+
+def test_headroom_of_a_log_reward_by_eye() -> None:
+    """One of two is right in one prompt, none in another: the optimum is always right in the first and changes nothing else."""
+    found = headroom([0.0, -np.inf, -np.inf, -np.inf], [0, 0, 1, 1], [1.0, 0.0, 0.0, 0.0], tau=0.5)
+    assert (found.v0, found.ceiling, found.gain_seen) == (0.25, 0.25, 0.25)
+    assert found.gain == pytest.approx(0.5)
+    assert (found.varying, found.prompts, found.decision, found.word) == (1, 2, "unknown", "INCONCLUSIVE")
+
+
+def test_headroom_decides() -> None:
+    """The same rewards everywhere are nothing, from 30 prompts on; a rare or weak difference is little; a common one enough."""
+    rng, prompts = np.random.default_rng(1), np.repeat(np.arange(50), 10)
+    same = rng.standard_normal(50)[prompts]
+    coin, rare = (rng.random(500) < p for p in (0.5, 0.97))
+    assert headroom(same, prompts, same, tau=1.0).word == "FAIL"
+    assert "at most 6% of prompts differ" in headroom(same, prompts, same, tau=1.0).sentence
+    assert headroom(same[:200], prompts[:200], same[:200], tau=1.0).decision == "unknown"
+    assert headroom(coin * 1.0, prompts, coin * 1.0, tau=0.5).decision == "enough"
+    assert headroom(coin * 1.0, prompts, coin * 1.0, tau=500.0).decision == "nothing"
+    assert headroom(rare * 1.0, prompts, rare * 1.0, tau=0.1).decision == "little"
+
+
+def test_headroom_survives_any_tau() -> None:
+    """At a tau of 1e-6 the optimum takes the best completion; nothing overflows or cancels."""
+    rewards = np.array([1e4, -3.0, 0.5, 0.5, -1e4, 2.0, 2.0, 1.0])
+    found = headroom(rewards, np.repeat([0, 1], 4), rewards, tau=1e-6)
+    assert found.gain_seen == pytest.approx(found.ceiling)
+    assert np.isfinite([found.gain, found.v0_error]).all()
+    one = headroom([0.0, 1.0], [0, 0], [0.0, 1.0], tau=1.0)
+    assert (one.high, one.word, one.v0_error) == (np.inf, "INCONCLUSIVE", np.inf)
+
+
+def test_headroom_refuses_what_has_no_gain() -> None:
+    """A NaN reward, an infinite value and single completions are errors with a remedy."""
+    with pytest.raises(InputError, match="finite or -inf"):
+        headroom([np.nan, 0.0], [0, 0], [1.0, 0.0], tau=1.0)
+    with pytest.raises(InputError, match=r"pass exp\(rewards\)"):
+        headroom([-np.inf, 0.0], [0, 0], [-np.inf, 0.0], tau=1.0)
+    with pytest.raises(InputError, match="at least twice"):
+        headroom([0.0, 1.0], [0, 1], [0.0, 1.0], tau=1.0)
+    with pytest.raises(InputError, match="tau"):
+        headroom([0.0, 1.0], [0, 0], [0.0, 1.0], tau=0.0)
+
+
+def test_v0_error_by_eye() -> None:
+    """Prompts with variances .5 and 2 have a standard error of .75."""
+    assert reward_variance([0.0, 1.0, 0.0, 2.0], [7, 7, 9, 9]).v0_error == pytest.approx(0.75)
+
+
+def test_touched_is_the_probability_of_the_biased_tokens() -> None:
+    """Of a model without context the biased token has its own probability, and its tilted one with the bias."""
+    model = ExactModel(5, 1, seed=3)
+    rollouts = model.rollouts(50, lambda *_: 0.0, 1)
+    table = NextToken.of(rollouts)
+    p = float(np.exp(model.logprobs())[2])
+    found = Touched.of(rollouts, table, table.align([2], [1.0]))
+    assert found.base == pytest.approx(p, rel=1e-5)
+    assert found.biased == pytest.approx(p * np.e / (1 - p + p * np.e), rel=1e-5)
+    assert (found.entries, found.tokens) == (1, 1)
+    assert Touched.of(rollouts, table, np.zeros(5)).per_completion == 0
+
+
+def test_a_threshold_never_fails_open() -> None:
+    """Between good and bad is INCONCLUSIVE, an interval must agree as a whole, and inf and NaN never PASS."""
+    for rising, values in ((True, (0.9, 0.6, 0.1)), (False, (-0.9, -0.6, -0.1))):
+        sign = 1 if rising else -1
+        limit = Threshold(sign * 0.8, sign * 0.5, "by eye", rising)
+        assert [limit.judge(value) for value in values] == ["PASS", "INCONCLUSIVE", "FAIL"]
+        assert limit.judge(values[0], *sorted((values[0], values[1]))) == "INCONCLUSIVE"
+        assert limit.judge(values[0], -np.inf, np.inf) == "INCONCLUSIVE"
+        assert {limit.judge(bad) for bad in (np.inf, -np.inf, np.nan)} == {"FAIL"}
+        assert limit.judge(values[0], np.nan, 1.0) == "FAIL"
+        assert limit.judge(None) == "NOT CHECKED"
+
+
+def test_every_threshold_gives_its_reason() -> None:
+    """All are finite, ordered as they claim, and justified in a sentence."""
+    limits = [value for value in vars(thresholds).values() if isinstance(value, Threshold)]
+    assert len(limits) >= 9
+    for limit in limits:
+        assert np.isfinite([limit.good, limit.bad]).all()
+        assert limit.good >= limit.bad if limit.rising else limit.good <= limit.bad
+        assert len(limit.because) > 60

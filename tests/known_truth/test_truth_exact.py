@@ -129,6 +129,95 @@ def test_rollouts_list_what_the_model_says() -> None:
         np.testing.assert_allclose(full.top_logprobs[start], expected[full.top_ids[start]], rtol=1e-5)
 
 
+def test_short_lists_are_the_head_of_full_lists() -> None:
+    """The likeliest k of a large vocabulary, whichever way they are found, are the first k of all."""
+    model = ExactModel(60, 4, seed=3, end=True, prompts=2)
+    full = model.rollouts(50, reward, 4)
+    for top in (0, 1, 5, 14, 15, 30, 60, 100):
+        short = model.rollouts(50, reward, 4, top=top)
+        np.testing.assert_array_equal(short.top_ids, full.top_ids[:, :top])
+        np.testing.assert_array_equal(short.top_logprobs, full.top_logprobs[:, :top])
+        np.testing.assert_array_equal(short.logprobs, full.logprobs)
+
+
+@pytest.mark.parametrize("end_sharpness", [None, 0.2])
+def test_evaluation_is_the_enumeration(end_sharpness: float | None) -> None:
+    """Mean reward and KL of 20,000 sampled completions are within 4 of their standard errors of the exact ones."""
+    model = ExactModel(5, 4, seed=5, end=True, prompts=2, end_sharpness=end_sharpness)
+    exact, delta = Exact(model, reward), np.array([0.8, -1.5, 0.2, 9.0, 8.0])
+    found = model.evaluate(delta, reward, 20_000, 1)
+    assert abs(found.reward - exact.expected_reward(delta)) < 4 * found.reward_error
+    assert abs(found.kl - exact.kl(delta)) < 4 * found.kl_error
+    assert found.length == pytest.approx(exact.expectation(exact.lengths.astype(np.float64), delta), abs=0.05)
+    assert 0 < found.kl_error < 0.05 * exact.kl(delta)
+    assert found == model.evaluate(delta + 50.0, reward, 20_000, 1)
+
+
+def test_standard_errors_of_an_evaluation_are_those_of_its_repetitions() -> None:
+    """Over 150 evaluations the spread of the means is what each of them states, within sampling error."""
+    model, delta = ExactModel(5, 4, seed=5, end=True), np.array([0.8, -1.5, 0.2, 0.0, 1.0])
+    found = [model.evaluate(delta, reward, 200, seed) for seed in range(150)]
+    for value, error in (("reward", "reward_error"), ("kl", "kl_error")):
+        spread = np.std([getattr(each, value) for each in found], ddof=1)
+        assert spread == pytest.approx(np.mean([getattr(each, error) for each in found]), rel=0.2)
+
+
+def test_an_evaluation_without_a_bias_is_at_no_distance() -> None:
+    """KL 0 for a constant bias; a reward of -inf makes the mean -inf; fewer than two completions are refused."""
+    model = ExactModel(5, 3, seed=5)
+    assert model.evaluate(np.full(5, 3.0), reward, 500, 1).kl == pytest.approx(0, abs=1e-12)
+    worthless = model.evaluate(np.zeros(5), lambda tokens, _: -np.inf if 2 in tokens else 0.0, 500, 1)
+    assert worthless.reward == -np.inf
+    assert np.isnan(worthless.reward_error)
+    with pytest.raises(InputError, match="at least 2"):
+        model.evaluate(np.zeros(5), reward, 1, 1)
+
+
+def test_rollouts_under_a_bias_list_the_base_model() -> None:
+    """The bias moves what is drawn, and no logprob: the chi-square test knows the biased probabilities from the base's."""
+    model, delta = ExactModel(4, 1, seed=6), np.array([1.0, -1.0, 0.0, 0.5])
+    found = model.rollouts(4_000, reward, 3, delta=delta)
+    np.testing.assert_allclose(found.logprobs, model.logprobs()[found.token_ids], rtol=1e-6)
+    seen, exact = np.bincount(found.token_ids, minlength=4), Exact(model, reward)
+    order = exact.sequences[:, 0].argsort()
+    assert stats.chisquare(seen, 4_000 * exact.probabilities(delta)[order]).pvalue > 1e-3
+    assert stats.chisquare(seen, 4_000 * exact.probabilities()[order]).pvalue < 1e-9
+
+
+def test_quantised_gaps_are_whole_steps() -> None:
+    """Every gap below the likeliest token is a multiple of 1/16 nat, as measured at OpenAI; the whole list still sums to 1."""
+    model = ExactModel(30, 3, seed=7)
+    found = model.rollouts(40, reward, 3, quantum=1 / 16)
+    gaps = 16 * (found.top_logprobs - found.top_logprobs[:, :1]).astype(np.float64)
+    np.testing.assert_allclose(gaps, np.round(gaps), atol=1e-3)
+    np.testing.assert_allclose(np.exp(found.top_logprobs.astype(np.float64)).sum(axis=1), 1, atol=1e-5)
+    exact = model.rollouts(40, reward, 3)
+    assert 0 < np.abs(found.logprobs - exact.logprobs).max() < 1 / 16
+
+
+def test_noise_has_the_stated_size_and_leaves_the_draw_alone() -> None:
+    """Completions stay; log odds against the truth differ by .3 nat, sorted anew; a seed gives the same noise again."""
+    model = ExactModel(30, 3, seed=7, prompts=2)
+    found, exact = model.rollouts(300, reward, 3, noise=0.3), model.rollouts(300, reward, 3)
+    np.testing.assert_array_equal(found.token_ids, exact.token_ids)
+    assert (np.diff(found.top_logprobs, axis=1) <= 0).all()
+    both = [np.take_along_axis(each.top_logprobs, each.top_ids.argsort(axis=1), axis=1) for each in (found, exact)]
+    difference = (both[0] - both[1]).astype(np.float64)
+    assert (difference - difference.mean(axis=1, keepdims=True)).std() == pytest.approx(0.3, rel=0.03)
+    np.testing.assert_array_equal(found.top_ids, model.rollouts(300, reward, 3, noise=0.3).top_ids)
+
+
+def test_an_end_that_context_hardly_moves() -> None:
+    """With end_sharpness 0 the end token's logit is the same after every prefix: its odds vary by the other tokens alone."""
+    steady, moved = (ExactModel(6, 3, seed=2, end=True, prompts=4, end_sharpness=sharp) for sharp in (0.0, None))
+    contexts = np.array([[a, b] for a in range(5) for b in range(5)])
+    for model, same in ((steady, True), (moved, False)):
+        logits = model._logits(contexts, np.zeros(len(contexts), np.int64))
+        assert (np.ptp(logits[:, 5]) < 1e-12) == same
+    with pytest.raises(InputError, match="end=True"):
+        ExactModel(6, 3, end_sharpness=0.2)
+
+
 def test_too_large_a_model_is_refused() -> None:
     """Enumeration says how many sequences there would be instead of filling the memory."""
     with pytest.raises(InputError, match="2560000 sequences"):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.diagnostics import delta_statistics
 from blackbox_lb.estimate.ips import IPS
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.statistics import Statistics
 from blackbox_lb.testing import Exact, ExactModel
+from blackbox_lb.testing.model import RewardOf
 
 TAU = 0.8
+SLOW = pytest.mark.slow
 
 
 def reward(tokens: tuple[int, ...], prompt: int) -> float:
@@ -48,6 +53,65 @@ def test_the_z_test_has_power(end: bool) -> None:
     draws = 1.1 * replicated(model, None, 250, 60)
     z = (draws.mean(0) - Exact(model, reward).z_avg(TAU)) / (draws.std(0, ddof=1) / np.sqrt(len(draws)))
     assert np.abs(z).max() > 6
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Exact moments of one completion's ``exp(r / tau) / T sum_t 1{y_t = y} min(1 / pi_0, clip)``, by enumeration."""
+
+    mean: np.ndarray
+    variance: np.ndarray
+
+
+def exact_moments(exact: Exact, clip: float = np.inf) -> Truth:
+    """(v,) mean and variance over completions of one term of Zhat, all positions drawn."""
+    model, shape = exact.model, (len(exact.base), exact.model.vocab_size)
+    value, probability = np.exp(exact.rewards / TAU) / exact.lengths, np.exp(exact.base)
+    cells, terms = [], []
+    for t in range(model.horizon):
+        running = np.flatnonzero(exact.lengths > t)
+        tokens = exact.sequences[running, t]
+        logprobs = _logprobs(model, exact.sequences[running, :t], exact.prompts[running], tokens)
+        cells.append(running * shape[1] + tokens)
+        terms.append(value[running] * np.minimum(np.exp(-logprobs), clip))
+    names, where = np.unique(np.concatenate(cells), return_inverse=True)
+    sums, weights = np.bincount(where, np.concatenate(terms)), probability[names // shape[1]]
+    mean, square = (np.bincount(names % shape[1], weights * power, shape[1]) for power in (sums, sums**2))
+    return Truth(mean, square - mean**2)
+
+
+def _logprobs(model: ExactModel, prefixes: np.ndarray, prompts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """(n,) log pi_0 of the tokens after the prefixes, each different prefix computed once."""
+    pairs, where = np.unique(np.column_stack((prefixes, prompts)), axis=0, return_inverse=True)
+    table = model.next_logprobs(pairs[:, :-1], pairs[:, -1])
+    found: np.ndarray = table[where.reshape(-1), tokens]
+    return found
+
+
+def pooled(model: ExactModel, reward: RewardOf, seed: int, parts: int, size: int) -> np.ndarray:
+    """(v,) Zhat of ``parts * size`` rollouts, through the sum of the statistics of parts."""
+    drawn = (model.rollouts(size, reward, 1_000 * seed + part, top=0) for part in range(parts))
+    ips = IPS(sum((Statistics.of(each) for each in drawn), Statistics.zero()))
+    out = np.zeros(model.vocab_size)
+    out[ips.token_ids] = ips.zhat(TAU)
+    return out
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("vocab_size", "horizon", "parts"),
+    [(12, 4, 1), (35, 3, 2), pytest.param(400, 2, 40, marks=SLOW), pytest.param(1_000, 2, 30, marks=SLOW)],
+)
+def test_the_error_of_zhat_is_its_exact_standard_error(vocab_size: int, horizon: int, parts: int, seed: int) -> None:
+    """On stopping, context-dependent models of up to 1,000 tokens the error over the exact standard error is standard normal."""
+    model = ExactModel(vocab_size, horizon, seed=seed, end=True, prompts=2 if vocab_size < 1_000 else 1, sharpness=0.35)
+    truth = exact_moments(exact := Exact(model, reward))
+    np.testing.assert_allclose(truth.mean, exact.z_avg(TAU), rtol=1e-9)
+    found = pooled(model, reward, seed, parts, 4_000)
+    z = (found - truth.mean) / np.sqrt(truth.variance / (4_000 * parts))
+    assert np.abs(z).max() < stats.norm.isf(0.0005 / vocab_size) + 1  # the tail of rare tokens is heavier than normal
+    assert abs((z**2).mean() - 1) < 6 * np.sqrt(2 / vocab_size)
+    assert abs(z.mean()) < 4 / np.sqrt(vocab_size) + 0.5  # one reward raises all tokens together
 
 
 def test_matrix_form_is_the_sum_over_positions() -> None:
@@ -130,6 +194,73 @@ def test_no_reward_at_all_is_an_error() -> None:
         ips.zhat(1.0)
 
 
+CLIP = 5.0
+
+
+@pytest.mark.parametrize("end", [False, True], ids=["fixed horizon", "stopping"])
+@pytest.mark.parametrize("positions", [None, 1])
+def test_the_bias_of_clipping_is_reported(end: bool, positions: int | None) -> None:
+    """Over 200 replications the mean of ``clipping(tau).bias`` is exact E[Zhat] - Z within Monte Carlo error, for every token, and
+    so is the mean of the clipped Zhat itself."""
+    model = ExactModel(8, 3, seed=7, end=end, prompts=2, sharpness=0.6)
+    exact = Exact(model, reward)
+    clipped, whole = exact_moments(exact, CLIP).mean, exact.z_avg(TAU)
+    assert ((clipped - whole) / whole).min() < -0.3, "a clip that matters"
+    reported, values = np.zeros((200, 8)), np.zeros((200, 8))
+    for seed in range(200):
+        ips = IPS(Statistics.of(model.rollouts(60, reward, seed, top=0), positions=positions, seed=seed, clip=CLIP))
+        reported[seed, ips.token_ids] = ips.clipping(TAU).bias
+        values[seed, ips.token_ids] = ips.zhat(TAU)
+    for draws, truth in ((reported, clipped - whole), (values, clipped)):
+        spread = draws.std(0, ddof=1) / np.sqrt(len(draws))
+        np.testing.assert_array_less(np.abs(draws.mean(0) - truth), stats.norm.isf(0.0005 / 8) * spread + 1e-12)
+
+
+def test_clipping_counts_and_adds_up() -> None:
+    """Counts are those of the rollouts; kept and removed are the estimate without clipping, and shares follow from them."""
+    data = ExactModel(12, 4, seed=1, end=True).rollouts(80, reward, 3)
+    ips, whole = IPS(Statistics.of(data, clip=CLIP)), IPS(Statistics.of(data))
+    above = data.logprobs < -np.log(CLIP)
+    found = ips.clipping(TAU)
+    assert (found.drawn, found.positions) == (len(above), above.sum())
+    assert found.completions == len(set(data.rollout_of[above].tolist()))
+    np.testing.assert_allclose(ips.zhat(TAU) - found.bias, whole.zhat(TAU), rtol=1e-12)
+    np.testing.assert_allclose(found.token_shares, -found.bias / whole.zhat(TAU), rtol=1e-12)
+    assert found.removed_share == pytest.approx(-found.bias.sum() / whole.zhat(TAU).sum())
+    none = whole.clipping(TAU)
+    assert (none.positions, none.completions, none.removed_share) == (0, 0, 0.0)
+    assert not none.bias.any()
+
+
+def test_clipping_comes_on_top_of_bounds() -> None:
+    """Of bounded positions the reported bias is what clipping took beyond the bound: less than of the same rollouts uncensored,
+    and nothing where the bound is the smaller cut; "drop" leaves nothing of them to clip."""
+    model, clip = ExactModel(20, 3, seed=2, end=True, sharpness=1.0), 15.0
+    censored, given_ = (model.rollouts(300, reward, 1, top=4, censored=censored) for censored in (True, False))
+    bound, whole = (IPS(Statistics.of(data, clip=clip)).clipping(TAU) for data in (censored, given_))
+    assert 0 < bound.positions < whole.positions
+    assert (bound.removed <= whole.removed).all()
+    drop = IPS(Statistics.of(censored, clip=clip, unobserved="drop")).clipping(TAU)
+    assert drop.positions == ((censored.logprobs < -np.log(clip)) & ~censored.is_bounded).sum() < bound.positions
+
+
+def test_the_papers_statistics_are_of_the_centred_bias() -> None:
+    """Sampled fraction, sigma, min, max and selected fraction of ``delta`` are those of the whole centred vector, by definition."""
+    ips, vocab = IPS(Statistics.of(ExactModel(300, 2, seed=1).rollouts(40, reward, 3))), 1_000
+    found, full = delta_statistics(ips.delta(TAU, 0.052), vocab), ips.centered(TAU, 0.052, vocab)
+    assert found.sampled_fraction == len(ips.token_ids) / vocab
+    assert (found.sigma, found.low, found.high) == pytest.approx((full.std(), full.min(), full.max()))
+    assert found.selected_fraction == (np.abs(full) >= 5 * np.median(np.abs(full))).mean()
+    assert found.low == pytest.approx(-ips.delta(TAU, 0.052).sum() / vocab), "unsampled tokens are lowest, at -c"
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_few_rollouts_and_equal_rewards_are_no_trouble(n: int) -> None:
+    """One rollout, or all rewards equal, give finite numbers: noise, but no error."""
+    ips = IPS(Statistics.of(ExactModel(5, 2, seed=3).rollouts(n, lambda *_: -2.0, 1), clip=3.0))
+    assert np.isfinite(ips.delta(0.5, 0.1)).all()
+    assert 0 <= ips.clipping(0.5).removed_share < 1
+
+
 def _shifted(rollouts: Rollouts, by: float) -> Rollouts:
-    names = ("keys", "prompts", "lengths", "token_ids", "logprobs", "top_ids", "top_logprobs")
-    return Rollouts(rewards=rollouts.rewards + by, **{name: getattr(rollouts, name) for name in names})
+    return replace(rollouts, rewards=rollouts.rewards + by)

@@ -90,9 +90,7 @@ def test_a_tail_left_at_zero_is_biased_upward(truth: tuple[ExactModel, Exact, np
     model, exact, best = truth
     rollouts = model.rollouts(N, contains_rare, 1, top=5)
     table = NextToken.of(rollouts)
-    undone = table.listed.copy()
-    undone.data += np.repeat(table.spread, np.diff(undone.indptr)) * table.unigram[undone.indices]
-    naive = dataclasses.replace(table, listed=undone, spread=np.zeros_like(table.spread), rest=table.tail_mass)
+    naive = NextToken.of(rollouts, tail=dataclasses.replace(table, unigram=np.zeros_like(table.unigram)))
     delta = dense(projection(rollouts, tau=TAU, l2=L2, next_token=naive))
     assert delta[RARE] - delta[0] > best[RARE] - best[0] + 0.5
     assert excess(exact, delta, best) > 3 * excess(exact, dense(projection(rollouts, tau=TAU, l2=L2)), best)
@@ -149,6 +147,53 @@ def test_nothing_is_dropped_silently() -> None:
     assert fit.zero_weight == 90 - good
     assert fit.rollouts == 90
     assert projection(rollouts).effective_sample_size == pytest.approx(good)
+
+
+def test_completions_of_another_policy_are_weighed_back() -> None:
+    """Completions drawn with a bias and carrying log p_0 / p_bias give the base's own fit; without those ratios they do not."""
+    model = ExactModel(8, 3, seed=5)
+
+    def reward(tokens: tuple[int, ...], _: int) -> float:
+        return 1.0 * (3 in tokens)
+
+    base = model.rollouts(20_000, reward, 1)
+    bias = np.zeros(8)
+    bias[3] = 1.0
+    sampled = model.sample(20_000, np.random.default_rng(2), bias)
+    steps = [model.next_logprobs(sampled[:, :t], np.zeros(20_000, np.int64)) for t in range(3)]
+    logged = np.stack(steps, axis=1).reshape(-1, 8)
+    ids = sampled.reshape(-1)
+    ratios = (np.log(np.exp(logged + bias).sum(axis=1)) - bias[ids]).reshape(-1, 3).sum(axis=1)
+    order = np.argsort(-logged, axis=1)
+    other = dataclasses.replace(
+        base,
+        rewards=1.0 * (sampled == 3).any(axis=1),
+        token_ids=ids.astype(np.int32),
+        top_ids=order.astype(np.int32),
+        top_logprobs=np.take_along_axis(logged, order, axis=1).astype(np.float32),
+    )
+    wanted = projection(base, l2=1.0).delta
+    weighed = projection(dataclasses.replace(other, log_ratios=ratios), l2=1.0).delta
+    assert np.abs(weighed - wanted).max() < 0.08
+    assert np.abs(projection(other, l2=1.0).delta - wanted)[3] > 0.5
+
+
+def test_lists_may_come_apart_from_the_rollouts() -> None:
+    """With ``next_token`` given, the rollouts' own lists are never read: without any they give the same fit."""
+    rollouts = ExactModel(12, 3, seed=5).rollouts(300, lambda tokens, _: 1.0 * (3 in tokens), 2, top=6)
+    none = np.zeros((len(rollouts.token_ids), 0))
+    bare = dataclasses.replace(rollouts, top_ids=none.astype(np.int32), top_logprobs=none.astype(np.float32))
+    table = NextToken.of(rollouts)
+    np.testing.assert_array_equal(projection(bare, next_token=table).delta, projection(rollouts).delta)
+
+
+def test_a_fit_at_another_tau_is_a_warm_start() -> None:
+    """Started from tau = 1, the fit at tau = 0.5 is the same and needs no more iterations than from 0."""
+    rollouts = ExactModel(40, 3, seed=5).rollouts(500, lambda tokens, _: 1.0 * (3 in tokens), 2, top=10)
+    cold = projection(rollouts, tau=0.5)
+    warm = projection(rollouts, tau=0.5, start=projection(rollouts, tau=1.0))
+    np.testing.assert_allclose(warm.delta, cold.delta, atol=1e-5)
+    assert warm.iterations <= cold.iterations
 
 
 def test_rewards_beyond_exp_do_not_overflow() -> None:

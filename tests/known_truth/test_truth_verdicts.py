@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blackbox_lb.estimate.candidates import Candidate, Limits, Sweep, candidates
+from blackbox_lb.estimate.candidates import Candidate, Limits, candidates
 from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.sweep import Sweep
 from blackbox_lb.evaluate import GREEDY, SAMPLED, Scores, Setting, compare, together
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.testing import Exact, ExactModel

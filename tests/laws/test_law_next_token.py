@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -41,16 +42,22 @@ def table_of(seed: int, top: int) -> NextToken:
 def by_hand(data: Rollouts, table: NextToken) -> np.ndarray:
     """(m, s + 1) pi_0 written out position by position; the last column is mass that no token can have."""
     ids, out = table.token_ids.tolist(), np.zeros((len(data.token_ids), len(table.token_ids) + 1))
-    outside = [int(y) for y, row in zip(data.token_ids, data.top_ids, strict=True) if y not in row]
+    outside = Counter(int(y) for y, row in zip(data.token_ids, data.top_ids, strict=True) if y not in row)
+    tails = []
     for m, (row, logprobs) in enumerate(zip(data.top_ids, data.top_logprobs, strict=True)):
         for token, logprob in zip(row, logprobs, strict=True):
             out[m, ids.index(token)] = np.exp(float(logprob))
         tail = 1 - out[m].sum()
-        tail = tail if tail > 1e-6 else 0.0  # less is float32 rounding of a complete list
-        missing = [y for y in outside if y not in row]
-        for y in missing:
-            out[m, ids.index(y)] += tail / len(missing)
-        out[m, -1] = 0.0 if missing else tail
+        tails.append(tail if tail > 1e-6 else 0.0)  # less is float32 rounding of a complete list
+    missed = {y: sum(tail for tail, row in zip(tails, data.top_ids, strict=True) if y not in row) for y in outside}
+    rates = {y: count / max(missed[y], count) for y, count in outside.items()}
+    if not data.top_ids.shape[1]:
+        rates = {y: float(count) for y, count in outside.items()}
+    for m, (tail, row) in enumerate(zip(tails, data.top_ids, strict=True)):
+        shares = {y: rate for y, rate in rates.items() if y not in row}
+        for y, rate in shares.items():
+            out[m, ids.index(y)] += tail * rate / sum(shares.values())
+        out[m, -1] = 0.0 if shares else tail
     out /= out.sum(axis=1, keepdims=True)
     return out
 

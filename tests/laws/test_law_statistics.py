@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.ips import IPS
+from blackbox_lb.estimate.ratio import Ratio
 from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.snips import SNIPS
 from blackbox_lb.estimate.statistics import Statistics, Unobserved
 
 Row = tuple[str, float, Sequence[tuple[Any, ...]]]
@@ -29,6 +32,7 @@ rows = st.lists(
 )
 draws = st.sampled_from([None, 1, 3])
 rules = st.sampled_from(get_args(Unobserved))
+clips = st.sampled_from([None, 1.0, 50.0])
 
 
 def is_bounded(token: tuple[Any, ...]) -> bool:
@@ -52,52 +56,86 @@ def columns(some: Sequence[Row]) -> Rollouts:
     )
 
 
-def of(some: Sequence[Row], positions: int | None = None, seed: int = 0, rule: Unobserved = "bound") -> Statistics:
+def of(
+    some: Sequence[Row],
+    positions: int | None = None,
+    seed: int = 0,
+    rule: Unobserved = "bound",
+    clip: float | None = None,
+) -> Statistics:
     """Statistics of these rows."""
-    return Statistics.of(columns(some), positions=positions, seed=seed, unobserved=rule)
+    return Statistics.of(columns(some), positions=positions, seed=seed, unobserved=rule, clip=clip)
 
 
-@given(rows, draws, rules)
-def test_zero_is_neutral(some: list[Row], positions: int | None, rule: Unobserved) -> None:
+@given(rows, draws, rules, clips)
+def test_zero_is_neutral(some: list[Row], positions: int | None, rule: Unobserved, clip: float | None) -> None:
     """zero + s = s + zero = s, and no rollouts give zero."""
-    s = of(some, positions, rule=rule)
+    s = of(some, positions, rule=rule, clip=clip)
     assert Statistics.zero() + s == s
     assert s + Statistics.zero() == s
     assert of([]) == Statistics.zero()
 
 
-@given(rows, rows, rows, rules)
-def test_addition_is_associative_and_commutative(a: list[Row], b: list[Row], c: list[Row], rule: Unobserved) -> None:
+@given(rows, rows, rows, rules, clips)
+def test_addition_is_associative_and_commutative(
+    a: list[Row], b: list[Row], c: list[Row], rule: Unobserved, clip: float | None
+) -> None:
     """Grouping and order of shards do not matter, bit for bit."""
     x, y, z = (
-        of([(name + key, reward, tokens) for key, reward, tokens in part], rule=rule)
+        of([(name + key, reward, tokens) for key, reward, tokens in part], rule=rule, clip=clip)
         for name, part in zip("abc", (a, b, c), strict=True)
     )
     assert (x + y) + z == x + (y + z)
     assert x + y == y + x
 
 
-@given(rows, draws, st.integers(0, 3), rules, st.data())
+@given(rows, draws, st.integers(0, 3), rules, clips, st.data())
 def test_any_sharding_and_order_is_the_whole(
-    some: list[Row], positions: int | None, seed: int, rule: Unobserved, data: st.DataObject
+    some: list[Row], positions: int | None, seed: int, rule: Unobserved, clip: float | None, data: st.DataObject
 ) -> None:
     """Shards in any order, of any size, overlapping or empty, add up to the statistics of all rollouts at once."""
-    whole = of(some, positions, seed, rule)
+    whole = of(some, positions, seed, rule, clip)
     shuffled = data.draw(st.permutations(some))
     where = [data.draw(st.sets(st.integers(0, 3), min_size=1)) for _ in some]
     shards = [[row for row, at in zip(shuffled, where, strict=True) if i in at] for i in range(4)]
-    total = sum((of(shard, positions, seed, rule) for shard in shards), Statistics.zero())
+    total = sum((of(shard, positions, seed, rule, clip) for shard in shards), Statistics.zero())
     assert total == whole
-    if whole.drawn.any() and (whole.rewards[whole.lengths > 0] > -np.inf).any():
+    if whole.observed.any() and (whole.rewards[whole.lengths > 0] > -np.inf).any():
         np.testing.assert_array_equal(IPS(total).zhat(1.3), IPS(whole).zhat(1.3))
+        np.testing.assert_array_equal(IPS(total).clipping(1.3).removed, IPS(whole).clipping(1.3).removed)
+        for each in (SNIPS, Ratio):
+            np.testing.assert_array_equal(each(total).delta(1.3, 2.0), each(whole).delta(1.3, 2.0))
 
 
-@given(rows, draws, rules)
-def test_resuming_adds_nothing(some: list[Row], positions: int | None, rule: Unobserved) -> None:
+@given(rows, draws, rules, clips)
+def test_resuming_adds_nothing(some: list[Row], positions: int | None, rule: Unobserved, clip: float | None) -> None:
     """Adding rollouts that are already in changes nothing."""
-    s = of(some, positions, rule=rule)
+    s = of(some, positions, rule=rule, clip=clip)
     assert s + s == s
-    assert s + of(some[: len(some) // 2], positions, rule=rule) == s
+    assert s + of(some[: len(some) // 2], positions, rule=rule, clip=clip) == s
+
+
+@given(rows, draws, rules, st.floats(1, 1e6))
+def test_clipping_keeps_account_of_what_it_removes(
+    some: list[Row], positions: int | None, rule: Unobserved, clip: float
+) -> None:
+    """Kept and removed sum to the row without clipping; what was not clipped lost nothing, and no clip is one beyond all."""
+    whole, clipped = of(some, positions, rule=rule), of(some, positions, rule=rule, clip=clip)
+    np.testing.assert_allclose(clipped.inverse + clipped.removed, whole.inverse, rtol=1e-12)
+    np.testing.assert_array_equal(clipped.inverse[clipped.clipped == 0], whole.inverse[clipped.clipped == 0])
+    np.testing.assert_array_equal(clipped.removed > 0, clipped.clipped > 0)
+    assert (clipped.clipped <= clipped.counts).all()
+    assert not whole.removed.any()
+    assert whole == of(some, positions, rule=rule, clip=1e300)
+
+
+@given(rows, rules)
+def test_the_strictest_clip_counts(some: list[Row], rule: Unobserved) -> None:
+    """With a clip of 1 every drawn position counts once, whatever its probability."""
+    s = of(some, rule=rule, clip=1.0)
+    row_of = np.repeat(np.arange(len(s)), np.diff(s.starts))
+    sums = np.bincount(row_of, weights=s.inverse, minlength=len(s))
+    np.testing.assert_allclose(sums, s.drawn > 0, rtol=1e-12)
 
 
 @given(rows, draws, st.integers(0, 3))
@@ -105,7 +143,9 @@ def test_without_bounded_positions_there_is_one_answer(some: list[Row], position
     """Where every logprob was given, what would be done about a missing one does not matter, bit for bit."""
     given_: list[Row] = [(key, reward, [token[:2] for token in tokens]) for key, reward, tokens in some]
     assert of(given_, positions, seed, "bound") == of(given_, positions, seed, "drop")
-    assert of(given_, positions, seed) == of(some, positions, seed), "a bound is read like a logprob"
+    with_bounds = of(some, positions, seed)
+    assert of(given_, positions, seed).observed.sum() == sum(len(row[2]) for row in some)
+    assert of(given_, positions, seed) == replace(with_bounds, observed=with_bounds.lengths), "read like a logprob"
 
 
 @given(rows, draws, st.integers(0, 3))
@@ -202,6 +242,8 @@ def test_shards_under_two_rules_are_refused() -> None:
     row: Row = ("a", 0.0, [(1, -0.5, False), (2, -3.0, True)])
     with pytest.raises(InputError, match="one rule for bounded positions"):
         of([row], rule="bound") + of([row], rule="drop")
+    with pytest.raises(InputError, match="one clip"):
+        of([row]) + of([row], clip=4.0)
 
 
 def test_rounding_above_zero_is_clamped() -> None:
@@ -215,16 +257,29 @@ def test_empty_completions_do_not_enter_n() -> None:
     with_empty = of([*rows, ("c", 3.0, [])])
     assert (with_empty.n_empty, with_empty.n_used) == (1, 2)
     np.testing.assert_array_equal(IPS(with_empty).zhat(1.0), IPS(of(rows)).zhat(1.0))
-    with pytest.raises(InputError, match="no token position"):
-        IPS(of([("c", 3.0, [])]))
+    for each in (IPS, SNIPS, Ratio):
+        assert each(with_empty).token_ids.tolist() == [0, 1]
+        with pytest.raises(InputError, match="no token position"):
+            each(of([("c", 3.0, [])]))
 
 
-def test_nothing_left_to_draw_is_an_error() -> None:
-    """Where every position is bounded and dropped there is nothing to estimate, and the message says what would do."""
-    rows: list[Row] = [("a", 0.5, [(1, -0.5, True)]), ("b", 0.2, [(0, -1.0, True), (1, -1.0, True)])]
-    with pytest.raises(InputError, match="none of the 3 sampled tokens has a logprob"):
-        IPS(of(rows, rule="drop"))
-    assert IPS(of(rows)).token_ids.tolist() == [0, 1]
+@pytest.mark.parametrize("rule", get_args(Unobserved))
+def test_without_any_logprob_only_the_ratio_is_left(rule: Unobserved) -> None:
+    """Where no sampled token has a logprob there are no propensities: the message names the estimator that needs none."""
+    rows: list[Row] = [("a", 0.5, [(1, 0.0, True)]), ("b", 0.2, [(0, 0.0, True), (1, 0.0, True)])]
+    for each in (IPS, SNIPS):
+        with pytest.raises(InputError, match=r"none of the 3 sampled tokens has a logprob.*--estimator ratio"):
+            each(of(rows, rule=rule))
+    given_: list[Row] = [(key, reward, [token[:2] for token in tokens]) for key, reward, tokens in rows]
+    np.testing.assert_array_equal(Ratio(of(rows, rule=rule)).delta(1.0, 2.0), Ratio(of(given_)).delta(1.0, 2.0))
+
+
+def test_completions_of_another_policy_are_refused() -> None:
+    """Their logprobs are not the base's; a policy that happens to be the base is the base."""
+    rollouts = columns([("a", 0.5, [(1, -0.5)]), ("b", 0.2, [(0, -1.0)])])
+    with pytest.raises(InputError, match=r"1 of 2 rollouts were drawn from another policy.*projection"):
+        Statistics.of(replace(rollouts, log_ratios=np.array([0.0, 0.3])))
+    assert Statistics.of(replace(rollouts, log_ratios=np.zeros(2))) == Statistics.of(rollouts)
 
 
 def test_bad_arguments_are_named() -> None:
@@ -233,6 +288,9 @@ def test_bad_arguments_are_named() -> None:
         of([], rule="guess")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="positions is 0"):
         of([], 0)
+    for clip in (0.99, -1.0, np.nan, np.inf):
+        with pytest.raises(InputError, match=f"clip is {clip}"):
+            of([], clip=clip)
     with pytest.raises(InputError, match="vocabulary has 2 entries"):
         of([("a", 0.0, [(5, -0.5)])]).matrix(2)
     with pytest.raises(InputError, match="token id -1 in rollout a"):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import blackbox_lb
 from blackbox_lb import bias as module
-from blackbox_lb.bias import Bias, Censored, Compiled, Drawn, Entry, Verdict, printable
+from blackbox_lb.bias import Bias, Censored, Compiled, Drawn, Entry, Finding, Verdict, printable
 from blackbox_lb.errors import BiasError, TokenizerMismatch
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -201,13 +201,15 @@ def test_the_file_as_a_person_sees_it(tmp_path: Path) -> None:
   "blackbox_lb": "0.1.0",
   "censoring": null,
   "compiled": null,
+  "learned": null,
+  "findings": [],
   "verdict": [
     {"setting": "temperature 1", "metric": "accuracy", "base": 0.33, "biased": 0.41, "difference": 0.08, "low": 0.01, \
 "high": 0.15, "p": 0.03, "n_prompts": 29, "n_base": 232, "n_biased": 232, "better": "higher", "verdict": "HELPS"}
   ],
   "entries": [
-    {"id": 2, "bytes": "0a", "text": "\\n", "bias": -0.5, "seen": 40},
-    {"id": 7, "bytes": "20c3a9", "text": " é", "bias": 1.25, "seen": 3}
+    {"id": 2, "bytes": "0a", "text": "\\n", "bias": -0.5, "error": null, "seen": 40},
+    {"id": 7, "bytes": "20c3a9", "text": " é", "bias": 1.25, "error": null, "seen": 3}
   ]
 }
 """
@@ -260,6 +262,15 @@ def test_verified_changes_the_verdict_alone() -> None:
     after = before.verified([row()])
     assert (before.verdict, after.verdict) == ((), (row(),))
     assert after.verified([]) == before
+
+
+def test_a_new_verdict_takes_the_place_of_what_the_old_test_found() -> None:
+    """After blb eval --save no finding speaks of the test before; the others stay."""
+    old, kept = (
+        Finding(code="test", word="PASS", sentence="it helped"),
+        Finding(code="reward", word="PASS", sentence="varies"),
+    )
+    assert make(findings=(old, kept)).verified([row()]).findings == (kept,)
 
 
 def test_another_tokenizer_is_refused_with_both_fingerprints() -> None:
@@ -470,8 +481,8 @@ def test_a_file_from_before_censoring_was_recorded_loads(tmp_path: Path) -> None
     ("rule", "said"),
     [
         (None, "412 have no logprob, only a bound (the least listed one); 1.9% of the probability mass is unlisted"),
-        ("bound", "412 have no logprob, only a bound (the least listed one), which ips takes for it; 1.9%"),
-        ("drop", "412 have no logprob, only a bound (the least listed one); ips leaves them out; 1.9%"),
+        ("bound", "412 have no logprob, only a bound (the least listed one), which is taken for it; 1.9%"),
+        ("drop", "412 have no logprob, only a bound (the least listed one); they are left out; 1.9%"),
     ],
 )
 def test_what_was_kept_back_is_said(rule: Any, said: str) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import get_args
+
 import numpy as np
 import pytest
 
-from blackbox_lb.estimate.candidates import Limits, Sweep, candidates
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.candidates import Candidate, Limits, candidates
+from blackbox_lb.estimate.cross_validation import choose_l2
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection
+from blackbox_lb.estimate.projection import Scale, projection
 from blackbox_lb.estimate.sparse import support_by_usage
+from blackbox_lb.estimate.sweep import EstimatorName, Sweep
 from blackbox_lb.testing import ExactModel
 
 END, TAU = 19, 0.2
@@ -16,7 +22,9 @@ ROLLOUTS = ExactModel(20, 5, end=True, seed=1).rollouts(800, lambda tokens, prom
 TABLE = NextToken.of(ROLLOUTS)
 HIGHEST = 16
 """Three of the twenty tokens, the end token among them, are above it."""
-SWEEPS = {"projection": Sweep(tau=(TAU,), l2=(5.0,)), "ips": Sweep("ips", tau=(TAU,), alpha=(0.3,))}
+NAMES: tuple[EstimatorName, ...] = get_args(EstimatorName)
+SWEEPS = {name: Sweep((name,), tau=(TAU,), l2=(5.0,), alpha=(0.3,), kappa=(3.0,)) for name in NAMES}
+CLUSTERS = np.append(np.arange(19) % 7, 7)
 
 
 def limits(entries: int | None = None, highest: int | None = HIGHEST, *, integers: bool = False) -> Limits:
@@ -27,14 +35,15 @@ def limits(entries: int | None = None, highest: int | None = HIGHEST, *, integer
 @pytest.mark.parametrize("estimator", SWEEPS)
 @pytest.mark.parametrize("entries", [None, 17, 4])
 @pytest.mark.parametrize("integers", [False, True])
-def test_ids_above_the_highest_are_never_sent(estimator: str, entries: int | None, integers: bool) -> None:
+def test_ids_above_the_highest_are_never_sent(estimator: EstimatorName, entries: int | None, integers: bool) -> None:
     """Whatever the estimator and the other limits, they are left out, and counted as dropped."""
-    (made,) = candidates(ROLLOUTS, TABLE, SWEEPS[estimator], limits(entries, integers=integers))
+    (made,) = candidates(ROLLOUTS, TABLE, SWEEPS[estimator], limits(entries, integers=integers), clusters=CLUSTERS)
+    assert made.estimator == estimator
     assert made.logit_bias
     assert max(made.logit_bias) <= HIGHEST
     assert made.learned[TABLE.token_ids.tolist().index(END)] != 0, "it was learned"
-    assert made.sparse.entries_dropped == int((made.learned != 0).sum()) - made.sparse.entries
-    assert made.sparse.entries_dropped >= 3
+    learned = TABLE.token_ids[made.learned != 0]
+    assert made.sparse.entries_dropped == len(np.setdiff1d(learned, list(made.logit_bias))) >= 2
     assert made.sparse.kl_lost > 0
 
 
@@ -69,10 +78,13 @@ def test_support_by_usage_leaves_them_out() -> None:
 
 @pytest.mark.parametrize("estimator", SWEEPS)
 @pytest.mark.parametrize("entries", [None, 5])
-def test_a_limit_that_forbids_nothing_changes_nothing(estimator: str, entries: int | None) -> None:
+def test_a_limit_that_forbids_nothing_changes_nothing(estimator: EstimatorName, entries: int | None) -> None:
     """With the highest id of the vocabulary, or none, candidates are the same bit for bit."""
     for first, second in zip(
-        *(candidates(ROLLOUTS, TABLE, SWEEPS[estimator], limits(entries, highest)) for highest in (None, END)),
+        *(
+            candidates(ROLLOUTS, TABLE, SWEEPS[estimator], limits(entries, highest), clusters=CLUSTERS)
+            for highest in (None, END)
+        ),
         strict=True,
     ):
         assert first.logit_bias == second.logit_bias
@@ -80,7 +92,90 @@ def test_a_limit_that_forbids_nothing_changes_nothing(estimator: str, entries: i
 
 
 def test_only_ips_has_a_rule_for_bounded_tokens() -> None:
-    """The projection reads no probability of a sampled token, so nothing is done about one."""
-    assert Sweep(unobserved="drop").rule is None
-    assert Sweep("ips", unobserved="drop").rule == "drop"
-    assert Sweep("ips").rule == "bound"
+    """The projection and ratio read no probability of a sampled token, so nothing is done about one."""
+    assert Sweep(("projection", "ratio"), unobserved="drop").rule is None
+    assert Sweep(("ips",), unobserved="drop").rule == "drop"
+    assert Sweep(("ips",)).rule == "bound"
+
+
+def test_every_combination_is_one_candidate() -> None:
+    """Several estimators, each at its own settings; l2 by cross-validation stands beside those that are given."""
+    sweep = Sweep(("projection", "ratio", "ips"), tau=(0.5, 1.0), l2=(5.0, "cv"), kappa=(1.0,), alpha=(0.1, 0.3))
+    made = list(candidates(ROLLOUTS, TABLE, sweep, limits()))
+    projected = [each.projected for each in made if each.projected]
+    assert 4 <= len(projected) <= 6, "cross-validation gives one or two for each tau"
+    assert sum(each.cross_validation is None for each in projected) == 2
+    assert [each.estimator for each in made[len(projected) :]] == ["ratio"] * 2 + ["ips"] * 4
+    assert len({each.label for each in made}) == len(made)
+
+
+def test_a_tau_that_changes_nothing_is_tried_once() -> None:
+    """Rewards of 0 and -inf make tau inert; so does any one number, unless alpha is an absolute one that it is added to."""
+    for reward, scale, expected in ((0.0, "absolute", 1), (1.0, "relative", 1), (1.0, "absolute", 2)):
+        rollouts = replace(ROLLOUTS, rewards=np.where(ROLLOUTS.lengths > 2, reward, -np.inf))
+        sweep = Sweep(("ips",), tau=(0.5, 1.0), alpha=(0.3,), alpha_scale=scale)  # type: ignore[arg-type]
+        learned = [each.learned for each in candidates(rollouts, TABLE, sweep, limits())]
+        assert len(learned) == expected
+        assert expected == 1 or np.abs(learned[0] - learned[1]).max() > 0.1
+
+
+def test_results_do_not_depend_on_what_else_is_tried() -> None:
+    """Fits start from each other, and end in the same place in any order, alone or not, within the solver's tolerance."""
+    taus, strengths = (0.1, 0.5, 2.0), (2.5, 10.0, 40.0)
+    sweeps = [
+        Sweep(tau=taus, l2=strengths),
+        Sweep(tau=taus[::-1], l2=strengths[::-1]),
+        *(Sweep(tau=(tau,), l2=(l2,)) for tau in taus for l2 in strengths),
+    ]
+    found: dict[str, list[Candidate]] = {}
+    for sweep in sweeps:
+        for each in candidates(ROLLOUTS, TABLE, sweep, limits(5)):
+            found.setdefault(each.label, []).append(each)
+    assert len(found) == 9
+    for one, *others in found.values():
+        assert len(others) == 2
+        for other in others:
+            np.testing.assert_allclose(one.learned, other.learned, atol=2e-3)
+            assert one.logit_bias == pytest.approx(other.logit_bias, abs=2e-3)
+
+
+def test_prompt_weights_reach_every_fit() -> None:
+    """The choice of l2, the fit and the refit on few entries are those of weights that sum up alike in every prompt."""
+    rollouts = ExactModel(20, 4, seed=4, prompts=5).rollouts(300, lambda tokens, p: p + float(3 in tokens), 2, top=6)
+    table = NextToken.of(rollouts)
+    found = {}
+    for scale in get_args(Scale):
+        made = list(candidates(rollouts, table, Sweep(l2=("cv",), weights=scale), limits(4)))
+        projected = made[-1].projected
+        assert projected is not None
+        assert projected.cross_validation == choose_l2(rollouts, table, tau=0.5, weights=scale)
+        refit = projection(
+            rollouts, tau=0.5, l2=projected.cross_validation.l2, weights=scale, support=projected.support
+        )
+        np.testing.assert_allclose(projected.fit.delta, refit.delta, atol=2e-3)
+        found[scale] = made[-1]
+    assert found["prompt"].settings["weights"] == "prompt"
+    assert np.abs(found["prompt"].learned - found["global"].learned).max() > 0.1
+
+
+def test_what_clipping_takes_away_is_kept_with_the_candidate() -> None:
+    """Only an estimator that divides by propensities without normalising them away has any."""
+    sweep = Sweep(("ips", "snips", "ratio"), tau=(TAU,), alpha=(0.3,), kappa=(3.0,), clip=10.0)
+    ips, snips, ratio = candidates(ROLLOUTS, TABLE, sweep, limits())
+    assert ips.clipping is not None
+    assert 0 < ips.clipping.removed_share < 1
+    assert (snips.clipping, ratio.clipping) == (None, None)
+
+
+def test_clusters_bias_tokens_that_were_never_seen() -> None:
+    """A token of the vocabulary that no completion showed has its cluster's value, where the provider takes that many."""
+    few = ROLLOUTS.take(np.arange(3))
+    (made,) = candidates(few, NextToken.of(few), SWEEPS["clusters"], limits(highest=None), clusters=np.arange(40) % 3)
+    assert max(made.logit_bias) == 38
+    assert len(set(made.logit_bias.values())) <= 2
+
+
+def test_clusters_without_labels_are_refused() -> None:
+    """They cannot be made of rollouts alone."""
+    with pytest.raises(InputError, match="cluster of every token"):
+        list(candidates(ROLLOUTS, TABLE, SWEEPS["clusters"], limits()))

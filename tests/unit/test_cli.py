@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.bias import Bias, Entry, Finding, Verdict
 from blackbox_lb.cli import COMMANDS, main
 from blackbox_lb.testing import ExactModel, ExactServer
 
@@ -114,6 +114,37 @@ def test_eval_and_show_read_what_fit_wrote(
     shown = blb("show", path)
     assert "Promoted tokens" in shown.output
     assert estimator in shown.output
+
+
+def test_what_a_file_says_cannot_move_the_cursor(tmp_path: Path) -> None:
+    """Every name and sentence of a bias file is escaped, and numbers of any size stay readable."""
+    evil = "x\x1b[2J\u202e"
+    row = Verdict(
+        setting="greedy",
+        metric=evil,
+        base=4.4e6,
+        biased=5.4e-9,
+        difference=-4.4e6,
+        low=-5e6,
+        high=-4e6,
+        p=0.5,
+        n_prompts=9,
+        n_base=9,
+        n_biased=9,
+        better="higher",
+        verdict="NO EVIDENCE",
+    )
+    finding = Finding(code=evil, word="FAIL", sentence=evil, remedy=evil)
+    text = dict.fromkeys(("provider", "model", "tokenizer", "task", "reward", "estimator"), evil)
+    entry = Entry(id=1, bias=0.5, text=evil)
+    Bias(**text, settings={evil: evil}, verdict=(row,), findings=(finding,), entries=(entry,)).save(
+        tmp_path / "bias.json"
+    )
+    shown = blb("show", tmp_path / "bias.json").output
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "5.4e-09" in shown
+    assert "4.4e+06" in shown
 
 
 def test_an_unverified_bias_says_so(tmp_path: Path) -> None:

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from blackbox_lb.bias import Bias, Entry
 from blackbox_lb.cli import main
-from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.candidates import Limits
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.evaluate import Scores
-from blackbox_lb.fitting import FitPlan, FitResult, Tried, _choose
-from blackbox_lb.progress import Silent
+from blackbox_lb.fitting import FitResult, Tried
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.trials import Trials
 
 END, TOP = 11, 4
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
@@ -157,7 +148,7 @@ def result(kl: float, missing: str | None, reward: float = 0.5) -> FitResult:
     bias = Bias(
         provider="p", model="m", tokenizer="t", reward="length", estimator="ips", entries=(Entry(id=1, bias=1.0),)
     )
-    return FitResult(bias, 0.4, (Tried({"tau": 0.5}, 1, reward),), kl, missing, 2, 3)
+    return FitResult(bias, 0.4, (Tried("ips", {"tau": 0.5}, 1, reward),), kl, missing, 2, 3)
 
 
 def test_what_is_not_known_is_null() -> None:
@@ -170,39 +161,3 @@ def test_what_is_not_known_is_null() -> None:
     known = result(0.125, None)
     assert known.kl_sentence == "KL to the base 0.12 nats a completion at temperature 1"
     assert known.as_json()["kl_nats_per_completion"] == 0.125
-
-
-class _Told:
-    """Trials whose validation rewards are given: first the base's, then each candidate's; NaN where all were filtered."""
-
-    reward = SimpleNamespace(label="reward")
-    report = Silent()
-
-    def __init__(self, *rewards: float) -> None:
-        self._rewards = iter(rewards)
-
-    async def scores(self, *_: object) -> Scores:
-        value = next(self._rewards)
-        one = np.zeros(0) if math.isnan(value) else np.array([value])
-        return Scores((one,), None, (one,))
-
-
-@pytest.mark.parametrize(
-    ("rewards", "best"), [((math.nan, 0.1), 1), ((0.1, math.nan), 0), ((0.2, 0.3), 1), ((math.nan, math.nan), 0)]
-)
-def test_a_candidate_without_completions_is_never_preferred(rewards: tuple[float, float], best: int) -> None:
-    """Where the content filter stopped all completions of a candidate, any other that has some is chosen before it."""
-    rollouts = MODEL.rollouts(200, lambda tokens, _: -float(len(tokens)), 1, top=TOP)
-    given = (rollouts, NextToken.of(rollouts), FitPlan(), Limits(None, -100.0, 100.0, False))
-    trials = cast(Trials, _Told(0.15, *rewards))
-    chosen, tried, base = asyncio.run(_choose(trials, [], *given))
-    assert chosen.settings == tried[best].settings
-    assert base == 0.15
-
-
-def test_validation_prompts_that_are_all_filtered() -> None:
-    """Without a single completion there is nothing to choose by."""
-    rollouts = MODEL.rollouts(50, lambda tokens, _: -float(len(tokens)), 1, top=TOP)
-    given = (rollouts, NextToken.of(rollouts), FitPlan(), Limits(None, -100.0, 100.0, False))
-    with pytest.raises(InputError, match="passed the content filter"):
-        asyncio.run(_choose(cast(Trials, _Told(math.nan)), [], *given))

@@ -14,13 +14,14 @@ import blackbox_lb
 ROOT = Path(blackbox_lb.__file__).parent
 LAYERS = (
     {"errors", "types"},
-    {"rules", "tokens", "bias", "packing", "tasks"},
-    {"profiles", "vocabulary", "rate_limits", "faults"},
-    {"wire", "estimate", "compile", "credentials"},
+    {"rules", "tokens", "bias", "packing", "scratch", "tasks"},
+    {"profiles", "vocabulary", "rate_limits", "faults", "embedding"},
+    {"wire", "estimate", "compile", "credentials", "tying"},
     {"channel", "store", "_engine", "hub"},
     {"session"},
     {"local"},
     {"collect", "progress", "client", "evaluate", "training", "connection", "trials", "testing"},
+    {"choosing", "explaining", "learning", "logged", "plan", "rounds"},
     {"fitting", "doctor"},
     {"cli"},
 )

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from blackbox_lb.errors import InputError, NoLogprobs
-from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb import scratch
+from blackbox_lb import training as module
+from blackbox_lb.errors import InputError, NoLogprobs, StoreError
+from blackbox_lb.estimate.projection import projection
 from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.scratch import Scratch
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.training import Training, censored, columns, training_set
-from blackbox_lb.types import UNNAMED, Completion, Example, Prompt
+from blackbox_lb.types import UNNAMED, Completion, EndTokens, Example, Prompt
 
 SETTINGS = {"model": "m", "tokenizer": "t"}
 EXAMPLES = [Example(str(n), Prompt.user(f"question {n}")) for n in range(3)]
@@ -35,11 +41,32 @@ def completion(text: str = "hi", tokens: int = 3) -> Completion:
     )
 
 
-def trained(folder: Path, drawn: Sequence[Completion]) -> Training:
-    """The training set of one completion for each of the first prompts."""
+def encode(text: str) -> list[int]:
+    """Two tokens a character."""
+    return [value for letter in text for value in (ord(letter), 1)]
+
+
+def trained(folder: Path, drawn: Sequence[Completion], end_tokens: EndTokens | None = None, **options: Any) -> Training:
+    """The training set of these completions, dealt to the prompts in turn."""
     with RolloutStore(folder / "s.db") as store:
-        keys = [(store.add(SETTINGS, EXAMPLES[n].prompt, 0, each),) for n, each in enumerate(drawn)]
-        return training_set(store, EXAMPLES, keys, REWARD)
+        keys: list[list[str]] = [[] for _ in EXAMPLES]
+        for n, each in enumerate(drawn):
+            prompt, sample = n % len(EXAMPLES), n // len(EXAMPLES)
+            keys[prompt].append(store.add(SETTINGS, EXAMPLES[prompt].prompt, sample, each))
+        return training_set(store, EXAMPLES, keys, REWARD, end_tokens or EndTokens(), **options)
+
+
+def wide(tokens: int, seed: int, width: int = 200) -> Completion:
+    """A completion that lists ``width`` of 5,000 tokens at each position."""
+    rng = np.random.default_rng(seed)
+    top = np.sort(rng.integers(0, 5_000 // width, (tokens, width)) + np.arange(0, 5_000, 5_000 // width))
+    listed = np.sort(np.log(0.9 * rng.dirichlet(np.full(width, 0.1), tokens) + 1e-9))[:, ::-1]
+    return replace(
+        completion(tokens=tokens),
+        token_ids=top[:, 0].astype(np.int32),
+        top_ids=top.astype(np.int32),
+        top_logprobs=listed.astype(np.float32),
+    )
 
 
 def test_positions_are_the_listed_ones(tmp_path: Path) -> None:
@@ -55,7 +82,8 @@ def test_propensities_are_read_where_they_are_told(tmp_path: Path) -> None:
     told = replace(completion(), propensities=np.array([-1.0, -1.25, -1.5], dtype=np.float32))
     training = trained(tmp_path, [told, completion(tokens=1)])
     assert training.rollouts.logprobs.tolist() == [-1.0, -1.25, -1.5, -2.0]
-    assert training.rollouts.top_logprobs[:, 0].tolist() == pytest.approx([-0.4] * 4)
+    assert training.rollouts.top_ids.shape == (4, 0)
+    assert training.next_token.by_token(np.array([0])).mass(0)[1].tolist() == pytest.approx([np.exp(-0.4)] * 4)
 
 
 def test_bounds_are_kept_position_by_position(tmp_path: Path) -> None:
@@ -63,7 +91,7 @@ def test_bounds_are_kept_position_by_position(tmp_path: Path) -> None:
     bounded = replace(completion(), bounded=np.array([False, True, True]))
     training = trained(tmp_path, [completion(tokens=2), bounded])
     assert training.rollouts.is_bounded.tolist() == [False, False, False, True, True]
-    found = censored(training.rollouts, NextToken.of(training.rollouts), "drop")
+    found = censored(training.rollouts, training.next_token, "drop")
     assert (found.positions, found.outside, found.bounded, found.unobserved) == (5, 3, 2, "drop")
     assert found.mass == pytest.approx(1 - np.exp(-0.4) - np.exp(-1.5), abs=1e-6)
     assert Statistics.of(training.rollouts, unobserved="drop").drawn.tolist() in ([2, 1], [1, 2])
@@ -104,3 +132,157 @@ def test_columns_of_different_lengths_are_refused() -> None:
     short = replace(completion(), propensities=np.zeros(2, dtype=np.float32))
     with pytest.raises(InputError, match="logprobs must have shape"):
         columns({"a": short}, [0], [0.0])
+
+
+def in_small_pieces(patch: pytest.MonkeyPatch) -> None:
+    """Blocks of 256 KiB, 1 MiB of lists in memory, the rest in files of 4 MiB."""
+    patch.setattr(module, "BLOCK_BYTES", 1 << 18)
+    patch.setattr(module, "LISTS_IN_MEMORY", 1 << 20)
+    patch.setattr(scratch, "SEGMENT", 1 << 22)
+
+
+def peak_of(folder: Path, completions: int) -> tuple[int, int]:
+    """Positions, and the most bytes of Python memory while the training set is read and fitted."""
+    folder.mkdir()
+    drawn = (wide(50, seed) for seed in range(completions))
+    with RolloutStore(folder / "s.db") as store:
+        keys = [[store.add(SETTINGS, EXAMPLES[0].prompt, n, each) for n, each in enumerate(drawn)]]
+        gc.collect()
+        tracemalloc.start()
+        try:
+            training = training_set(store, EXAMPLES, keys, REWARD)
+            projection(training.rollouts, next_token=training.next_token)
+            return training.next_token.n_positions, tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+
+def test_memory_grows_with_positions_and_not_with_their_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four times the positions cost vectors of about 50 bytes for each (and some to work with), where their lists take 2,400."""
+    in_small_pieces(monkeypatch)
+    few, low = peak_of(tmp_path / "few", 40)
+    many, high = peak_of(tmp_path / "many", 160)
+    assert (few, many) == (2_000, 8_000)
+    assert (high - low) / (many - few) < 150
+    assert sorted(path.name for path in (tmp_path / "many").iterdir()) in (["s.db"], ["s.db", "s.db-shm", "s.db-wal"])
+
+
+def test_pieces_and_files_change_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read in small blocks into scratch files, a training set is what it is when read at once into memory."""
+    drawn = [wide(20 + n % 7, n) for n in range(30)]
+    once = trained(tmp_path, drawn)
+    in_small_pieces(monkeypatch)
+    pieces = trained(tmp_path, drawn)
+    assert len(once.next_token.lists.parts) == 1
+    assert len(pieces.next_token.lists.parts) > 3
+    assert pieces.rollouts.keys == once.rollouts.keys
+    delta = np.linspace(-1, 1, len(once.next_token.token_ids))
+    np.testing.assert_array_equal(pieces.next_token.token_ids, once.next_token.token_ids)
+    np.testing.assert_allclose(
+        pieces.next_token.log_normaliser(delta), once.next_token.log_normaliser(delta), atol=1e-13
+    )
+    np.testing.assert_allclose(pieces.next_token.expected(delta), once.next_token.expected(delta), atol=1e-11)
+
+
+def test_complete_lists_stay_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists of the whole vocabulary are scaled to 1 in every block, and only if its size is given."""
+    in_small_pieces(monkeypatch)
+    drawn = [wide(20, n, 1_000) for n in range(6)]
+    assert not trained(tmp_path, drawn, vocab_size=1_000).next_token.tail_mass.any()
+    assert trained(tmp_path, drawn).next_token.tail_mass == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Space is taken before it is written to, and its lack is told with the bytes and the folder."""
+    in_small_pieces(monkeypatch)
+    monkeypatch.setattr(scratch, "SEGMENT", 1 << 60)
+    with pytest.raises(StoreError, match=r"need 1,152,921,504,606,846,976 bytes in .*; free some space"):
+        trained(tmp_path, [wide(50, n) for n in range(40)])
+
+
+def test_scratch_gives_separate_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory while the budget lasts, then in files without a name: whatever is written to one array stays there."""
+    monkeypatch.setattr(scratch, "SEGMENT", 1_000)
+    allocate = Scratch(tmp_path, 100)
+    arrays = [allocate(size, kind) for size in (5, 33, 0, 100, 7) for kind in (np.float64, np.int32)]
+    for n, array in enumerate(arrays):
+        array[:] = n
+    assert [len(array) for array in arrays] == [5, 5, 33, 33, 0, 0, 100, 100, 7, 7]
+    assert all((array == n).all() for n, array in enumerate(arrays))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_end_token_that_nobody_lists_is_hidden_in_every_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is not known whether the provider lists end tokens, one that any completion lists counts for all of them."""
+    monkeypatch.setattr(module, "BLOCK_BYTES", 1)
+    ends = EndTokens(None, frozenset({9}))
+    hidden = trained(tmp_path / "a", [completion(), completion(tokens=2)], ends).next_token
+    assert hidden.unnamed == pytest.approx(np.exp(-1.5))
+    ended = replace(completion(), token_ids=np.array([0, 1, 9], dtype=np.int32))
+    assert not trained(tmp_path / "b", [completion(), ended], ends).next_token.unnamed.any()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_text_without_tokens_is_encoded(tmp_path: Path, whole: bool) -> None:
+    """Completions without logprobs have the tokens of their text, no list, and bounds that say nothing; they are counted."""
+    drawn = [replace(completion(text, tokens=0), whole=whole) for text in ("ab", "b", "")]
+    training = trained(tmp_path, drawn, encode=encode)
+    rollouts = training.rollouts
+    assert rollouts.lengths.tolist() == ([4, 2, 0] if whole else [4, 2])
+    assert rollouts.token_ids.tolist() == [97, 1, 98, 1, 98, 1]
+    assert rollouts.rewards[:2].tolist() == pytest.approx([np.log(9 / 4), np.log(9 / 2)])
+    assert rollouts.is_bounded.all()
+    assert not rollouts.logprobs.any()
+    assert (training.next_token.tail_mass == 1).all()
+    assert training.next_token.unigram.tolist() == [3, 1, 2]
+    assert (training.encoded, training.incomplete) == (2, int(not whole))
+    assert training.remarks[-1].startswith(
+        "2 completions came without token logprobs: their tokens are those of the text"
+    )
+    assert projection(rollouts, next_token=training.next_token).converged
+
+
+def test_encoded_completions_stand_beside_listed_ones(tmp_path: Path) -> None:
+    """A provider that sometimes gives logprobs: the encoded positions are told apart, and the lists keep their tails."""
+    drawn = [completion(), replace(completion("ab", tokens=0), generated=7), Completion.empty("content_filter")]
+    training = trained(tmp_path, drawn, encode=encode)
+    assert (training.encoded, training.filtered, training.incomplete) == (1, 1, 0)
+    assert training.rollouts.rewards.tolist() == pytest.approx([np.log(9 / 3), np.log(9 / 7)])
+    assert training.next_token.tail_mass[:3] == pytest.approx(1 - np.exp(-0.4) - np.exp(-1.5), abs=1e-6)
+    assert np.flatnonzero(training.next_token.unigram).tolist() == [1, 2]
+    assert trained(tmp_path, drawn).incomplete == 1
+
+
+def test_what_is_kept_of_a_mixture(tmp_path: Path) -> None:
+    """Listed, encoded and empty completions are learned from, in the order drawn; filtered and incomplete ones are counted."""
+    ended = replace(completion(), token_ids=np.array([0, 1, 9], dtype=np.int32))
+    text, empty = completion("ab", tokens=0), completion("", tokens=0)
+    cut, blank = replace(completion(), whole=False), Completion.empty("content_filter")
+    drawn = [completion(), ended, text, blank, empty, cut]
+    for listed, hidden in ((None, False), (True, False), (False, True)):
+        ends = EndTokens(listed, frozenset({9}))
+        training = trained(tmp_path / str(listed), drawn, ends, encode=encode, vocab_size=5_000)
+        assert (training.incomplete, training.filtered, training.encoded) == (1, 1, 1)
+        assert sorted(training.rollouts.lengths.tolist()) == [0, 3, 3, 4]
+        assert training.next_token.unnamed.any() == hidden
+        assert projection(training.rollouts, next_token=training.next_token).converged
+
+
+def test_equal_prompts_share_their_completions(tmp_path: Path) -> None:
+    """A completion that stands under two examples counts once, for the last of them."""
+    with RolloutStore(tmp_path / "s.db") as store:
+        keys = [store.add(SETTINGS, EXAMPLES[0].prompt, n, completion(tokens=2 + n)) for n in range(2)]
+        training = training_set(store, [EXAMPLES[0], EXAMPLES[0]], [keys, keys], REWARD)
+    assert training.rollouts.keys == tuple(keys)
+    assert training.rollouts.prompts.tolist() == [1, 1]
+
+
+def test_without_a_vocabulary_the_remedy_is_named(tmp_path: Path) -> None:
+    """Text without tokens and nothing to encode it with: the error says which estimator can do without."""
+    drawn = [completion("ab", tokens=0)]
+    with pytest.raises(NoLogprobs, match="take --estimator ratio with --tokenizer"):
+        trained(tmp_path, drawn)
+    with pytest.raises(NoLogprobs, match="gives them, or other prompts"):
+        trained(tmp_path / "empty", [replace(each, text="") for each in drawn], encode=encode)

@@ -10,7 +10,7 @@ import pytest
 
 from blackbox_lb.errors import CorruptResponse, NoLogprobs, ProfileError
 from blackbox_lb.profiles import Profile
-from blackbox_lb.types import UNNAMED, Completion, Sampling
+from blackbox_lb.types import UNNAMED, Completion, Endpoint, Sampling
 from blackbox_lb.vocabulary import Vocabulary
 from blackbox_lb.wire import parse_response
 
@@ -145,17 +145,58 @@ def test_an_endpoint_without_logprobs_gives_text_only(profile_with: ProfileWith)
     assert not parse_response(profile, "chat", answer, Sampling())[0].whole
 
 
+ANSWERS: dict[Endpoint, dict[str, Any]] = {
+    "chat": {
+        "choices": [{"finish_reason": "stop", "message": {"content": " cat cat"}, "logprobs": None}],
+        "usage": {"completion_tokens": 2, "prompt_tokens": 11},
+    },
+    "completions": {
+        "choices": [{"finish_reason": "stop", "text": " cat cat"}],
+        "usage": {"completion_tokens": 2, "prompt_tokens": 11},
+    },
+    "responses": {
+        "output": [{"type": "message", "content": [{"type": "output_text", "text": " cat cat"}]}],
+        "usage": {"output_tokens": 2, "input_tokens": 11},
+    },
+}
+"""What each dialect looks like where nothing was said of logprobs."""
+
+
+@pytest.mark.parametrize("endpoint", ANSWERS)
+def test_an_answer_of_which_no_logprobs_were_asked_gives_text_only(
+    profile_with: ProfileWith, endpoint: Endpoint
+) -> None:
+    """The text and its count are read without a vocabulary; the same answer is an error where logprobs were asked for."""
+    (found,) = parse_response(profile_with(), endpoint, ANSWERS[endpoint], Sampling(top_logprobs=0))
+    assert (found.text, found.whole, found.generated, found.prompt_tokens) == (" cat cat", False, 2, 11)
+    assert (len(found.token_ids), found.top_ids.shape, found.finish_reason) == (0, (0, 0), "stop")
+    assert found.readable
+    with pytest.raises(NoLogprobs, match=r"acme returned no logprobs on its .*--top-logprobs 0.*--estimator ratio"):
+        parse_response(profile_with(), endpoint, ANSWERS[endpoint], Sampling(top_logprobs=1))
+
+
+def test_logprobs_that_nobody_asked_for_are_read_like_any(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+    """Some servers send them always: they are as good, and a corrupt one is as bad."""
+    answer = {"choices": [choice(2)], "usage": {"completion_tokens": 2}}
+    (found,) = parse_response(profile_with(), "chat", answer, Sampling(top_logprobs=0), vocabulary)
+    assert (found.token_ids.tolist(), found.whole) == ([2, 2], True)
+    answer["choices"] = [spoilt(0.5)]
+    with pytest.raises(CorruptResponse, match=r"logprob 0.5"):
+        parse_response(profile_with(), "chat", answer, Sampling(top_logprobs=0), vocabulary)
+
+
 @pytest.mark.parametrize("usage", [None, {}, {"completion_tokens": None}, {"prompt_tokens": 11}])
-def test_a_text_of_unknown_length_is_refused(profile_with: ProfileWith, usage: Any) -> None:
+@pytest.mark.parametrize(("row", "top"), [("no", 20), ("flag", 0)])
+def test_a_text_of_unknown_length_is_refused(profile_with: ProfileWith, usage: Any, row: str, top: int) -> None:
     """Without logprobs and without a count, a long text would be one of 0 tokens to a reward for short ones."""
-    profile = profile_with(endpoints={"chat": {"ask_logprobs": "no"}})
+    profile, sampling = profile_with(endpoints={"chat": {"ask_logprobs": row}}), Sampling(top_logprobs=top)
     answer = {"choices": [choice(2, logprobs=None)], "usage": usage}
     with pytest.raises(
         CorruptResponse, match=r"how many tokens a text of 8 characters has; .*, or --endpoint completions or responses"
     ):
-        parse_response(profile, "chat", answer, Sampling())
+        parse_response(profile, "chat", answer, sampling)
     answer["choices"] = [choice(0, logprobs=None)]
-    (found,) = parse_response(profile, "chat", answer, Sampling())
+    (found,) = parse_response(profile, "chat", answer, sampling)
     assert (found.text, found.n_tokens, found.whole) == ("", 0, False)
 
 

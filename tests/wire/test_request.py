@@ -255,6 +255,19 @@ def test_as_many_alternatives_as_are_listed_and_no_more(name: str, endpoint: End
 
 
 @ENDPOINTS
+def test_no_alternatives_is_no_word_of_logprobs(name: str, endpoint: Endpoint) -> None:
+    """0 alternatives: the body for 5 less what asks for logprobs, for one completion, as no list tells how long several are."""
+    profile = load_profile(name)
+    silent, asking = (body(profile, endpoint, sampling=Sampling(top_logprobs=k)) for k in (0, 5))
+    gone = {key for key in asking if key not in silent}
+    assert gone <= {"logprobs", "top_logprobs", "include"}
+    assert bool(gone) == (profile.endpoint(endpoint).ask_logprobs != "no")
+    assert silent == {key: value for key, value in asking.items() if key not in gone}
+    with pytest.raises(ProfileError, match="gives 1 to 1 completions a request, 2 were asked for"):
+        body(profile, endpoint, sampling=Sampling(top_logprobs=0), n=2)
+
+
+@ENDPOINTS
 def test_as_many_completions_as_are_given_and_no_more(name: str, endpoint: Endpoint) -> None:
     """One is not mentioned; several are ``n``; one more than the limit is refused, and so is none."""
     profile, most = load_profile(name), TAKES[name, endpoint].n

@@ -1,0 +1,103 @@
+"""Every estimator with every setting of its own, behind one call: rollouts in, biases out.
+
+Each traces a frontier of its own: the strength tau and one more setting (l2, alpha, kappa) are swept.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.estimate.ips import IPS
+from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.projection import projection
+from blackbox_lb.estimate.ratio import Ratio
+from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.snips import SNIPS
+from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.estimate.sweep import Sweep
+
+__all__ = ["ESTIMATORS", "Fitted", "shortened"]
+
+L2 = (80.0, 20.0, 5.0, 1.0)
+KAPPA = (4.0, 16.0, 64.0)
+RELATIVE = (0.03, 0.1, 0.3)
+"""Multiples of the mean weight around the paper's values."""
+PAPER = (0.007, 0.052, 0.11, 0.465, 0.738)
+"""The absolute alphas that the paper reports."""
+HEAVY = (1.0, 3.0, 10.0)
+"""Multiples of the mean weight beyond anything the paper used: only common tokens are left with a bias."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fitted:
+    """A bias of ``values`` (s,) nats on ``token_ids`` (s,), 0 elsewhere, and the settings that it came from."""
+
+    tau: float
+    setting: str
+    token_ids: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+
+    def dense(self, vocab_size: int) -> npt.NDArray[np.float64]:
+        """(vocab_size,) nats."""
+        full = np.zeros(vocab_size)
+        full[self.token_ids] = self.values
+        return full
+
+
+Estimator: TypeAlias = Callable[[Rollouts, tuple[float, ...]], Iterator[Fitted]]
+
+
+def shortened(rollouts: Rollouts, k: int | None) -> Rollouts:
+    """The same rollouts, listing only the ``k`` likeliest tokens at each position (None: as they are)."""
+    return replace(rollouts, top_ids=rollouts.top_ids[:, :k], top_logprobs=rollouts.top_logprobs[:, :k])
+
+
+def _projection(k: int | None) -> Estimator:
+    def fits(rollouts: Rollouts, taus: tuple[float, ...]) -> Iterator[Fitted]:
+        short = shortened(rollouts, k)
+        table, start = NextToken.of(short), None
+        for tau in sorted(taus, reverse=True):
+            for l2 in L2:
+                start = projection(short, tau=tau, l2=l2, next_token=table, start=start)
+                yield Fitted(tau, f"l2 {l2:g}", start.token_ids, start.delta)
+
+    return fits
+
+
+def _ips(relative: tuple[float, ...], absolute: tuple[float, ...] = ()) -> Estimator:
+    grid = [(alpha, True) for alpha in relative] + [(alpha, False) for alpha in absolute]
+
+    def fits(rollouts: Rollouts, taus: tuple[float, ...]) -> Iterator[Fitted]:
+        ips = IPS(Statistics.of(rollouts))
+        for tau, (alpha, is_relative) in itertools.product(taus, grid):
+            setting = f"alpha {alpha:g} {'x mean weight' if is_relative else 'absolute'}"
+            yield Fitted(tau, setting, ips.token_ids, ips.delta(tau, alpha, relative=is_relative))
+
+    return fits
+
+
+def _shrunk(kind: type[SNIPS] | type[Ratio], clip: float | None = None) -> Estimator:
+    def fits(rollouts: Rollouts, taus: tuple[float, ...]) -> Iterator[Fitted]:
+        estimate = kind(Statistics.of(rollouts, clip=clip))
+        for tau in taus:
+            for kappa in KAPPA:
+                yield Fitted(tau, f"kappa {kappa:g}", estimate.token_ids, estimate.delta(tau, kappa))
+
+    return fits
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "projection, all logprobs": _projection(None),
+    "projection, top-20": _projection(20),
+    "projection, top-5": _projection(5),
+    "ips": _ips(RELATIVE, PAPER),
+    "ips, heavy smoothing": _ips(HEAVY),
+    "snips": _shrunk(SNIPS, Sweep().clip_of("snips")),
+    "ratio": _shrunk(Ratio),
+}

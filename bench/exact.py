@@ -1,0 +1,147 @@
+"""The frontier on exact models: every estimator at equal rollouts, its settings swept, rewards and KL from the known model."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+
+import numpy as np
+
+from bench.curves import Curve, Point, average
+from bench.estimators import ESTIMATORS
+from bench.problems import PROBLEMS, Problem
+
+__all__ = ["PEER", "PEERS", "SUBJECT", "Comparison", "Plan", "compare", "curve", "markdown", "measure", "table"]
+
+SUBJECT, PEER = "projection, top-5", "ips"
+PEERS = (PEER, "ips, heavy smoothing")
+LEVELS = (0.25, 0.5, 0.75, 0.9)
+"""Shares of the largest gain of ips at which KLs are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured: numbers of rollouts, means over ``draws`` of them, ``completions`` to evaluate each bias."""
+
+    rollouts: tuple[int, ...] = (100, 200, 400, 500, 1000, 2000)
+    draws: int = 4
+    completions: int = 1000
+    estimators: tuple[str, ...] = tuple(ESTIMATORS)
+    model: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``SUBJECT`` against a peer on one problem.
+
+    rollouts: (tau, n, the subject's best ``E[r] - tau KL`` on n rollouts, the peer's on 5 n). kl: (rollouts of both, share of the
+    peer's largest gain, KL of the subject over that of the peer at the reward with that share); inf where it is never reached.
+    """
+
+    rollouts: tuple[tuple[float, int, float, float], ...]
+    kl: tuple[tuple[int, float, float], ...]
+
+    @property
+    def fifth_suffices(self) -> float:
+        """The share of comparisons in which a fifth of the rollouts gave at least as much."""
+        return float(np.mean([ours >= theirs for _, _, ours, theirs in self.rollouts]))
+
+    @property
+    def kl_ratio(self) -> float:
+        """The geometric mean of the KL ratios."""
+        return float(np.exp(np.mean([math.log(ratio) for _, _, ratio in self.kl])))
+
+
+def measure(names: Sequence[str], plan: Plan, processes: int = 1) -> dict[str, tuple[float, list[Point]]]:
+    """For each problem the base model's reward and the mean point of every setting."""
+    jobs = list(itertools.product(names, range(plan.draws)))
+    work = partial(_draw, plan=plan)
+    if processes > 1:
+        with get_context("spawn").Pool(processes) as pool:
+            done = pool.map(work, jobs, chunksize=1)
+    else:
+        done = [work(job) for job in jobs]
+    found: dict[str, tuple[float, list[Point]]] = {}
+    for name in names:
+        points = [point for (of, _), some in zip(jobs, done, strict=True) if of == name for point in some]
+        found[name] = _base(PROBLEMS[name], plan), average(points)
+    return found
+
+
+def compare(problem: Problem, base: float, points: Sequence[Point], peer: str = PEER) -> Comparison:
+    """The two criteria on the points of one problem, against ``peer``."""
+    numbers = sorted({point.rollouts for point in points})
+    curves = {(name, n): curve(points, base, name, n) for name in (SUBJECT, peer) for n in numbers}
+    fifths = [
+        (tau, n, curves[SUBJECT, n].objective(tau), curves[peer, 5 * n].objective(tau))
+        for tau in problem.tau
+        for n in numbers
+        if 5 * n in numbers
+    ]
+    ratios = [(n, level, _ratio(curves[SUBJECT, n], curves[peer, n], level)) for n in numbers for level in LEVELS]
+    return Comparison(tuple(fifths), tuple(ratios))
+
+
+def curve(points: Sequence[Point], base: float, name: str, n: int) -> Curve:
+    """The frontier of one estimator on ``n`` rollouts."""
+    return Curve((point for point in points if (point.estimator, point.rollouts) == (name, n)), base)
+
+
+def _ratio(ours: Curve, theirs: Curve, level: float) -> float:
+    reward = theirs.level(level)
+    spent = theirs.kl_at(reward)
+    return ours.kl_at(reward) / spent if spent > 0 else math.inf
+
+
+def table(problem: Problem, base: float, points: Sequence[Point]) -> str:
+    """Markdown: for each estimator the largest ``E[r] - tau KL`` by rollouts, then the KL that a reward costs."""
+    numbers = sorted({point.rollouts for point in points})
+    names = list(dict.fromkeys(point.estimator for point in points))
+    names = [name for name in ESTIMATORS if name in names]
+    head = ["estimator", "tau", *(f"N = {n}" for n in numbers)]
+    rows = [
+        [name, f"{tau:g}", *(f"{curve(points, base, name, n).objective(tau):.3f}" for n in numbers)]
+        for tau in problem.tau
+        for name in names
+    ]
+    gains = f"Largest E[r] - tau KL (nats) over all settings; the base model has {base:.3f}."
+    return f"{gains}\n\n{markdown(head, rows)}\n\n{_costs(base, points, names, numbers)}"
+
+
+def _costs(base: float, points: Sequence[Point], names: Sequence[str], numbers: Sequence[int]) -> str:
+    """What the rewards that ips reaches cost each estimator in KL."""
+    n = 1000 if 1000 in numbers else numbers[-1]
+    theirs = curve(points, base, PEER, n)
+    rewards = [theirs.level(level) for level in LEVELS]
+    head = ["estimator", *(f"E[r] = {reward:.3f}" for reward in rewards)]
+    rows = [[name, *(f"{curve(points, base, name, n).kl_at(reward):.3f}" for reward in rewards)] for name in names]
+    title = f"KL to the base (nats a completion) at {LEVELS[0]:.0%} to {LEVELS[-1]:.0%} of the largest gain of {PEER}, N = {n}."
+    return f"{title}\n\n{markdown(head, rows)}"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A markdown table."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+
+
+def _base(problem: Problem, plan: Plan) -> float:
+    model = problem.model(plan.model)
+    return model.evaluate(np.zeros(model.vocab_size), problem.reward, 20_000, 0).reward
+
+
+def _draw(job: tuple[str, int], plan: Plan) -> list[Point]:
+    """All points of one draw; smaller sets of rollouts are the first of the larger ones."""
+    problem, draw = PROBLEMS[job[0]], job[1]
+    model = problem.model(plan.model)
+    complete = "projection, all logprobs" in plan.estimators
+    rollouts = model.rollouts(max(plan.rollouts), problem.reward, 100 + draw, top=None if complete else 20)
+    points = []
+    for n, name in itertools.product(plan.rollouts, plan.estimators):
+        for fitted in ESTIMATORS[name](rollouts.take(np.arange(n)), problem.fit_tau):
+            found = model.evaluate(fitted.dense(model.vocab_size), problem.reward, plan.completions, 1000 + draw)
+            points.append(Point(name, n, fitted.tau, fitted.setting, found.reward, found.kl, found.length))
+    return points

@@ -1,0 +1,174 @@
+"""Cross-validation: the strength of the L2 penalty, chosen by the likelihood of held-out completions under the tilted target.
+
+``l2`` acts as the precision of a prior on the bias, in weighted tokens, and the objective it belongs to is a sum over tokens.
+The best precision depends on how large true biases are and on how noisy one weighted token is, not on how many tokens there
+are: data that doubles outweighs the same prior twice. So what is best for four fifths of the rollouts is best for all of them.
+
+Too strong a penalty always costs reward, too weak a one costs KL first: so the weakest strength is taken that keeps most of
+the best held-out gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.checks import Ids, Vector, positive
+from blackbox_lb.estimate.importance import log_policy_ratios
+from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.projection import Scale, reward_weights
+from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.solver import maximise
+
+__all__ = ["L2_GRID", "HeldOut", "L2Choice", "choose_l2"]
+
+L2_GRID = (160.0, 80.0, 40.0, 20.0, 10.0, 5.0, 2.5, 1.25)
+"""Below 1.25 weighted tokens a token seen once is fitted almost fully; above 160 a bias of 1 nat needs hundreds of them."""
+
+KEEP = 0.9
+"""Of the best held-out gain. On real rollouts the weakest strength that keeps this much earns more reward for a twentieth of the
+likelihood; a rule of standard errors would take a weak penalty where rewards are noise, because nothing is told from nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """What one ``l2`` reaches on completions that it did not see, in nats per weighted token.
+
+    gain: reward-weighted log-likelihood over the base model's, with its standard ``error`` across prompts. behind: how much less
+    than the best of the grid, with the standard ``behind_error`` of that difference (both 0 for the best itself).
+    """
+
+    l2: float
+    gain: float
+    error: float
+    behind: float
+    behind_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class L2Choice:
+    """l2: the chosen strength. best: the one with the largest held-out gain. table: a row for each ``l2``, largest first.
+
+    units: what was dealt into ``folds``, prompts or rollouts, of which ``rewarded`` have any weight. unfitted: folds whose
+    complement earned no reward, so that their completions were predicted by the base model.
+    """
+
+    l2: float
+    best: float
+    table: tuple[HeldOut, ...]
+    units: str
+    rewarded: int
+    folds: int
+    unfitted: int
+
+
+def choose_l2(
+    rollouts: Rollouts,
+    next_token: NextToken,
+    *,
+    tau: float,
+    weights: Scale = "global",
+    grid: Sequence[float] = L2_GRID,
+    folds: int = 5,
+    seed: int = 0,
+    keep: float = KEEP,
+) -> L2Choice:
+    """Choose ``l2`` for ``projection(rollouts, tau=tau, weights=weights)`` from the logged rollouts alone.
+
+    next_token: of these rollouts. grid: strengths to compare. keep: the smallest l2 that keeps this share of the best held-out gain
+    is chosen, 1 for the best itself; without a gain above 0 the best, which is then a strong one. Folds are made of whole prompts,
+    and of rollouts where only one prompt earned a reward; there are no more folds than rewarded units. InputError: fewer than
+    two completions with a token whose weight is above 0.
+    """
+    if next_token.n_positions != len(rollouts.token_ids):
+        raise InputError(f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}")
+    if not 0 < keep <= 1:
+        raise InputError(f"keep is {keep}; it must be above 0 and at most 1, a share of the best held-out gain")
+    strengths = sorted({positive("l2", value) for value in grid}, reverse=True)
+    if not strengths or folds < 2:
+        raise InputError(
+            f"{len(strengths)} values of l2 and {folds} folds; cross-validation needs at least 1 value and 2 folds"
+        )
+    target = reward_weights(rollouts, tau, weights) * (rollouts.lengths > 0)
+    unit_of, units = _units(rollouts, target)
+    fold_of, count, rewarded = _deal(unit_of, target, folds, seed)
+    table = next_token.named()
+    ratios = np.zeros((len(strengths), len(target)))
+    unfitted = 0
+    for fold in range(count):
+        held = fold_of == fold
+        if not target[~held].any():
+            unfitted += 1
+            continue
+        ratios[:, held] = _path(rollouts, table, ~held, tau, weights, strengths)[:, held]
+    rows = _compare(strengths, ratios, target, unit_of, rollouts.lengths)
+    best = min(rows, key=lambda row: row.behind)
+    good = [row.l2 for row in rows if row.gain >= keep * best.gain] if best.gain > 0 else [best.l2]
+    return L2Choice(min(good), best.l2, rows, units, rewarded, count, unfitted)
+
+
+def _units(rollouts: Rollouts, target: Vector) -> tuple[Ids, str]:
+    """(n,) the number of the unit that each rollout belongs to, and what units are."""
+    if not np.count_nonzero(target) >= 2:
+        raise InputError(
+            f"{np.count_nonzero(target)} of {len(target)} completions hold a token and earned a reward that counts at this tau; "
+            "cross-validation needs at least 2: collect more rollouts, or give --l2 as numbers only, without cv"
+        )
+    if len(np.unique(rollouts.prompts[target > 0])) < 2:
+        return np.arange(len(target)), "rollouts"
+    return np.unique(rollouts.prompts, return_inverse=True)[1].astype(np.int64), "prompts"
+
+
+def _deal(unit_of: Ids, target: Vector, folds: int, seed: int) -> tuple[Ids, int, int]:
+    """(n,) the fold of each rollout: rewarded units are dealt out first, so that every fold has its share of them."""
+    size = int(unit_of.max()) + 1
+    alive = np.bincount(unit_of, weights=target, minlength=size) > 0
+    rewarded = int(alive.sum())
+    count = min(folds, rewarded)
+    order = np.lexsort((np.random.default_rng(seed).random(size), ~alive))
+    fold_of_unit = np.empty(size, dtype=np.int64)
+    fold_of_unit[order] = np.arange(size) % count
+    return fold_of_unit[unit_of], count, rewarded
+
+
+def _path(
+    rollouts: Rollouts, table: NextToken, train: np.ndarray, tau: float, weights: Scale, strengths: Sequence[float]
+) -> Vector:
+    """(grid, n) log p_delta / p_0 of every completion for the fits to ``train``, each started from the next stronger one."""
+    w = np.zeros(len(train))
+    w[train] = reward_weights(rollouts.take(train), tau, weights)
+    per_position = w[rollouts.rollout_of]
+    counts = table.sampled_counts(per_position)
+    delta, out = np.zeros(len(table.token_ids)), np.zeros((len(strengths), len(train)))
+    for row, l2 in enumerate(strengths):
+        delta = maximise(counts, table, per_position, l2=l2, start=delta).delta
+        out[row] = log_policy_ratios(rollouts, table, delta)
+    return out
+
+
+def _compare(
+    strengths: Sequence[float], ratios: Vector, target: Vector, unit_of: Ids, lengths: Ids
+) -> tuple[HeldOut, ...]:
+    tokens = target * lengths
+    gains = ratios @ target / tokens.sum()
+    behind = gains.max() - gains
+    best = ratios[np.argmax(gains)]
+    return tuple(
+        HeldOut(
+            l2=l2,
+            gain=float(gains[row]),
+            error=_error(ratios[row] * target - gains[row] * tokens, tokens, unit_of),
+            behind=float(behind[row]),
+            behind_error=_error((best - ratios[row]) * target - behind[row] * tokens, tokens, unit_of),
+        )
+        for row, l2 in enumerate(strengths)
+    )
+
+
+def _error(residuals: Vector, tokens: Vector, unit_of: Ids) -> float:
+    """Standard error of a ratio of sums over units, by linearisation."""
+    totals = np.bincount(unit_of, weights=residuals)
+    return float(np.sqrt(len(totals) / (len(totals) - 1) * (totals @ totals)) / tokens.sum())

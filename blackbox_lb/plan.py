@@ -1,0 +1,36 @@
+"""FitPlan: everything that a fit is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from blackbox_lb.estimate.select import Goal
+from blackbox_lb.estimate.sweep import Sweep
+from blackbox_lb.evaluate import GREEDY, SAMPLED, Setting
+
+__all__ = ["FitPlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class FitPlan:
+    """What a fit does. Counts are of completions a prompt; ``entries`` None means as many as the provider takes.
+
+    rounds: how many times the training samples are split, each part drawn with the bias learned from those before; trust: most nats
+    a completion between the policies of two rounds. clusters, embedding: of the estimator "clusters". go_on: collect on although
+    the first prompts show nothing to learn.
+    """
+
+    samples: int = 10
+    limit: int | None = None
+    validation_samples: int = 6
+    test_samples: int = 6
+    sweep: Sweep = field(default_factory=Sweep)
+    goal: Goal = field(default_factory=Goal)
+    rounds: int = 1
+    trust: float = 0.3
+    clusters: int = 32
+    embedding: str | None = None
+    entries: int | None = None
+    integers: bool = False
+    settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
+    go_on: bool = False

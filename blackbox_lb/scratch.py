@@ -1,0 +1,70 @@
+"""Scratch: large arrays in memory up to a budget, and beyond it in a file that is gone when they are."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.errors import StoreError
+
+__all__ = ["Scratch"]
+
+SEGMENT = 1 << 28
+"""Bytes that one mapping has at least: each holds a file descriptor, of which a process may have a few hundred."""
+ALIGNED = 64
+
+
+class Scratch:
+    """Gives arrays: ``budget`` bytes of them in memory, what comes after in unnamed temporary files in ``folder``.
+
+    The operating system may page the latter out, so they take no memory that another program needs. Nobody has to free them: a
+    file goes when the last array in it does, or with the process.
+    """
+
+    def __init__(self, folder: Path, budget: int) -> None:
+        self._folder, self._left = folder, budget
+        self._segment: mmap.mmap | None = None
+        self._used = self._size = 0
+
+    def __call__(self, size: int, dtype: type[np.generic], /) -> npt.NDArray[Any]:
+        """A writable array of shape (size,). StoreError: the disk is full, or nothing can be written there."""
+        length = size * np.dtype(dtype).itemsize
+        if length <= self._left:
+            self._left -= length
+            return np.empty(size, dtype)
+        if self._segment is None or length > self._size - self._used:
+            self._used, self._size = 0, max(SEGMENT, length)
+            self._segment = _mapped(self._folder, self._size)
+        own = np.frombuffer(self._segment, dtype, size, self._used)
+        self._used += -(-length // ALIGNED) * ALIGNED
+        return own[:]  # scipy copies an array whose base is larger than itself, or no array
+
+
+def _mapped(folder: Path, length: int) -> mmap.mmap:
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix="blb-") as file:
+            _reserve(cast(BinaryIO, file), length)
+            return mmap.mmap(file.fileno(), length)
+    except OSError as error:
+        raise StoreError(
+            f"the listed tokens need {length:,} bytes in {folder} while they are worked on: {error}; free some space there, or "
+            "move the rollout store to a larger disk"
+        ) from error
+
+
+def _reserve(file: BinaryIO, length: int) -> None:
+    """Take the space at once: to write to a mapping on a full disk would end the process."""
+    reserve = getattr(os, "posix_fallocate", None)  # neither on Windows nor on macOS
+    if reserve is not None:
+        reserve(file.fileno(), 0, length)
+        return
+    zeros = bytes(1 << 20)
+    for start in range(0, length, len(zeros)):
+        file.write(zeros[: length - start])
+    file.flush()

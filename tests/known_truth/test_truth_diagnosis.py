@@ -1,0 +1,326 @@
+"""The diagnosis: each cause is planted in a model, named there, and not named where it is absent."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.context import context
+from blackbox_lb.estimate.diagnosis import Effect, Facts, Finding, diagnose
+from blackbox_lb.estimate.diagnostics import Censoring, Touched, effective_sample_size, tail_coverage
+from blackbox_lb.estimate.headroom import headroom
+from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.projection import projection, reward_weights
+from blackbox_lb.estimate.reliability import Agreement, Precision, agreement, prompt_halves, split_half
+from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.standard_errors import standard_errors
+from blackbox_lb.testing import ExactModel
+from blackbox_lb.testing.model import RewardOf
+
+VOCAB = 30
+SEEDS = range(3)
+
+
+def model(seed: int, prompts: int = 40) -> ExactModel:
+    """Thirty tokens, completions of at most six, prompts that differ."""
+    return ExactModel(VOCAB, 6, seed=seed, end=True, prompts=prompts, sharpness=0.6, unigram=-0.05 * np.arange(VOCAB))
+
+
+def good_tokens(tokens: tuple[int, ...], _: int) -> float:
+    """Two tokens are good everywhere."""
+    return 1.0 * (5 in tokens) + 0.5 * (7 in tokens)
+
+
+def own_token(tokens: tuple[int, ...], prompt: int) -> float:
+    """Each prompt has its own good token."""
+    return 2.0 * (prompt % 20 + 3 in tokens)
+
+
+def nearly_always(tokens: tuple[int, ...], _: int) -> float:
+    """Wrong only where it begins with one rare token."""
+    return float(tokens[0] != 22)
+
+
+def facts(data: Rollouts, *, tau: float = 0.5, l2: float = 5.0, estimator: str = "projection") -> Facts:
+    """Everything that is measured of a fit before it is tested."""
+    table = NextToken.of(data)
+    fit = projection(data, tau=tau, l2=l2, next_token=table)
+    weights = reward_weights(data, tau)
+    return Facts(
+        estimator,
+        headroom=headroom(data.rewards, data.prompts, data.rewards, tau=tau),
+        precision=Precision.of(standard_errors(data, table, fit, tau=tau, l2=l2), data),
+        effective_sample=effective_sample_size(weights),
+        censoring=Censoring.of(data, table),
+        tail=tail_coverage(table),
+        touched=Touched.of(data, table, fit.delta),
+        context=context(data, table, fit.delta, weights),
+        top_logprobs=data.top_ids.shape[1],
+    )
+
+
+def planted(seed: int, n: int, reward: RewardOf, *, top: int = 10, censored: bool = False) -> Facts:
+    """The facts of n completions of the model."""
+    return facts(model(seed).rollouts(n, reward, seed + 50, top=top, censored=censored))
+
+
+def by_code(found: tuple[Finding, ...]) -> dict[str, Finding]:
+    """The findings by their codes, each of which occurs once."""
+    named = {finding.code: finding for finding in found}
+    assert len(named) == len(found) == 11
+    return named
+
+
+def failed(found: tuple[Finding, ...]) -> list[str]:
+    """The codes of what is called a reason, in order."""
+    return [finding.code for finding in found if finding.word == "FAIL"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_healthy_fit_has_no_reason_to_fail(seed: int) -> None:
+    """A common good token and enough rollouts: nothing FAILs, and a bias that helped says so first."""
+    known = planted(seed, 2_000, good_tokens)
+    found = diagnose(replace(known, effect=Effect(0.3, 0.2, 0.4, 100, 600)))
+    assert failed(found) == []
+    assert found[0].code == "test"
+    assert "it helped" in found[0].sentence
+    words = {code: finding.word for code, finding in by_code(found).items()}
+    assert words["reward"] == words["samples"] == words["tau"] == words["censoring"] == words["saturated"] == "PASS"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_constant_reward_is_named(seed: int) -> None:
+    """It comes first, and what would only follow from it is not called a reason."""
+    found = diagnose(planted(seed, 400, lambda *_: 1.0))
+    assert failed(found) == ["reward"]
+    assert found[0].code == "reward"
+    assert "nothing to learn" in found[0].sentence
+    assert by_code(found)["samples"].word == by_code(found)["context"].word == "NOT CHECKED"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_too_few_rollouts_are_named_with_how_many_would_do(seed: int) -> None:
+    """Two completions of 40 prompts: the samples are the reason, and the remedy is a number of rollouts."""
+    found = diagnose(planted(seed, 80, good_tokens))
+    first = next(each for each in found if each.code in ("samples", "context", "reward", "tau", "saturated"))
+    assert first.code == "samples"
+    assert first.word in ("FAIL", "INCONCLUSIVE")
+    assert "rollouts) for a reliability of 0.8" in first.remedy
+
+
+def test_the_recommended_number_of_prompts_does() -> None:
+    """With as many prompts as recommended the reliability is near .8, from above or below."""
+    reached = []
+    for seed in SEEDS:
+        whole = model(seed, prompts=400).rollouts(4_000, good_tokens, seed, top=10)
+        small = facts(whole.take(whole.prompts < 40)).precision
+        assert small is not None
+        assert small.word != "PASS"
+        enough = facts(whole.take(whole.prompts < small.prompts_needed())).precision
+        assert enough is not None
+        assert 40 < enough.prompts < 400
+        reached.append(enough.reliability)
+    assert 0.7 < np.mean(reached) < 0.9
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_censored_lists_are_named_for_who_reads_them(seed: int) -> None:
+    """With one listed token most samples are bounded: the reason for ips, and none for the projection."""
+    known = planted(seed, 2_000, good_tokens, top=1, censored=True)
+    ips = diagnose(replace(known, estimator="ips"))
+    assert failed(ips) == ["censoring"]
+    assert ips[0].code == "censoring"
+    assert "more alternatives than 1 (--top-logprobs)" in ips[0].remedy
+    assert failed(diagnose(known)) == []
+
+
+def test_lists_that_no_token_can_fill_are_named() -> None:
+    """Unlisted mass that never was sampled has no token to go to, and the projection is told."""
+    data = model(0).rollouts(400, good_tokens, 3, top=3)
+    inside = (data.top_ids == data.token_ids[:, None]).any(axis=1)
+    data = data.take(np.bincount(data.rollout_of, weights=~inside, minlength=400) == 0)
+    assert "tail" in failed(diagnose(facts(data)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_saturated_reward_is_named(seed: int) -> None:
+    """The base is nearly always right: the prompt achieves what a bias could."""
+    found = diagnose(planted(seed, 2_000, nearly_always))
+    assert (found[0].code, found[0].word) == ("saturated", "FAIL")
+    assert "harder prompts" in found[0].remedy
+    assert by_code(found)["context"].word != "FAIL"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("n", [400, 2_000])
+def test_a_correction_that_depends_on_the_prompt_is_named(seed: int, n: int) -> None:
+    """Each prompt wants another token: that is the first reason, with a share near 1, however many rollouts."""
+    known = planted(seed, n, own_token)
+    found = diagnose(known)
+    assert found[0].code == "context"
+    assert found[0].word == "FAIL"
+    assert known.context is not None
+    assert known.context.share > 0.8
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_tau_that_forbids_any_gain_is_named_with_one_that_does_not(seed: int) -> None:
+    """At tau 50 the best policy gains nothing; at the tau recommended it does."""
+    data = model(seed).rollouts(1_000, good_tokens, seed, top=10)
+    first = diagnose(facts(data, tau=50))[0]
+    assert (first.code, first.word) == ("tau", "FAIL")
+    lower = float(first.remedy.rsplit(" ", 1)[1])
+    assert "tau" not in failed(diagnose(facts(data, tau=lower)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_bias_of_nothing_is_told_from_one_of_too_little_data(seed: int) -> None:
+    """A reward that no token explains: with 6,000 completions of a small model the bias is surely 0, with 80 it is not known."""
+    small = ExactModel(6, 3, seed=seed, prompts=40, sharpness=0.6)
+    data = small.rollouts(6_000, good_tokens, seed)
+    data = replace(data, rewards=np.random.default_rng(seed).integers(0, 2, 6_000).astype(float))
+    many, few = diagnose(facts(data, tau=1.0)), diagnose(facts(data.take(np.arange(80)), tau=1.0))
+    assert failed(many) == ["already"]
+    assert by_code(few)["already"].word == "INCONCLUSIVE"
+    assert by_code(few)["samples"].word == "FAIL"
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.3])
+def test_the_share_that_varies_is_the_planted_one(scale: float) -> None:
+    """One-token completions factorise exactly, so prompts' own corrections are known: the 95 % interval holds the share."""
+    held = 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        common, own = 0.3 * rng.standard_normal(12), scale * rng.standard_normal((50, 12))
+        one = ExactModel(12, 1, seed=seed, prompts=50, sharpness=0.3)
+        data = one.rollouts(3_000, lambda tokens, prompt: (common + own[prompt])[tokens[0]], seed)  # noqa: B023
+        table = NextToken.of(data)
+        fit = projection(data, tau=1.0, l2=5.0, next_token=table)
+        seen = context(data, table, fit.delta, reward_weights(data, 1.0))
+        assert seen is not None
+        target = np.exp(np.stack([one.logprobs(prompt=p) for p in range(50)]) + common + own)
+        usage = target / target.sum(axis=1, keepdims=True)
+        mean = own.mean(axis=0)
+        differing = own - mean - (usage * (own - mean)).sum(axis=1, keepdims=True)
+        shared = common + mean - usage.mean(axis=0) @ (common + mean)
+        varying, fixed = (usage * differing**2).sum() / 50, usage.mean(axis=0) @ shared**2
+        held += seen.low <= varying / (varying + fixed) <= seen.high
+    assert held >= 8
+
+
+def test_a_reward_that_does_not_vary_leaves_no_context() -> None:
+    """Equal weights and no bias leave the base model's own scores, which cancel even where the tail model errs."""
+    data = model(1).rollouts(400, lambda *_: 0.0, 4, top=2)
+    table = NextToken.of(data)
+    seen = context(data, table, np.zeros(len(table.token_ids)), np.ones(400))
+    assert seen is not None
+    assert (seen.share, seen.word) == (0, "PASS")
+    assert seen.varying < 1e-12
+
+
+def test_context_needs_two_prompts_with_two_completions() -> None:
+    """Fewer show nothing, and the diagnosis says NOT CHECKED."""
+    data = model(0).rollouts(40, good_tokens, 1)
+    for part in (data, data.take([0]), model(0).rollouts(9, good_tokens, 1, prompts=[3])):
+        table = NextToken.of(part)
+        assert context(part, table, np.zeros(len(table.token_ids)), np.ones(len(part.keys))) is None
+    assert by_code(diagnose(Facts("projection", context=None)))["context"].word == "NOT CHECKED"
+
+
+def test_what_was_not_measured_is_not_fine() -> None:
+    """Without facts every finding is NOT CHECKED, none PASSes, and all of it goes through JSON."""
+    found = diagnose(Facts("projection"))
+    assert {finding.word for finding in found} == {"NOT CHECKED"}
+    assert all(finding.remedy for finding in found)
+    assert len(json.loads(json.dumps([asdict(finding) for finding in found]))) == 11
+
+
+def test_an_infinite_number_is_never_fine() -> None:
+    """Effective samples and effects that are not finite FAIL."""
+    for bad in (math.inf, math.nan):
+        found = by_code(diagnose(Facts("ips", effective_sample=bad, effect=Effect(bad, 0.1, 0.2, 9, 9))))
+        assert found["weights"].word == found["test"].word == "FAIL"
+
+
+def test_the_recommended_test_has_the_power_it_says() -> None:
+    """At the recommended size a true difference of that size is 1.96 + .84 standard errors, and so is seen in 80 % of tests."""
+    found = by_code(diagnose(Facts("projection", effect=Effect(0.1, -0.1, 0.3, 50, 300))))["test"]
+    assert found.word == "INCONCLUSIVE"
+    prompts = int(found.remedy.split("about ")[1].split(" test")[0])
+    error = 0.2 / 1.959964 * math.sqrt(50 / prompts)
+    assert 0.1 / error == pytest.approx(1.959964 + 0.841621, rel=0.01)
+    assert "2,452 completions" in found.remedy
+
+
+def test_an_effect_that_is_excluded_wants_no_larger_test() -> None:
+    """An interval inside a fifth of a standard deviation is an answer; one around 0 recommends no number; one below 0 hurts."""
+    room = planted(0, 800, good_tokens).headroom
+    tests = {
+        "excluded": Effect(0.0, -0.01, 0.01, 500, 3_000),
+        "far smaller than what 10 prompts can show": Effect(1e-9, -0.3, 0.3, 10, 60),
+        "it hurt": Effect(-0.2, -0.3, -0.1, 10, 60),
+    }
+    for words, effect in tests.items():
+        assert words in by_code(diagnose(Facts("ips", headroom=room, effect=effect)))["test"].sentence
+    assert by_code(diagnose(Facts("ips", effect=Effect(0.0, 0.0, 0.0, 1, 1))))["test"].word == "INCONCLUSIVE"
+
+
+def test_a_finding_never_says_more_than_the_verdict() -> None:
+    """An interval beside 0 that the verdict does not count, for many rows or few prompts, neither helped nor hurt; nor do
+    prompts that all agree exclude an effect."""
+    room = planted(0, 800, good_tokens).headroom
+    for effect in (Effect(0.2, 0.1, 0.3, 5, 30, proven=False), Effect(-0.1, -0.1, -0.1, 1, 6, proven=False)):
+        found = by_code(diagnose(Facts("ips", headroom=room, effect=effect)))["test"]
+        assert found.word == "INCONCLUSIVE"
+        assert not any(word in found.sentence for word in ("helped", "hurt"))
+    agreeing = by_code(diagnose(Facts("ips", headroom=room, effect=Effect(0.0, 0.0, 0.0, 10, 10, proven=False))))[
+        "test"
+    ]
+    assert agreeing.word == "INCONCLUSIVE"
+    assert "excluded" not in agreeing.sentence
+
+
+def test_halves_agree_as_much_as_they_share() -> None:
+    """Signal and independent noise of equal size correlate at .5, which is .67 for both halves together; 0 has no correlation."""
+    rng = np.random.default_rng(0)
+    signal, one, other = rng.standard_normal((3, 100_000))
+    seen = agreement(signal + one, signal + other + 7, np.ones(100_000))
+    assert seen.correlation == pytest.approx(0.5, abs=0.01)
+    assert seen.reliability == pytest.approx(2 / 3, abs=0.01)
+    assert seen.word == "INCONCLUSIVE"
+    assert agreement(np.zeros(3), np.ones(3), np.ones(3)) == Agreement(None, None)
+    assert Agreement(None, None).word == "NOT CHECKED"
+
+
+def test_halves_are_of_prompts() -> None:
+    """Every completion is in one half, no prompt in both, and one prompt cannot be halved."""
+    first, second = prompt_halves(np.repeat(np.arange(7), 3), seed=2)
+    assert (first ^ second).all()
+    assert first.sum() == 9
+    assert not set(np.repeat(np.arange(7), 3)[first]) & set(np.repeat(np.arange(7), 3)[second])
+    with pytest.raises(InputError, match="at least 2 prompts"):
+        prompt_halves([4, 4])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_split_half_agrees_with_the_standard_errors(seed: int) -> None:
+    """Two ways to the same reliability: from two halves of the prompts and from the standard errors."""
+    data = model(seed).rollouts(1_200, good_tokens, seed, top=10)
+    table = NextToken.of(data)
+    fit = projection(data, tau=0.5, l2=5.0, next_token=table)
+    errors = standard_errors(data, table, fit, tau=0.5, l2=5.0)
+
+    def refit(half: Rollouts) -> tuple[np.ndarray, np.ndarray]:
+        found = projection(half, tau=0.5, l2=2.5)
+        return found.token_ids, found.delta
+
+    both = split_half(data, refit, fit.token_ids, errors.usage)
+    assert both.reliability == pytest.approx(Precision.of(errors, data).reliability, abs=0.12)
+    known = by_code(diagnose(Facts("projection", agreement=both)))["samples"]
+    assert known.word == both.word
+    assert "two halves" in known.sentence

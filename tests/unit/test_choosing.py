@@ -1,0 +1,228 @@
+"""Choosing: what is sampled, what is said, and what is refused, over an exact model's API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from blackbox_lb.choosing import Choice, choose
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.candidates import Candidate
+from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.select import Goal, Objective
+from blackbox_lb.estimate.sparse import Sparse
+from blackbox_lb.evaluate import Scores
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.progress import Silent
+from blackbox_lb.session import Session
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Reward, parse_reward
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.trials import Trials
+from blackbox_lb.types import EndTokens, Example, Prompt
+
+END, MAX_TOKENS, PROMPTS = 5, 6, 16
+MODEL = ExactModel(6, MAX_TOKENS, end=True, prompts=PROMPTS, sharpness=0.7)
+EXAMPLES = tuple(Example(str(n), Prompt.user(f"question {n}"), ("c",)) for n in range(PROMPTS))
+TRAINING = MODEL.rollouts(200, lambda tokens, _: -float(len(tokens)), 1, top=4)
+TAIL = NextToken.of(TRAINING)
+LENGTH = parse_reward("length", max_tokens=MAX_TOKENS)
+MORE_ENDS, FEWER_ENDS, WILD = ({END: 1.0}, {END: -1.0}, {0: 6.0, 1: -6.0})
+
+
+class Heard(Silent):
+    """A reporter that remembers its remarks."""
+
+    def __init__(self) -> None:
+        self.remarks: list[str] = []
+
+    def remark(self, text: str) -> None:
+        """Remember it."""
+        self.remarks.append(text)
+
+
+def candidate(number: int, bias: dict[int, float]) -> Candidate:
+    """A candidate that sends this bias."""
+    ids, values = np.array(list(bias), dtype=np.int64), np.array(list(bias.values()), dtype=np.float64)
+    return Candidate({"tau": number}, values, Sparse(ids, values, 0, 0.0, 0.0, 0, 0))
+
+
+Chooser = Callable[..., tuple[Choice, list[str], list[Any]]]
+
+
+@pytest.fixture
+def chosen(tmp_path: Path) -> Iterator[Chooser]:
+    """Choose among biases through a served model; also the remarks, and the bias of every completion request."""
+    with ExactServer(MODEL, prompt_of=lambda text: int(text.split()[-1])) as server:
+
+        async def go(biases: Sequence[dict[int, float]], rows: str, reward: Reward, options: Any) -> Any:
+            profile = tmp_path / "own.toml"
+            profile.write_text(f'extends = "llamacpp"\nname = "own"\n{rows}\n')
+            heard = Heard()
+            with ExitStack() as stack:
+                store = stack.enter_context(RolloutStore(tmp_path / "s.db"))
+                async with Session(load_profile(str(profile)), base_url=server.base_url) as session:
+                    tokenizer = await session.tokenizer()
+                    trials = Trials(session, store, tokenizer, reward, heard, 4, seed=3)
+                    field = [candidate(n, bias) for n, bias in enumerate(biases)]
+                    choice = await choose(trials, EXAMPLES, field, TAIL, **options)
+            asked = [body.get("logit_bias") for path, body in server.calls if path.endswith("completions")]
+            return choice, heard.remarks, asked
+
+        def run(*biases: dict[int, float], rows: str = "", reward: Reward = LENGTH, **options: Any) -> Any:
+            return asyncio.run(go(biases, rows, reward, {"samples": 6} | options))
+
+        yield run
+
+
+def test_logged_completions_first_then_fresh_ones(chosen: Chooser) -> None:
+    """The bias that shortens wins; the one that lengthens is dropped without a request; the wild one cannot be judged from the log
+    and is sampled; the second call asks for nothing.
+    """
+    choice, said, asked = chosen(FEWER_ENDS, MORE_ENDS, WILD)
+    longer, shorter, wild = choice.tried
+    assert choice.candidate.logit_bias == MORE_ENDS
+    assert (shorter.fate, longer.fate) == ("chosen", "off-policy: clearly worse than the base")
+    assert (longer.samples, shorter.samples, wild.samples) == (0, 6, 6)
+    assert math.isnan(longer.reward)
+    assert shorter.reward > choice.base_reward
+    assert longer.off_policy is not None
+    assert longer.off_policy.trusted
+    assert wild.off_policy is not None
+    assert not wild.off_policy.trusted
+    assert len(asked) == 3 * 6 * PROMPTS
+    assert not any(sent and dict(sent).get(END) == -1.0 for sent in asked)
+    assert (
+        "off-policy, from 96 base completions of the validation prompts: 2 of 3 candidates have an estimate" in said[0]
+    )
+    assert "its validation number is too good: the test prompts say what it is worth" in said[-1]
+    assert len(chosen(FEWER_ENDS, MORE_ENDS, WILD)[2]) == len(asked)
+    a_table_for_programs(choice)
+
+
+def a_table_for_programs(choice: Choice) -> None:
+    """JSON without NaN; the numbers of an estimate that is not trusted are not in it, only why."""
+    longer, shorter, wild = (row.as_json() for row in choice.tried)
+    json.dumps([longer, shorter, wild], allow_nan=False)
+    assert longer["reward"] is None
+    assert longer["off_policy"]["reward"]["value"] < choice.base_reward
+    assert 0 < shorter["off_policy"]["kl"]["value"] < 1
+    assert "reward" not in wild["off_policy"]
+    assert wild["off_policy"]["doubts"]
+    assert shorter["samples"] == 6
+
+
+def test_halving_asks_for_the_rest_of_the_survivors_only(chosen: Chooser) -> None:
+    """Five candidates that the log cannot judge: all get a few samples, the best of them more, the first ones not again."""
+    biases = [{END: 3.0 + n, 0: 5.0} for n in range(5)]
+    choice, said, asked = chosen(*biases, samples=3)
+    assert all(row.off_policy is not None and not row.off_policy.trusted for row in choice.tried)
+    spent = sorted(row.samples for row in choice.tried)
+    assert spent[0] < 3 < spent[-1]
+    assert len(asked) == PROMPTS * (3 + sum(spent))
+    assert sum(spent) <= 3 * 5
+    assert sum(remark.startswith("validation, ") for remark in said) == 5
+
+
+def test_why_there_are_no_off_policy_numbers(chosen: Chooser) -> None:
+    """Where the end of a completion is not listed the log says nothing of lengths: all candidates are sampled, and that is said."""
+    choice, said, _ = chosen(FEWER_ENDS, MORE_ENDS, rows="[logprobs]\nend_token_listed = false")
+    assert "own does not list the token that ends a completion" in said[0]
+    assert "all 2 candidates are sampled afresh" in said[0]
+    assert [row.samples for row in choice.tried] == [6, 6]
+    assert choice.candidate.logit_bias == MORE_ENDS
+
+
+def test_the_same_bias_twice_is_sampled_once(chosen: Chooser) -> None:
+    """Two settings that send the same entries are one policy."""
+    choice, _, asked = chosen(MORE_ENDS, dict(MORE_ENDS))
+    assert choice.tried[1].fate == "the same bias as projection (tau 0)"
+    assert len(asked) == 2 * 6 * PROMPTS
+
+
+def test_nothing_beats_the_base(chosen: Chooser) -> None:
+    """Harmful candidates only: the least harmful by the log is still chosen, sampled and judged, and that is said."""
+    choice, said, _ = chosen({END: -0.4}, FEWER_ENDS)
+    assert choice.candidate.logit_bias == {END: -0.4}
+    assert [row.samples for row in choice.tried] == [6, 0]
+    assert any("no candidate beat the base" in remark for remark in said)
+
+
+@pytest.mark.parametrize(
+    ("objective", "tau", "best"),
+    [("reward", 1.0, 1), ("reward-kl", 100.0, 0), ("reward-kl", 0.001, 1), ("pareto", 1.0, 0)],
+)
+def test_objectives(chosen: Chooser, objective: Objective, tau: float, best: int) -> None:
+    """The large step is shortest; a high price of KL prefers the small one, and so does pareto: the large one loses accuracy."""
+    goal = Goal(objective, tau)
+    choice, _, _ = chosen({END: 0.1}, {END: 0.9}, goal=goal)
+    assert choice.candidate.settings["tau"] == best
+    assert (choice.tried[best].kl is None) == (objective != "reward-kl")
+
+
+def test_a_kl_that_nobody_tells(chosen: Chooser) -> None:
+    """With logprobs after the bias the log tells the KL of a small bias; a wild one is not ranked, and alone it is refused."""
+    rows = '[logprobs]\nmeaning = "after bias"'
+    goal = Goal("reward-kl", 0.01)
+    choice, _, _ = chosen(WILD, {END: 0.5}, goal=goal, rows=rows)
+    assert choice.tried[0].fate == "its KL is not known"
+    assert choice.tried[1].kl == pytest.approx(0.1, abs=0.2)
+    with pytest.raises(InputError, match="own does not return the base model's logprobs with a bias"):
+        chosen(WILD, goal=goal, rows=rows)
+
+
+def test_what_cannot_be_compared_is_refused(chosen: Chooser) -> None:
+    """No candidate, and a reward without a mean, are refused before a candidate is paid for."""
+    with pytest.raises(InputError, match="the sweep is empty"):
+        chosen()
+    never = Reward("own", "own", "own", "linear", False, MAX_TOKENS, LENGTH.matcher, lambda *_: -math.inf)
+    with pytest.raises(InputError, match="own is -inf for 96 of 96 completions"):
+        chosen(MORE_ENDS, reward=never)
+
+
+class _Told:
+    """Trials whose validation rewards are given: first the base's, then each candidate's; NaN where all were filtered."""
+
+    reward = SimpleNamespace(label="reward")
+    report = Silent()
+    session = SimpleNamespace(
+        end_tokens=EndTokens(False), tells_base_logprobs=False, profile=SimpleNamespace(name="told")
+    )
+
+    def __init__(self, *rewards: float) -> None:
+        self._rewards = iter(rewards)
+
+    async def scores(self, *_: object) -> Scores:
+        """The next of them, on one prompt."""
+        value = next(self._rewards)
+        one = np.zeros(0) if math.isnan(value) else np.array([value])
+        return Scores((one,), None, (one,))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "best"), [((math.nan, 0.1), 1), ((0.1, math.nan), 0), ((0.2, 0.3), 1), ((math.nan, math.nan), 0)]
+)
+def test_a_candidate_without_completions_is_never_preferred(rewards: tuple[float, float], best: int) -> None:
+    """Where the content filter stopped all completions of a candidate, any other that has some is chosen before it."""
+    field = [candidate(0, MORE_ENDS), candidate(1, FEWER_ENDS)]
+    trials = cast(Trials, _Told(0.15, *rewards))
+    choice = asyncio.run(choose(trials, EXAMPLES[:1], field, TAIL, samples=1))
+    assert choice.candidate is field[best]
+    assert choice.base_reward == 0.15
+    json.dumps([row.as_json() for row in choice.tried], allow_nan=False)
+
+
+def test_validation_prompts_that_are_all_filtered() -> None:
+    """Without a single completion there is nothing to choose by."""
+    trials = cast(Trials, _Told(math.nan))
+    with pytest.raises(InputError, match="passed the content filter"):
+        asyncio.run(choose(trials, EXAMPLES[:1], [candidate(0, MORE_ENDS)], TAIL, samples=1))

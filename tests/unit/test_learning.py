@@ -1,0 +1,222 @@
+"""Learning: what is looked at before all is paid for, and what a fit says of itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.bias import Bias
+from blackbox_lb.cli import main
+from blackbox_lb.learning import FIRST_LOOK
+from blackbox_lb.testing import ExactModel, ExactServer
+
+MODEL = ExactModel(12, 6, end=True, prompts=5, sharpness=0.7)
+TRAIN = FIRST_LOOK + 15
+SPLITS = (("train", TRAIN), ("validation", 4), ("test", 12))
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """An exact model with an end token."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+@pytest.fixture
+def fit(server: ExactServer, tmp_path: Path) -> Call:
+    """A small fit, with more training prompts than are looked at first."""
+    data, profile = tmp_path / "data.jsonl", tmp_path / "own.toml"
+    rows = [{"prompt": f"{split} {n}", "answer": "a", "split": split} for split, count in SPLITS for n in range(count)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    profile.write_text('extends = "llamacpp"\nname = "own"\n')
+
+    def run(reward: str, *more: object) -> Result:
+        where = ("--provider", profile, "--base-url", server.base_url, "--out", tmp_path / "run", "--data", data)
+        size = ("--samples-per-prompt", 4, "--validation-samples", 2, "--test-samples", 2, "--max-tokens", 6)
+        options = (*where, *size, "--top-logprobs", 5, "--seed", 1, "--reward", reward, *more)
+        return CliRunner().invoke(main, ["fit", *map(str, options)])
+
+    return run
+
+
+def completions(server: ExactServer) -> int:
+    """How many were asked for."""
+    return sum(path.endswith("/completions") for path, _ in server.calls)
+
+
+def test_nothing_to_learn_stops_early(fit: Call, server: ExactServer) -> None:
+    """A reward that no completion earns is noticed after 50 prompts: exit code 2, a remedy, and no more requests."""
+    said = fit("regex:nothing like this")
+    assert said.exit_code == 2, said.output
+    words = " ".join(said.output.split())
+    assert "all have one reward, so V_0 is 0" in words
+    assert f"stopped after {FIRST_LOOK} of {TRAIN} prompts" in words
+    assert "--go-on" in words
+    assert completions(server) == 4 * FIRST_LOOK
+
+
+def test_going_on_is_possible(fit: Call, server: ExactServer) -> None:
+    """Told to go on, the rest is collected; where all of it has one reward there is nothing to fit."""
+    said = fit("regex:nothing like this", "--go-on")
+    assert said.exit_code == 2
+    assert "nothing to learn from this reward" in " ".join(said.output.split())
+    assert completions(server) == 4 * TRAIN
+
+
+def test_the_first_look_is_part_of_the_whole(fit: Call, server: ExactServer, tmp_path: Path) -> None:
+    """What the first look collected is not asked for again; the fit says what it found, in the file and on the screen."""
+    said = fit("length", "--tau", 0.3, "--l2", "cv")
+    assert said.exit_code == 0, said.output
+    words = " ".join(said.output.split())
+    assert f"first {FIRST_LOOK} prompts: V_0 is" in words
+    bias = Bias.load(tmp_path / "run" / "bias.json")
+    assert bias.rollouts == 4 * TRAIN
+    trained = [body for path, body in server.calls if path.endswith("/completions") and not body.get("logit_bias")]
+    assert len(trained) == 4 * TRAIN + 2 * 4 + (2 + 1) * 12, "training, validation, test at two settings, each once"
+    assert {each.code for each in bias.findings} >= {"test", "reward", "samples", "context", "censoring", "touched"}
+    assert bias.findings[0].code == "test"
+    assert all(entry.error is None or entry.error > 0 for entry in bias.entries)
+    assert any(entry.error is not None for entry in bias.entries)
+    assert bias.learned is not None
+    assert bias.learned.sampled_fraction == 1
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "run" / "bias.json")])
+    assert all(f"{each.code}: " in shown.output for each in bias.findings)
+    document = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert [each["code"] for each in document["findings"]] == [each.code for each in bias.findings]
+
+
+def test_several_estimators_compete(fit: Call, tmp_path: Path) -> None:
+    """Every estimator but clusters, in one run: each was tried, and the file names the one that was chosen."""
+    names = ("projection", "ips", "snips", "ratio")
+    chosen = [word for name in names for word in ("--estimator", name)]
+    said = fit("length", *chosen, "--tau", 0.3, "--l2", 5, "--alpha", 0.3, "--kappa", 3, "--clip", 50)
+    assert said.exit_code == 0, said.output
+    document = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert {row["estimator"] for row in document["validation"]["tried"]} == set(names)
+    bias = Bias.load(tmp_path / "run" / "bias.json")
+    assert bias.estimator == document["estimator"] in names
+    assert bias.settings["tau"] == 0.3
+    assert bias.censoring is not None
+    assert (bias.censoring.unobserved is None) == (bias.estimator in ("projection", "ratio"))
+
+
+def test_rounds_draw_with_the_bias_so_far(fit: Call, server: ExactServer, tmp_path: Path) -> None:
+    """The training samples are split: the first half without a bias, the second with one, and both are learned from."""
+    said = fit("length", "--rounds", 2, "--tau", 0.3, "--l2", 5, "--limit", 20)
+    assert said.exit_code == 0, said.output
+    trained = [body for path, body in server.calls if path.endswith("/completions")][: 4 * 20]
+    assert [bool(body.get("logit_bias")) for body in trained] == [False] * 40 + [True] * 40
+    assert "round 2 of 2: 40 rollouts drawn with" in " ".join(said.output.split())
+    assert Bias.load(tmp_path / "run" / "bias.json").rollouts == 80
+
+
+def test_rounds_still_tell_what_there_is_to_learn(fit: Call, tmp_path: Path) -> None:
+    """What the base drew in the first round says how much the reward varies, although all rounds are weighed together."""
+    said = fit("length", "--rounds", 2, "--tau", 0.3, "--l2", 5, "--limit", 20)
+    assert said.exit_code == 0, said.output
+    found = {each.code: each for each in Bias.load(tmp_path / "run" / "bias.json").findings}
+    assert all("was not checked" not in found[code].sentence for code in ("reward", "saturated", "tau"))
+
+
+def test_rounds_resume(fit: Call, server: ExactServer, tmp_path: Path) -> None:
+    """A run that broke off in the second round asks for nothing twice, and ends as one that did not."""
+    options = ("length", "--rounds", 2, "--tau", 0.3, "--l2", 5, "--limit", 20, "--concurrency", 1)
+    server.faults = lambda number, answer: 401 if number == 60 else answer
+    assert fit(*options).exit_code == 2
+    server.faults = None
+    before = completions(server)
+    assert fit(*options).exit_code == 0
+    bodies = [body for path, body in server.calls if path.endswith("/completions")]
+    distinct = {json.dumps(body, sort_keys=True) for body in bodies}
+    assert len(distinct) == len(bodies) - 1, "the refused one"
+    assert bool(bodies[before].get("logit_bias")), "the first round was kept"
+    resumed = Bias.load(tmp_path / "run" / "bias.json")
+    assert fit(*options).exit_code == 0
+    assert Bias.load(tmp_path / "run" / "bias.json").entries == resumed.entries
+    assert completions(server) == len(bodies)
+
+
+def test_another_estimator_pays_for_its_own_bias_only(fit: Call, server: ExactServer) -> None:
+    """Training and base completions are shared by every fit with one store."""
+    assert fit("length", "--limit", 20, "--l2", 5).exit_code == 0
+    before = len(server.calls)
+    assert fit("length", "--limit", 20, "--estimator", "snips", "--tau", 0.7, "--kappa", 4).exit_code == 0
+    asked = [body for path, body in server.calls[before:] if path.endswith("/completions")]
+    assert len(asked) == 2 * 4 + (2 + 1) * 12, "validation and test at two settings"
+    assert all(body.get("logit_bias") for body in asked)
+
+
+def own(fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Callable[..., Result]:
+    """A fit to the user's own function with this body."""
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(f"calls = []\ndef reward(example, completion):\n    {body}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return lambda *more: fit(f"{name}:reward", "--limit", 20, *more)
+
+
+@pytest.mark.parametrize(
+    "value", ["-math.inf", "-math.inf if completion.n_tokens > 3 else 1.0", "1e300 * completion.n_tokens"]
+)
+def test_a_reward_without_a_mean_is_refused_first(
+    fit: Call, server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """A function whose values have no mean is told so after the first prompts, before validation is paid for."""
+    said = own(fit, tmp_path, monkeypatch, f"import math; return {value}")()
+    assert said.exit_code == 2, said.output
+    assert "no mean to compare" in " ".join(said.output.split())
+    assert completions(server) == 4 * 20
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_the_reward_reads_a_training_completion_once(
+    fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    """The first look and the fit share scores: a function may be slow, or cost money."""
+    body = (
+        "key = (example.id, completion.token_ids.tobytes(), completion.logprobs.tobytes()); "
+        "assert not example.prompt.messages[-1].content.startswith('train') or key not in calls; "
+        "calls.append(key); return float(completion.n_tokens)"
+    )
+    said = own(fit, tmp_path, monkeypatch, body)("--rounds", rounds, "--l2", 5)
+    assert said.exit_code == 0, said.output
+
+
+def test_what_cannot_work_costs_nothing(fit: Call, server: ExactServer) -> None:
+    """No logprobs for an estimator that reads them, no vocabulary for the one that does not, and numbers that are none."""
+    refused = {
+        "ips cannot learn": ("--top-logprobs", 0, "--estimator", "ips", "--estimator", "ratio"),
+        "give it with --tokenizer": ("--top-logprobs", 0, "--estimator", "ratio"),
+        "l2 is inf": ("--l2", "inf"),
+        "kappa is inf": ("--kappa", "inf"),
+        "alpha is nan": ("--alpha", "nan"),
+        "clip is inf": ("--clip", "inf"),
+    }
+    for words, options in refused.items():
+        said = fit("length", *options)
+        assert said.exit_code == 2, said.output
+        assert words in " ".join(said.output.split())
+    assert completions(server) == 0
+
+
+def test_accuracy_needs_answers_before_anything_is_paid(fit: Call, server: ExactServer, tmp_path: Path) -> None:
+    """The Pareto rule on prompts without answers is refused before a completion."""
+    bare = tmp_path / "bare.jsonl"
+    rows = [{"prompt": f"{split} {n}", "split": split} for split, count in SPLITS for n in range(count)]
+    bare.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = fit("length", "--objective", "pareto", "--data", bare)
+    assert said.exit_code == 2, said.output
+    assert "4 of 4 validation examples have no answer" in " ".join(said.output.split())
+    assert completions(server) == 0
+
+
+def test_rounds_need_the_projection(fit: Call, server: ExactServer) -> None:
+    """Whoever asks for rounds with another estimator is told before anything is sent."""
+    said = fit("length", "--rounds", 2, "--estimator", "ips")
+    assert said.exit_code == 2
+    assert "only projection can learn from" in " ".join(said.output.split())
+    assert completions(server) == 0
