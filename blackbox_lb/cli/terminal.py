@@ -71,6 +71,10 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
+FILE_WIDTH = 200
+"""Columns of a table that goes into a file or a pipe."""
+
+
 def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]], *, left: int = 1) -> None:
     """A table on stdout; the first ``left`` columns are text, the others numbers."""
     table = Table(
@@ -80,7 +84,10 @@ def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]
         table.add_column(name, justify="left" if place < left else "right", overflow="fold")
     for row in rows:
         table.add_row(*(_plain(cell) for cell in row))
-    Console(highlight=False).print(table)
+    screen = Console(highlight=False)
+    if not screen.is_terminal:  # a file has no edge: rows stay whole
+        screen = Console(highlight=False, width=FILE_WIDTH)
+    screen.print(table)
 
 
 def _plain(cell: str) -> Text:

@@ -158,7 +158,7 @@ def context_dependence(seen: Context | None) -> Finding:
         return unchecked(
             "context",
             "whether the right correction differs between prompts",
-            "sample at least two prompts twice or more",
+            "fit with --estimator projection, and sample at least two prompts twice",
         )
     sentence = (
         f"{seen.share:.0%} of the correction that the reward asks for differs between prompts (95 % interval {seen.low:.0%} to "
@@ -238,7 +238,9 @@ def already(seen: Precision | None) -> Finding:
     """Whether the fitted bias is 0 for no lack of data."""
     if seen is None:
         return unchecked(
-            "already", "whether the prompt already does what a bias could", "compute standard errors of the fit"
+            "already",
+            "whether the prompt already does what a bias could",
+            "fit with --estimator projection, which has standard errors",
         )
     if seen.flat:
         sentence = (
