@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from blackbox_lb.compile import compile_bias
     from blackbox_lb.connection import connect
     from blackbox_lb.errors import BlbError
-    from blackbox_lb.fitting import FitPlan, FitResult, fit
+    from blackbox_lb.estimate.select import Goal
+    from blackbox_lb.estimate.sweep import Sweep
+    from blackbox_lb.fitting import FitResult, fit
+    from blackbox_lb.plan import FitPlan
     from blackbox_lb.profiles import Profile, load_profile
     from blackbox_lb.session import Session
     from blackbox_lb.store import RolloutStore
@@ -31,6 +34,7 @@ __all__ = [
     "Example",
     "FitPlan",
     "FitResult",
+    "Goal",
     "Message",
     "Profile",
     "Prompt",
@@ -38,6 +42,7 @@ __all__ = [
     "RolloutStore",
     "Sampling",
     "Session",
+    "Sweep",
     "Task",
     "Trials",
     "apply",
@@ -54,8 +59,9 @@ _HOME = {
     "BlbError": "errors",
     "Completion": "types",
     "Example": "types",
-    "FitPlan": "fitting",
+    "FitPlan": "plan",
     "FitResult": "fitting",
+    "Goal": "estimate.select",
     "Message": "types",
     "Profile": "profiles",
     "Prompt": "types",
@@ -63,6 +69,7 @@ _HOME = {
     "RolloutStore": "store",
     "Sampling": "types",
     "Session": "session",
+    "Sweep": "estimate.sweep",
     "Task": "tasks",
     "Trials": "trials",
     "apply": "client",
