@@ -82,7 +82,7 @@ def test_fireworks_propensities_on_a_real_model(engine: LocalEngine) -> None:
             assert entry["logprob"] == pytest.approx(whole[entry["token_id"]], abs=2e-3)
             assert entry["sampling_logprob"] == pytest.approx(tilted[entry["token_id"]], abs=2e-3)
         told = [entry["sampling_logprob"] for choice in biased["choices"] for entry in choice["logprobs"]["content"]]
-        assert sum(value is None for value in told) <= len(told) / 4
+        assert sum(value is None for value in told) <= len(told) / 2
         forced = ask(gateway, FIRE, logit_bias={str(END): 100}, max_tokens=4, logprobs=True)
         assert forced.choices[0].logprobs.content == []
         assert forced.choices[0].finish_reason == "stop"

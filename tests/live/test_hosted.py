@@ -51,7 +51,7 @@ def verdict(data: Path, out: Path, *options: str, **environment: str) -> dict[st
     """What ``blb fit`` says of the reward at temperature 1; rewarded is brevity."""
     command = [sys.executable, "-m", "blackbox_lb", "fit", "--data", str(data), "--reward", "length", "--out", str(out)]
     command += ["--max-tokens", "32", "--samples-per-prompt", "10", "--validation-samples", "1", "--test-samples", "4"]
-    command += ["--l2", "2", "--tau", "0.15", "--concurrency", "24", "--quiet", "--json", *options]
+    command += ["--l2", "5", "--tau", "0.4", "--concurrency", "24", "--quiet", "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
     assert done.returncode == 0, done.stderr
     row: dict[str, Any] = json.loads(done.stdout)["verdict"][0]
