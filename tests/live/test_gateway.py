@@ -76,13 +76,15 @@ def test_fireworks_propensities_on_a_real_model(engine: LocalEngine) -> None:
         whole = _whole_list(engine)
         delta = np.array([bias.get(token, 0.0) for token in range(VOCABULARY)])
         tilted = log_softmax(whole + delta)
-        firsts = [choice["logprobs"]["content"][0] for choice in biased["choices"] if choice["logprobs"]["content"]]
+        # A character of several tokens is not listed, and then what is listed first was not sampled first.
+        listed = [(choice["logprobs"]["content"], choice["message"]["content"]) for choice in biased["choices"]]
+        firsts = [entries[0] for entries, text in listed if entries and text.startswith(entries[0]["token"])]
         assert firsts
         for entry in firsts:
             assert entry["logprob"] == pytest.approx(whole[entry["token_id"]], abs=2e-3)
             assert entry["sampling_logprob"] == pytest.approx(tilted[entry["token_id"]], abs=2e-3)
         told = [entry["sampling_logprob"] for choice in biased["choices"] for entry in choice["logprobs"]["content"]]
-        assert sum(value is None for value in told) <= len(told) / 2
+        assert sum(value is None for value in told) <= len(told) / 4
         forced = ask(gateway, FIRE, logit_bias={str(END): 100}, max_tokens=4, logprobs=True)
         assert forced.choices[0].logprobs.content == []
         assert forced.choices[0].finish_reason == "stop"
