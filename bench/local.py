@@ -23,7 +23,7 @@ from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.sparse import sparsify
 from blackbox_lb.evaluate import SAMPLED, Scores
-from blackbox_lb.training import columns
+from blackbox_lb.training import scored
 from blackbox_lb.types import Example
 
 __all__ = ["PLANNED", "Measured", "Plan", "Planned", "comparison", "engine", "measure", "panel", "table"]
@@ -103,7 +103,7 @@ async def measure(
     examples, test = task.train[: plan.limit], task.test[: plan.limit]
     keys = await trials.collect("training", examples, SAMPLED, plan.samples)
     parts = {
-        fewer: _scored(trials, examples, [row[: plan.samples // fewer] for row in keys])
+        fewer: _with_lists(trials, examples, [row[: plan.samples // fewer] for row in keys])
         for fewer in sorted({each.fewer for each in planned} | {1})
     }
     tail = NextToken.of(parts[1])
@@ -122,14 +122,9 @@ async def measure(
     return base, found
 
 
-def _scored(trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[str]]) -> Rollouts:
-    """The completions ``keys[p]`` of ``examples[p]`` with their lists, which every estimator here cuts to its own length."""
-    owner = {key: p for p, row in enumerate(keys) for key in row}
-    drawn = dict(zip(owner, trials.store.completions(owner), strict=True))
-    kept = {key: completion for key, completion in drawn.items() if completion.whole and not completion.filtered}
-    prompts = [owner[key] for key in kept]
-    rewards = [trials.reward.score(examples[p], each) for p, each in zip(prompts, kept.values(), strict=True)]
-    return columns(kept, prompts, rewards, trials.session.end_tokens)
+def _with_lists(trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[str]]) -> Rollouts:
+    """Every estimator here cuts the lists to its own length."""
+    return scored(trials.store, examples, keys, trials.reward, trials.session.end_tokens)[0]
 
 
 def _fitted(rollouts: Rollouts, planned: Planned) -> Fitted:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.candidates import Limits
 from blackbox_lb.estimate.checks import positive
 from blackbox_lb.estimate.pool import Pool, Round, pool
@@ -22,7 +22,7 @@ from blackbox_lb.estimate.sparse import sparsify
 from blackbox_lb.estimate.trust import policy_kl, step_within
 from blackbox_lb.evaluate import SAMPLED
 from blackbox_lb.session import Session
-from blackbox_lb.training import Training, columns
+from blackbox_lb.training import Training, scored
 from blackbox_lb.trials import Trials
 from blackbox_lb.types import EndTokens, Example
 
@@ -157,19 +157,9 @@ def _scored(
     trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[str]], ends: EndTokens, left: Counter[str]
 ) -> Rollouts:
     """The rollouts of one round with their lists; ``left`` counts those left out."""
-    owner = {key: p for p, row in enumerate(keys) for key in row}
-    found = dict(zip(owner, trials.store.completions(owner), strict=True))
-    kept = {key: each for key, each in found.items() if each.whole and not each.filtered}
-    filtered = sum(each.filtered for each in found.values())
-    left.update(filtered=filtered, incomplete=len(found) - len(kept) - filtered)
-    if not any(each.top_ids.size for each in kept.values()):
-        raise NoLogprobs(
-            f"none of the {len(found)} completions of a round has a complete list of token logprobs ({filtered} were stopped by a "
-            "content filter); choose a model or server that gives them, or other prompts"
-        )
-    prompts = [owner[key] for key in kept]
-    rewards = [trials.reward.score(examples[p], each) for p, each in zip(prompts, kept.values(), strict=True)]
-    return columns(kept, prompts, rewards, ends)
+    rollouts, count = scored(trials.store, examples, keys, trials.reward, ends)
+    left.update(count)
+    return rollouts
 
 
 def _step(pooled: Pool, sent: Mapping[int, float], plan: Rounds, limits: Limits) -> _Step:

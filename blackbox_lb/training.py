@@ -21,7 +21,7 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, EndTokens, Example, FloatArray
 
-__all__ = ["Training", "censored", "columns", "training_set"]
+__all__ = ["Training", "censored", "columns", "scored", "training_set"]
 
 LISTED = EndTokens()
 
@@ -174,6 +174,30 @@ def _nothing(drawn: int, filtered: int, encode: Encode | None) -> NoLogprobs:
         f"none of {drawn} completions has a complete list of token logprobs ({filtered} were stopped by a content filter); choose "
         f"a model or server that gives them{remedy}, or other prompts"
     )
+
+
+def scored(
+    store: RolloutStore,
+    examples: Sequence[Example],
+    keys: Sequence[Sequence[str]],
+    reward: Reward,
+    end_tokens: EndTokens = LISTED,
+) -> tuple[Rollouts, Counter[str]]:
+    """The completions ``keys[p]`` of ``examples[p]`` that list all of their tokens, scored, with their lists in memory.
+
+    And how many were left out, ``incomplete`` or ``filtered``.
+
+    Raises:
+        NoLogprobs: no completion has a complete list of tokens with alternatives.
+    """
+    owner = {key: p for p, row in enumerate(keys) for key in row}
+    count: Counter[str] = Counter(incomplete=0, filtered=0)
+    kept = dict(_kept(store, owner, None, count))
+    if not any(each.top_ids.size for each in kept.values()):
+        raise _nothing(len(owner), count["filtered"], None)
+    prompts = [owner[key] for key in kept]
+    rewards = [reward.score(examples[p], each) for p, each in zip(prompts, kept.values(), strict=True)]
+    return columns(kept, prompts, rewards, end_tokens), count
 
 
 def columns(
