@@ -16,7 +16,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Bools, Ids, Vector, vector, weight_vector
 from blackbox_lb.estimate.lists import NO_COLUMN, Allocate, Lists, Part, TokenMasses, empty
 from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.tails import Listed, attribute, read, reattribute, support, whole
+from blackbox_lb.estimate.tails import Listed, attribute, rates, read, reattribute, support, whole
 
 __all__ = ["NextToken"]
 
@@ -355,5 +355,4 @@ def _rates(blocks: Sequence[Listed], token_ids: Ids, counts: Vector) -> Vector:
             np.searchsorted(token_ids, block.ids), np.repeat(left, np.diff(block.starts)), len(token_ids)
         )
         total, missed = total + float(left.sum()), missed + left.sum() - held
-    # Expected counts below the observed one are rounding of the lists: no token has more than the whole tail.
-    return whole(np.divide(counts, np.maximum(missed, counts), out=np.zeros_like(counts), where=counts > 0) * total)
+    return rates(counts, missed, total)

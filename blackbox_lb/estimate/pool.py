@@ -17,7 +17,7 @@ from blackbox_lb.estimate.diagnostics import effective_sample_size
 from blackbox_lb.estimate.importance import log_mixture_ratios
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.tails import FINEST, ROUNDING, whole
+from blackbox_lb.estimate.tails import FINEST, ROUNDING, rates
 
 __all__ = ["Pool", "Round", "pool"]
 
@@ -151,9 +151,7 @@ def _base_unigram(rollouts: Rollouts, table: NextToken, rounds: Sequence[Round])
         delta = _aligned(table, each.bias)
         left = table.tail_mass[where] * np.exp(-table.log_normaliser(delta)[where])
         expected += np.exp(delta) * _missed(rollouts.top_ids[where], table.token_ids, left)
-    # Expected counts below the observed one are rounding of the lists: no token has more than the whole tail.
-    rate = np.divide(drawn, np.maximum(expected, drawn), out=np.zeros_like(drawn), where=drawn > 0)
-    return whole(rate * float(table.tail_mass.sum()))
+    return rates(drawn, expected, float(table.tail_mass.sum()))
 
 
 def _missed(top_ids: npt.NDArray[np.int32], token_ids: Ids, values: Vector) -> Vector:

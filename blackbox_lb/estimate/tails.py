@@ -18,7 +18,7 @@ from blackbox_lb.estimate.lists import Allocate, Part, Table
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.types import NO_TOKEN, UNNAMED
 
-__all__ = ["FINEST", "ROUNDING", "Listed", "attribute", "read", "reattribute", "support", "whole"]
+__all__ = ["FINEST", "ROUNDING", "Listed", "attribute", "rates", "read", "reattribute", "support", "whole"]
 
 ROUNDING = 1e-6
 """Less than this of unlisted mass is float32 rounding of a complete list, not a tail."""
@@ -109,6 +109,15 @@ def attribute(listed: Listed, token_ids: Ids, unigram: Vector) -> tuple[Table, V
 def whole(counts: Vector) -> Vector:
     """``counts`` in whole multiples of FINEST; what is above 0 stays above it."""
     return np.where(counts > 0, np.maximum(np.round(counts / FINEST), 1.0) * FINEST, 0.0)
+
+
+def rates(counts: Vector, missed: Vector, total: float) -> Vector:
+    """(s,) how often each token was sampled outside a list, for each unit of the mass that lists which ``missed`` it left over,
+    times the ``total`` that all lists left over.
+
+    Expected counts below the observed one are rounding of the lists: no token has more than the whole tail.
+    """
+    return whole(np.divide(counts, np.maximum(missed, counts), out=np.zeros_like(counts), where=counts > 0) * total)
 
 
 def reattribute(
