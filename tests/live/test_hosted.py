@@ -34,9 +34,9 @@ def engine() -> Iterator[LocalEngine]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short task: capitals, 20 prompts to learn from and 20 to judge on."""
+    """A short task: capitals, 40 prompts to learn from and 60 to judge on, so that six rows can be judged together."""
     task = load_task("capitals")
-    splits = (("train", task.train[:20]), ("validation", task.validation[:4]), ("test", task.test[:20]))
+    splits = (("train", task.train[:40]), ("validation", task.validation[:4]), ("test", task.test[:60]))
     path = tmp_path_factory.mktemp("task") / "short.jsonl"
     rows = [
         {"prompt": example.prompt.text, "answer": list(example.answers), "split": split}
@@ -51,7 +51,7 @@ def verdict(data: Path, out: Path, *options: str, **environment: str) -> dict[st
     """What ``blb fit`` says of the reward at temperature 1; rewarded is brevity."""
     command = [sys.executable, "-m", "blackbox_lb", "fit", "--data", str(data), "--reward", "length", "--out", str(out)]
     command += ["--max-tokens", "32", "--samples-per-prompt", "10", "--validation-samples", "1", "--test-samples", "4"]
-    command += ["--l2", "5", "--tau", "0.4", "--concurrency", "24", "--quiet", "--json", *options]
+    command += ["--l2", "5", "--tau", "0.25", "--concurrency", "24", "--quiet", "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
     assert done.returncode == 0, done.stderr
     row: dict[str, Any] = json.loads(done.stdout)["verdict"][0]
