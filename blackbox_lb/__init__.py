@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from blackbox_lb.batch import apply_batch
     from blackbox_lb.bias import Bias
     from blackbox_lb.client import apply
     from blackbox_lb.compile import compile_bias
@@ -46,6 +47,7 @@ __all__ = [
     "Task",
     "Trials",
     "apply",
+    "apply_batch",
     "compile_bias",
     "connect",
     "fit",
@@ -73,6 +75,7 @@ _HOME = {
     "Task": "tasks",
     "Trials": "trials",
     "apply": "client",
+    "apply_batch": "batch",
     "compile_bias": "compile",
     "connect": "connection",
     "fit": "fitting",

@@ -64,6 +64,7 @@ class Channel:
         token_provider: TokenProvider | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
+        _check_sdk()
         self.profile = profile
         self.base_url = _address(profile, base_url)
         self._attempts = attempts
@@ -239,6 +240,14 @@ class Channel:
                 return RequestRejected(f"{said}; is {model!r} the model's name and {self.base_url} its address?")
             case _:
                 return RequestRejected(said)
+
+
+def _check_sdk() -> None:
+    if not hasattr(openai, "DefaultAsyncHttpx2Client"):
+        raise InputError(
+            f"openai {openai.__version__} cannot talk through httpx2, which sending prompts needs; install openai 2.49 or newer "
+            "(applying a bias works with any from 2.0 on)"
+        )
 
 
 def _address(profile: Profile, base_url: str | None) -> str:

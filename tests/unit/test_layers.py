@@ -14,14 +14,15 @@ import blackbox_lb
 ROOT = Path(blackbox_lb.__file__).parent
 LAYERS = (
     {"errors", "types"},
-    {"rules", "tokens", "bias", "packing", "scratch", "tasks"},
+    {"rules", "tokens", "bias", "injection", "policy", "packing", "scratch", "tasks"},
     {"profiles", "vocabulary", "rate_limits", "faults", "embedding"},
     {"wire", "estimate", "compile", "credentials", "tying"},
     {"channel", "store", "_engine", "hub"},
     {"session"},
     {"local"},
-    {"collect", "progress", "client", "evaluate", "training", "connection", "trials", "testing"},
-    {"choosing", "explaining", "learning", "logged", "plan", "rounds"},
+    {"collect", "progress", "evaluate", "training", "connection", "trials", "testing", "serve", "addresses", "export"}
+    | {"batch", "client", "openai", "wrapping"},
+    {"choosing", "explaining", "fidelity", "learning", "logged", "plan", "plots", "prefixes", "reference", "rounds"},
     {"fitting", "doctor"},
     {"cli"},
 )
@@ -29,8 +30,13 @@ LAYERS = (
 FORBIDDEN = {
     "estimate": {"wire", "session", "channel", "store", "collect", "tasks", "profiles"},
     "wire": {"estimate", "session", "channel", "store", "bias"},
+    "batch": {"estimate", "wire", "session", "store", "types"},
     "client": {"estimate", "wire", "session", "store", "types"},
     "bias": {"estimate", "types"},
+    "injection": {"estimate", "types"},
+    "openai": {"estimate", "wire", "session", "store", "types"},
+    "policy": {"estimate", "types"},
+    "serve": {"estimate", "wire", "session", "store"},
 }
 """What must stay apart although the layers would allow it."""
 

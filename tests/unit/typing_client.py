@@ -1,4 +1,4 @@
-"""Checked by mypy, never run: a biased client has the type of the client it was made from."""
+"""Checked by mypy, never run: a biased client has the type of the client it was made from, a drop-in one the SDK's arguments."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import assert_type
 
 from openai import AsyncAzureOpenAI, AsyncOpenAI, AzureOpenAI, OpenAI
 
+from blackbox_lb import openai as drop_in
 from blackbox_lb.bias import Bias
 from blackbox_lb.client import apply
 
@@ -25,3 +26,18 @@ def same_type(bias: Bias, path: Path) -> None:
     assert_type(bias.logit_bias, dict[int, float])
     apply(OpenAI(), bias, on_conflict="merge")  # type: ignore[arg-type]
     apply(object(), bias)  # type: ignore[type-var]
+
+
+def drop_ins(bias: Bias, path: Path) -> None:
+    """Each stands where the SDK's stands, copies to itself, and takes the SDK's arguments with their types."""
+    client = drop_in.OpenAI(bias=bias, api_key="k", timeout=3.0, max_retries=1)
+    plain: OpenAI = client
+    assert_type(client.with_options(timeout=3), drop_in.OpenAI)
+    other: AsyncOpenAI = drop_in.AsyncOpenAI(bias="bias.json", base_url="http://127.0.0.1/v1", bias_others="raise")
+    azure: AzureOpenAI = drop_in.AzureOpenAI(bias=path, azure_endpoint="https://a", bias_models=["d"])
+    last: AsyncAzureOpenAI = drop_in.AsyncAzureOpenAI(bias=path, azure_deployment="d", bias_as_pairs=True)
+    drop_in.OpenAI()  # type: ignore[call-arg]
+    drop_in.OpenAI(bias=bias, api_key=3)  # type: ignore[arg-type]
+    drop_in.OpenAI(bias=bias, azure_endpoint="https://a")  # type: ignore[call-arg]
+    drop_in.OpenAI(bias=bias, bias_on_conflict="merge")  # type: ignore[arg-type]
+    _ = plain, other, azure, last

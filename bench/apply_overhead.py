@@ -1,0 +1,154 @@
+"""``python -m bench.apply_overhead``: what ``apply`` adds to a request's round trip, as the ratio to the plain client's.
+
+A server in a process of its own reads each request whole and answers at once, so next to nothing but the client is measured, on
+a real connection. The clients take turns request by request, in a new random order each round, so both meet the same machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+import click
+import numpy as np
+import openai
+from numpy.typing import NDArray
+
+from bench.exact import markdown
+from blackbox_lb import Bias, apply
+from blackbox_lb.bias import Entry
+
+__all__ = ["compare", "ratio"]
+
+GOAL = 1.02
+"""The most that a biased round trip may take, as a ratio to a plain one."""
+WARM_UP = 50
+"""Rounds that are not counted."""
+ANSWER = json.dumps(
+    {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "m",
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "ok"}}],
+    }
+).encode()
+
+
+class _Server(asyncio.Protocol):
+    """HTTP/1.1 as far as this client speaks it: a header with Content-Length, a body, one fixed answer."""
+
+    reply = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(ANSWER), ANSWER)
+
+    def __init__(self) -> None:
+        self._parts, self._missing = bytearray(), 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._missing:
+            self._missing -= len(data)
+        else:
+            self._parts += data
+            head, found, body = self._parts.partition(b"\r\n\r\n")
+            if not found:
+                return
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            self._missing, self._parts = length - len(body), bytearray()
+        if not self._missing:
+            self._transport.write(self.reply)
+
+
+def _serve(pipe: Connection) -> None:
+    async def forever() -> None:
+        server = await asyncio.get_running_loop().create_server(_Server, "127.0.0.1", 0)
+        pipe.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(forever())
+
+
+@contextmanager
+def _server() -> Iterator[str]:
+    ours, theirs = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+    process.start()
+    yield f"http://127.0.0.1:{ours.recv()}/v1"
+    process.terminate()
+    process.join()
+
+
+def _bias(entries: int) -> Bias:
+    rng = np.random.default_rng(0)
+    ids = rng.choice(200_000, entries, replace=False)
+    rows = tuple(Entry(id=int(token), bias=float(rng.normal())) for token in ids)
+    return Bias(provider="local", model="m", tokenizer="t", reward="r", estimator="projection", entries=rows)
+
+
+def compare(url: str, entries: int, prompt: int, rounds: int) -> dict[str, NDArray[np.float64]]:
+    """Seconds of each counted round trip with a prompt of ``prompt`` bytes, by arm.
+
+    plain; applied; by hand (the plain client with ``logit_bias=`` in every call, which is what ``apply`` spares the caller).
+    """
+    bias, text = (
+        _bias(entries),
+        ("It was the best of times, it was the worst of times.\n" * (prompt // 53 + 1))[:prompt],
+    )
+    by_hand: Any = {str(token): value for token, value in bias.logit_bias.items()}
+    with openai.OpenAI(api_key="k", base_url=url) as client:
+        biased = apply(client, bias)
+        messages: Any = [{"role": "user", "content": text}]
+        arms: dict[str, Callable[[], object]] = {
+            "plain": lambda: client.chat.completions.create(model="m", messages=messages, temperature=1),
+            "applied": lambda: biased.chat.completions.create(model="m", messages=messages, temperature=1),
+            "by hand": lambda: client.chat.completions.create(
+                model="m", messages=messages, temperature=1, logit_bias=by_hand
+            ),
+        }
+        rng, taken = np.random.default_rng(1), {name: np.empty(rounds) for name in arms}
+        for turn in range(-WARM_UP, rounds):
+            for name in rng.permutation(list(arms)):
+                start = time.perf_counter()
+                arms[name]()
+                if turn >= 0:
+                    taken[name][turn] = time.perf_counter() - start
+    return taken
+
+
+def ratio(arm: NDArray[np.float64], plain: NDArray[np.float64], draws: int = 1000) -> tuple[float, float, float]:
+    """Ratio of medians, and the 2.5 and 97.5 % quantiles of it when rounds are drawn anew with replacement."""
+    rng = np.random.default_rng(2)
+    rows = rng.integers(0, len(plain), (draws, len(plain)))
+    drawn = np.median(arm[rows], axis=1) / np.median(plain[rows], axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(np.median(arm) / np.median(plain)), float(low), float(high)
+
+
+@click.command()
+@click.option("--entries", default=300, show_default=True, help="Entries of the bias.")
+@click.option("--rounds", default=2000, show_default=True, help="Requests of each arm and size.")
+@click.option("--prompt", "prompts", multiple=True, default=(100, 10_000, 100_000), show_default=True, help="Bytes.")
+def main(entries: int, rounds: int, prompts: tuple[int, ...]) -> None:
+    """Ratios of round trips at ENTRIES entries, per size of the prompt."""
+    rows, met = [], True
+    with _server() as url:
+        for prompt in prompts:
+            taken = compare(url, entries, prompt, rounds)
+            shown = {name: ratio(arm, taken["plain"]) for name, arm in taken.items() if name != "plain"}
+            met &= shown["applied"][0] <= GOAL
+            cells = [f"{point:.3f} ({low:.3f} to {high:.3f})" for point, low, high in shown.values()]
+            rows.append([f"{prompt:,}", f"{np.median(taken['plain']) * 1e3:.3f}", *cells])
+    click.echo(f"openai {openai.__version__}, {entries} entries, {rounds:,} requests an arm; ratio of medians (95 %)\n")
+    click.echo(markdown(["prompt, bytes", "plain, ms", "applied / plain", "by hand / plain"], rows))
+    click.echo(f"\napplied at most {GOAL}: {'MET' if met else 'NOT MET'}")
+
+
+if __name__ == "__main__":
+    main()

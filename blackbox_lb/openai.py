@@ -1,0 +1,166 @@
+"""The openai SDK's clients with one more argument: ``OpenAI(bias="bias.json", ...)`` sends the bias with each request of its model.
+
+Each is a subclass of the SDK's class of the same name and takes the same arguments; requests, streaming, retries and
+``with_options()`` are the SDK's. The rules for the bias are those of ``blackbox_lb.apply``, whose options are here called
+``bias_models``, ``bias_others``, ``bias_on_conflict`` and ``bias_as_pairs``. Closing such a client closes its connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
+
+import openai
+
+from blackbox_lb.bias import Bias
+from blackbox_lb.injection import OnConflict
+from blackbox_lb.policy import Others, Policy
+from blackbox_lb.wrapping import policies_of, wrapped
+
+if TYPE_CHECKING:
+    import httpx2
+
+__all__ = ["AsyncAzureOpenAI", "AsyncOpenAI", "AzureOpenAI", "OpenAI"]
+
+Given: TypeAlias = Bias | str | Path
+
+
+class _Options(TypedDict, total=False):
+    """What the SDK's constructors take, on every client; openai 2 lacks some."""
+
+    admin_api_key: str | None
+    workload_identity: Any
+    organization: str | None
+    project: str | None
+    webhook_secret: str | None
+    websocket_base_url: str | httpx2.URL | None
+    timeout: float | openai.Timeout | openai.NotGiven | None
+    max_retries: int
+    default_headers: Mapping[str, str] | None
+    default_query: Mapping[str, object] | None
+    http_client: Any
+
+
+class _Here(_Options, total=False):
+    base_url: str | httpx2.URL | openai.NotGiven | None
+    provider: Any
+    data_residency: Any
+
+
+class _Sync(_Here, total=False):
+    api_key: str | Callable[[], str] | None
+
+
+class _Async(_Here, total=False):
+    api_key: str | Callable[[], Awaitable[str]] | None
+
+
+class _AzureOptions(_Options, total=False):
+    base_url: str
+    azure_endpoint: str
+    azure_deployment: str | None
+    api_version: str | None
+    azure_ad_token: str | None
+
+
+class _Azure(_AzureOptions, total=False):
+    api_key: str | Callable[[], str] | None
+    azure_ad_token_provider: Callable[[], str] | None
+
+
+class _AsyncAzure(_AzureOptions, total=False):
+    api_key: str | Callable[[], Awaitable[str]] | None
+    azure_ad_token_provider: Callable[[], str | Awaitable[str]] | None
+
+
+class _Biased:
+    """The policy, and its way into the copies that the SDK makes of a client."""
+
+    _client: Any
+    _policy: Policy
+
+    def _carry(self, bias: Given, models: Iterable[str] | None, others: Others, rule: OnConflict, pairs: bool) -> None:
+        # A copy is made with the policy of the client that it is a copy of, and mostly with its HTTP client.
+        self._policy = (
+            bias
+            if isinstance(bias, Policy)
+            else Policy.of(bias, models=models, others=others, on_conflict=rule, as_pairs=pairs)
+        )
+        if not any(policy is self._policy for policy in policies_of(self._client)):
+            self._client = wrapped(self._client, self._policy, owned=True)
+
+    if not TYPE_CHECKING:  # The SDK's own signature is what a type checker should see.
+
+        def copy(self, *, _extra_kwargs: Mapping[str, Any] = {}, **options: Any) -> Any:
+            return super().copy(_extra_kwargs={"bias": self._policy, **_extra_kwargs}, **options)
+
+        with_options = copy
+
+
+class OpenAI(_Biased, openai.OpenAI):
+    """``openai.OpenAI`` that sends ``bias``, a Bias or the path of a bias file. Raises InputError, BiasError as ``apply``."""
+
+    def __init__(
+        self,
+        *,
+        bias: Given,
+        bias_models: Iterable[str] | None = None,
+        bias_others: Others = "warn",
+        bias_on_conflict: OnConflict = "raise",
+        bias_as_pairs: bool = False,
+        **options: Unpack[_Sync],
+    ) -> None:
+        super().__init__(**options)
+        self._carry(bias, bias_models, bias_others, bias_on_conflict, bias_as_pairs)
+
+
+class AsyncOpenAI(_Biased, openai.AsyncOpenAI):
+    """``openai.AsyncOpenAI`` that sends ``bias``; see ``OpenAI``."""
+
+    def __init__(
+        self,
+        *,
+        bias: Given,
+        bias_models: Iterable[str] | None = None,
+        bias_others: Others = "warn",
+        bias_on_conflict: OnConflict = "raise",
+        bias_as_pairs: bool = False,
+        **options: Unpack[_Async],
+    ) -> None:
+        super().__init__(**options)
+        self._carry(bias, bias_models, bias_others, bias_on_conflict, bias_as_pairs)
+
+
+class AzureOpenAI(_Biased, openai.AzureOpenAI):
+    """``openai.AzureOpenAI`` that sends ``bias``; see ``OpenAI``. ``bias_models`` names the deployments where they differ."""
+
+    def __init__(
+        self,
+        *,
+        bias: Given,
+        bias_models: Iterable[str] | None = None,
+        bias_others: Others = "warn",
+        bias_on_conflict: OnConflict = "raise",
+        bias_as_pairs: bool = False,
+        **options: Unpack[_Azure],
+    ) -> None:
+        super().__init__(**options)  # type: ignore[call-overload]  # which of its overloads is the caller's matter
+        self._carry(bias, bias_models, bias_others, bias_on_conflict, bias_as_pairs)
+
+
+class AsyncAzureOpenAI(_Biased, openai.AsyncAzureOpenAI):
+    """``openai.AsyncAzureOpenAI`` that sends ``bias``; see ``AzureOpenAI``."""
+
+    def __init__(
+        self,
+        *,
+        bias: Given,
+        bias_models: Iterable[str] | None = None,
+        bias_others: Others = "warn",
+        bias_on_conflict: OnConflict = "raise",
+        bias_as_pairs: bool = False,
+        **options: Unpack[_AsyncAzure],
+    ) -> None:
+        super().__init__(**options)  # type: ignore[call-overload]  # as above
+        self._carry(bias, bias_models, bias_others, bias_on_conflict, bias_as_pairs)

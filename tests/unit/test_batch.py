@@ -1,0 +1,125 @@
+"""Every request of a batch file that is for the model carries the bias, every other line stays, and no half file is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blackbox_lb.batch import BatchCounts, apply_batch
+from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.errors import BiasError, InputError
+
+SENT = {"2": -100, "50256": 0.1, "199998": -3.0000000000000004}
+
+
+@pytest.fixture
+def bias() -> Bias:
+    """Three entries for the model "tiny"."""
+    return Bias(
+        provider="local",
+        model="tiny",
+        tokenizer="probe-sha256:aa",
+        reward="exact-match",
+        estimator="projection",
+        entries=tuple(Entry(id=int(token), bias=value) for token, value in SENT.items()),
+    )
+
+
+def line(body: Any, url: str = "/v1/chat/completions") -> dict[str, Any]:
+    """One batch request."""
+    return {"custom_id": "a", "method": "POST", "url": url, "body": body}
+
+
+def written(path: Path, *requests: Any, ending: bytes = b"\n") -> Path:
+    """A batch file of these requests."""
+    path.write_bytes(ending.join(json.dumps(request, ensure_ascii=False).encode() for request in requests) + ending)
+    return path
+
+
+def test_lines_of_the_model_are_biased(tmp_path: Path, bias: Bias) -> None:
+    """Chat and legacy requests of the model get the bias and keep the rest; other models and endpoints keep every byte."""
+    mine = {"model": "tiny", "messages": [{"role": "user", "content": "héllo 🙂"}], "temperature": 0.7, "seed": 10**20}
+    requests = [
+        line(mine),
+        line({"model": "other", "messages": []}),
+        line({"model": "tiny", "prompt": "a"}, "/v1/completions"),
+        line({"model": "tiny", "input": "a"}, "/v1/embeddings"),
+    ]
+    source = written(tmp_path / "in.jsonl", *requests)
+    source.write_bytes(source.read_bytes() + b"\n")
+    target = tmp_path / "out.jsonl"
+    counts = apply_batch(source, target, bias, others="pass")
+    before, after = source.read_bytes().splitlines(), target.read_bytes().splitlines()
+    assert counts == BatchCounts(biased=2, passed=2, size=target.stat().st_size)
+    assert [json.loads(row)["body"].get("logit_bias") for row in after[:4]] == [SENT, None, SENT, None]
+    assert json.loads(after[0]) == line({**mine, "logit_bias": SENT})
+    assert "héllo 🙂".encode() in after[0]
+    assert (after[1], after[3], after[4]) == (before[1], before[3], b"")
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+def test_line_endings_and_escapes_stay(tmp_path: Path, bias: Bias, ending: bytes) -> None:
+    """Line ends are the file's own, and what UTF-8 cannot hold stays an escape."""
+    raw = json.dumps(line({"model": "tiny", "prompt": "\ud800"}, "/v1/completions")).encode()
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(raw + ending + raw)
+    apply_batch(source, source, bias)
+    rows = source.read_bytes().split(ending)
+    assert [json.loads(row)["body"] for row in rows] == 2 * [{"model": "tiny", "prompt": "\ud800", "logit_bias": SENT}]
+
+
+def test_rules_are_those_of_apply(tmp_path: Path, bias: Bias) -> None:
+    """A bias of the line's own follows ``on_conflict``; ``models`` and ``as_pairs`` mean the same."""
+    source = written(tmp_path / "in.jsonl", line({"model": "dep", "logit_bias": {"2": 1}}, "/chat/completions"))
+    target = tmp_path / "out.jsonl"
+    assert apply_batch(source, target, bias, models=["dep"], on_conflict="theirs").passed == 1
+    assert target.read_bytes() == source.read_bytes()
+    assert apply_batch(source, target, bias, models=["dep"], on_conflict="add", as_pairs=True).biased == 1
+    assert json.loads(target.read_bytes())["body"]["logit_bias"] == [[2, -99], [50256, 0.1], [199998, SENT["199998"]]]
+
+
+def test_an_address_that_is_none_passes(tmp_path: Path, bias: Bias) -> None:
+    """What stands before the path decides nothing, so that a broken host is left to the provider to refuse."""
+    source = written(tmp_path / "in.jsonl", line({"model": "tiny"}, "http://[x/v1/embeddings"))
+    assert apply_batch(source, source, bias).passed == 1
+
+
+@pytest.mark.parametrize(
+    ("second", "options", "message"),
+    [
+        (b"{", {}, "line 2 is not JSON in UTF-8"),
+        (b"\xff", {}, "line 2 is not JSON in UTF-8"),
+        (b'{"body": {}}', {}, r'line 2 is no batch request .*it needs "url"'),
+        (b"[1]", {}, "line 2 is no batch request"),
+        (json.dumps(line({"model": "tiny"}, "/v1/responses")).encode(), {}, "line 2: the Responses API takes no"),
+        (json.dumps(line({"model": "b"})).encode(), {"others": "raise"}, "line 2: this client biases 'tiny'"),
+        (json.dumps(line({"model": "tiny", "logit_bias": {"1": 1}})).encode(), {}, "line 2: .*logit_bias of its own"),
+    ],
+)
+def test_a_bad_line_leaves_no_file(
+    tmp_path: Path, bias: Bias, second: bytes, options: dict[str, Any], message: str
+) -> None:
+    """The error names the line; the target stays as it was and nothing else is left behind."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(json.dumps(line({"model": "tiny"})).encode() + b"\n" + second + b"\n")
+    target.write_bytes(b"older")
+    with pytest.raises(InputError, match=message):
+        apply_batch(source, target, bias, **options)
+    assert target.read_bytes() == b"older"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_files_that_cannot_be_used(tmp_path: Path, bias: Bias) -> None:
+    """A missing source, a folder that is not there, a missing bias: each one sentence with the path."""
+    source = written(tmp_path / "in.jsonl", line({"model": "tiny"}))
+    with pytest.raises(InputError, match=r"absent\.jsonl: No such file"):
+        apply_batch(tmp_path / "absent.jsonl", tmp_path / "out.jsonl", bias)
+    with pytest.raises(
+        InputError, match=r"No such file or directory; give a readable batch file and a writable folder"
+    ):
+        apply_batch(source, tmp_path / "nowhere" / "out.jsonl", bias)
+    with pytest.raises(BiasError, match="no such bias file"):
+        apply_batch(source, tmp_path / "out.jsonl", tmp_path / "bias.json")

@@ -1,0 +1,95 @@
+"""The rule from a caller's body to the one that is sent: laws over any JSON object."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.injection import Injection, quoted, route
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+DOCUMENTS = st.dictionaries(st.text().filter(lambda key: key != "logit_bias"), JSON, max_size=4)
+VALUES = st.dictionaries(st.integers(0, 200_000), st.floats(-100, 100), min_size=1, max_size=5)
+
+
+@given(document=DOCUMENTS, values=VALUES, indent=st.none() | st.just(1), space=st.sampled_from(["", " \n", "\r\n\t"]))
+def test_appending_keeps_every_byte(
+    document: dict[str, Any], values: dict[int, float], indent: Any, space: str
+) -> None:
+    """The body stays byte for byte up to its closing brace, and reads as the same object with the bias, exactly."""
+    content = (json.dumps(document, indent=indent) + space).encode()
+    body = Injection(values).body(content, document)
+    assert body.startswith(content.rstrip()[:-1])
+    read = json.loads(body)
+    assert {int(token): value for token, value in read.pop("logit_bias").items()} == values
+    assert read == document
+
+
+@given(document=DOCUMENTS, values=VALUES)
+def test_without_values_nothing_changes(document: dict[str, Any], values: dict[int, float]) -> None:
+    """An empty bias sends the caller's body, with a bias of its own or without."""
+    for own in ({}, {"logit_bias": {str(token): value for token, value in values.items()}}):
+        content = json.dumps({**document, **own}).encode()
+        assert Injection({}).body(content, {**document, **own}) is content
+
+
+@given(document=DOCUMENTS, values=VALUES, own=VALUES)
+def test_each_rule_touches_the_bias_alone(
+    document: dict[str, Any], values: dict[int, float], own: dict[int, float]
+) -> None:
+    """Under each rule all other members stay, and the bias is ours, theirs, or the sum per id; under "raise" none is sent."""
+    whole = {**document, "logit_bias": {str(token): value for token, value in own.items()}}
+    content = json.dumps(whole).encode()
+    total = {token: values.get(token, 0) + own.get(token, 0) for token in values.keys() | own.keys()}
+    expected: tuple[tuple[Any, dict[int, float]], ...] = (("ours", values), ("theirs", own), ("add", total))
+    for rule, sent in expected:
+        read = json.loads(Injection(values, rule).body(content, whole))
+        assert {int(token): value for token, value in read.pop("logit_bias").items()} == sent
+        assert read == document
+    with pytest.raises(InputError, match="logit_bias of its own"):
+        Injection(values).body(content, whole)
+
+
+@given(values=VALUES)
+def test_pairs_say_the_same(values: dict[int, float]) -> None:
+    """As pairs, in the order of the bias."""
+    body = json.loads(Injection(values, as_pairs=True).body(b"{}", {}))
+    assert body == {"logit_bias": [[token, value] for token, value in values.items()]}
+
+
+def test_whole_values_are_integers() -> None:
+    """A whole value goes out without a point, as the specification types the field, and nothing is rounded."""
+    assert Injection({5: -100.0, 6: 0.1}).body(b"{}", {}) == b'{"logit_bias":{"5":-100,"6":0.1}}'
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v1/chat/completions", "completions"),
+        ("/v1/completions/", "completions"),
+        ("/openai/deployments/d/chat/completions", "completions"),
+        ("/v1/responses", "responses"),
+        ("/v1/chat/completions/abc", None),
+        ("/v1/embeddings", None),
+        ("", None),
+    ],
+)
+def test_route(path: str, expected: str | None) -> None:
+    """The last segment of a path tells the sampling endpoint."""
+    assert route(path) == expected
+
+
+def test_quoted() -> None:
+    """A value out of a request is shown printable and short."""
+    assert quoted(None) == "no named model"
+    assert quoted("a\x1b") == "'a\\x1b'"
+    assert len(quoted("x" * 500)) == 80
