@@ -18,6 +18,7 @@ COMMANDS = {
     "eval": "Judge a bias on fresh completions of unseen prompts.",
     "fit": "Learn a bias and prove on unseen prompts whether it helps: the main job.",
     "providers": "List the providers, or everything that is known of one.",
+    "proxy": "Add the bias for any language and tool: an OpenAI-compatible reverse proxy.",
     "show": "Show a bias file: verdict, promoted and suppressed tokens.",
 }
 """Name -> help line; the command NAME is ``blackbox_lb.cli.NAME:command``."""

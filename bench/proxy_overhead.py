@@ -1,0 +1,199 @@
+"""What ``blb proxy`` adds to a request: direct against through the proxy, in turns, to one loopback server.
+
+    uv run python -m bench.proxy_overhead
+
+Server, proxy and client are three processes; both ways keep their connection. The direct request carries the same 300 entries, so
+that the server receives the same bytes. Streams: an event every 10 ms, stamped with the monotonic clock when it is sent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.bias import Bias, Entry
+
+__all__ = ["main"]
+
+Seconds = npt.NDArray[np.float64]
+ENTRIES = 300
+EVENTS = 200
+EVERY = 0.010
+"""Seconds between two events of a stream."""
+ANSWER = json.dumps({"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": []}).encode()
+GOAL = 1e-3
+"""Seconds that the proxy may add at the median."""
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            await reader.readexactly(length)
+            if head.startswith(b"POST /v1/chat/completions"):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+                writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(ANSWER), ANSWER))
+            else:
+                await _stream(writer)
+            await writer.drain()
+    writer.close()
+
+
+async def _stream(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    start = time.monotonic()
+    for number in range(EVENTS):
+        await asyncio.sleep(max(0.0, start + number * EVERY - time.monotonic()))
+        event = b'data: {"number": %d, "sent": %.9f}\n\n' % (number, time.monotonic())
+        writer.write(b"%x\r\n%s\r\n" % (len(event), event))
+    writer.write(b"0\r\n\r\n")
+
+
+def _serve(port: Connection) -> None:
+    async def run() -> None:
+        server = await asyncio.start_server(_answer, "127.0.0.1", 0, limit=2**20)
+        port.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(run())
+
+
+@contextmanager
+def _servers() -> Iterator[tuple[int, int]]:
+    """The server and the real command before it: their ports."""
+    mine, theirs = multiprocessing.get_context("spawn").Pipe()
+    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+    server.start()
+    origin = mine.recv()
+    with tempfile.TemporaryDirectory() as folder:
+        entries = tuple(Entry(id=token, bias=value) for token, value in _values().items())
+        path = Path(folder, "bias.json")
+        fields: dict[str, Any] = {"provider": "vllm", "model": "m", "tokenizer": "t", "reward": "length"}
+        Bias(**fields, estimator="projection", entries=entries).save(path)
+        command = [sys.executable, "-m", "blackbox_lb", "proxy", "--bias", str(path), "--port", "0"]
+        proxy = subprocess.Popen(
+            [*command, "--upstream", f"http://127.0.0.1:{origin}/v1"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert proxy.stdout is not None
+        found = re.search(r"127\.0\.0\.1:(\d+)/v1 ->", proxy.stdout.readline())
+        assert found
+        try:
+            yield origin, int(found[1])
+        finally:
+            proxy.terminate()
+            proxy.wait()
+            server.terminate()
+
+
+def _values() -> dict[int, float]:
+    rng = np.random.default_rng(0)
+    tokens, values = rng.permutation(200_000)[:ENTRIES].tolist(), rng.normal(0, 2, ENTRIES).tolist()
+    return dict(zip(tokens, values, strict=True))
+
+
+class _Client:
+    """One kept connection; plain sockets, so that the client's own time is small."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def _send(self, path: str, body: bytes) -> None:
+        head = f"POST {path} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer k\r\nContent-Type: application/json\r\n"
+        self._socket.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    def seconds(self, body: bytes) -> float:
+        """The round trip of one completion."""
+        start = time.perf_counter()
+        self._send("/v1/chat/completions", body)
+        received = b""
+        while not received.endswith(ANSWER):
+            received += self._socket.recv(65_536)
+        return time.perf_counter() - start
+
+    def events(self, body: bytes) -> tuple[Seconds, Seconds, bytes]:
+        """A stream's times of arrival, delays since each event was sent, and its bytes without the times in them."""
+        self._send("/v1/completions", body)
+        arrivals: list[float] = []
+        received = b""
+        while not received.endswith(b"\r\n0\r\n\r\n"):
+            received += self._socket.recv(65_536)
+            now = time.monotonic()
+            arrivals += [now] * (received.count(b"data: ") - len(arrivals))
+        body = received.partition(b"\r\n\r\n")[2]
+        sent = [float(found) for found in re.findall(rb'"sent": ([\d.]+)', body)]
+        times = np.array(arrivals)
+        return times, times - np.array(sent), re.sub(rb'"sent": [\d.]+', b"", body)
+
+
+def _overhead(origin: int, proxy: int, size: int, requests: int) -> bool:
+    plain = json.dumps({"model": "m", "messages": [{"role": "user", "content": "word " * (size // 5)}]}).encode()
+    biased = plain[:-1] + b',"logit_bias":' + json.dumps(_values(), separators=(",", ":")).encode() + b"}"
+    direct, through = _Client(origin), _Client(proxy)
+    pairs = np.array([(direct.seconds(biased), through.seconds(plain)) for _ in range(requests + 20)])[20:]
+    at = {name: np.quantile(pairs, share, axis=0) for name, share in (("median", 0.5), ("p99", 0.99))}
+    added = {name: float(value[1] - value[0]) for name, value in at.items()}
+    print(
+        f"{len(plain):>7,} bytes   direct {at['median'][0] * 1e3:.3f} ms   through {at['median'][1] * 1e3:.3f} ms   "
+        f"added: median {added['median'] * 1e3:+.3f} ms, p99 {added['p99'] * 1e3:+.3f} ms"
+    )
+    return added["median"] <= GOAL
+
+
+def _cadence(origin: int, proxy: int, streams: int) -> bool:
+    gaps: dict[str, list[Seconds]] = {"direct": [], "through": []}
+    delays: dict[str, list[Seconds]] = {"direct": [], "through": []}
+    bodies = set()
+    for _ in range(streams):
+        for name, port in (("direct", origin), ("through", proxy)):
+            times, delay, body = _Client(port).events(b'{"model":"m","stream":true}')
+            gaps[name].append(np.diff(times))
+            delays[name].append(delay)
+            bodies.add(body)
+    for name in gaps:
+        low, middle, high = np.quantile(np.concatenate(gaps[name]), (0.01, 0.5, 0.99)) * 1e3
+        late, latest = np.quantile(np.concatenate(delays[name]), (0.5, 0.99)) * 1e3
+        print(
+            f"{name:>8}: ms between events p1 {low:.2f}, median {middle:.2f}, p99 {high:.2f}; "
+            f"delay median {late:.2f}, p99 {latest:.2f}"
+        )
+    print(f"bytes, chunk borders included: {'equal' if len(bodies) == 1 else 'DIFFERENT'}")
+    return len(bodies) == 1
+
+
+def main() -> None:
+    """Measure, print, and exit with 1 where the goal is missed."""
+    parser = argparse.ArgumentParser(description="What blb proxy adds to a request.")
+    parser.add_argument("--requests", type=int, default=1000, help="a size")
+    parser.add_argument("--streams", type=int, default=4, help="a way, of 2 s each")
+    options = parser.parse_args()
+    with _servers() as (origin, proxy):
+        met = [_overhead(origin, proxy, size, options.requests) for size in (100, 100_000)]
+        met.append(_cadence(origin, proxy, options.streams))
+    print(f"goal, at most {GOAL * 1e3:g} ms at the median and equal bytes: {'MET' if all(met) else 'NOT MET'}")
+    sys.exit(not all(met))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""Serving a bias to clients that are not Python: a reverse proxy for any API, a logits processor inside vLLM."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

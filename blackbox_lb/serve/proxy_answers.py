@@ -1,0 +1,33 @@
+"""Answers of the proxy's own, in the shape of OpenAI's errors, so that every SDK raises them with their sentence."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from blackbox_lb.errors import BlbError
+
+__all__ = ["ErrorAnswer"]
+
+
+class ErrorAnswer(BlbError):
+    """What the client gets in place of the upstream's answer.
+
+    status: of HTTP; from 500 the upstream's failure, below what the client sent. The shape is that of
+    https://platform.openai.com/docs/guides/error-codes.
+    """
+
+    def __init__(self, status: int, message: str, *, code: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param = status, code, param
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The JSON object of the body."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def body(self) -> bytes:
+        """The body."""
+        return json.dumps(self.document).encode()

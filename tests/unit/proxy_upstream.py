@@ -1,0 +1,210 @@
+"""What the proxy's tests stand on: an upstream that answers exact bytes, a proxy in a thread, and a raw client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.serve.proxy import Proxy
+from blackbox_lb.serve.proxy_names import Names, Served
+from blackbox_lb.serve.proxy_requests import Rule, Upstream
+
+VALUES = {2: -100.0, 7: 1.25, 199998: -3.0000000000000004}
+SENT = {"2": -100, "7": 1.25, "199998": -3.0000000000000004}
+ANSWER = b'{"id":"x","object":"chat.completion","created":0,"model":"m","choices":[]}'
+
+
+def bias(model: str = "m", values: dict[int, float] | None = None) -> Bias:
+    """A bias of exact values for a model."""
+    entries = tuple(Entry(id=token, bias=value) for token, value in (VALUES if values is None else values).items())
+    return Bias(provider="vllm", model=model, tokenizer="t", reward="length", estimator="ips", entries=entries)
+
+
+@dataclass
+class Arrived:
+    """One request as it arrived upstream. ``line`` is the request line; ``fields`` the header lines, in order."""
+
+    line: str
+    fields: list[tuple[str, str]]
+    body: bytes
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """By name in lower case; the last of each."""
+        return {name.lower(): value for name, value in self.fields}
+
+    @property
+    def json(self) -> Any:
+        """The JSON body; a repeated key fails."""
+
+        def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            assert len({key for key, _ in pairs}) == len(pairs), f"repeated key in {self.body[:200]!r}"
+            return dict(pairs)
+
+        return json.loads(self.body, object_pairs_hook=unique)
+
+
+Answering = Callable[[Arrived, socket.socket], None]
+
+
+def plain(status: str = "200 OK", body: bytes = ANSWER, *fields: str) -> Answering:
+    """Answers the same bytes every time."""
+    head = "\r\n".join(
+        [f"HTTP/1.1 {status}", "Content-Type: application/json", *fields, f"Content-Length: {len(body)}"]
+    )
+
+    def answer(arrived: Arrived, connection: socket.socket) -> None:
+        connection.sendall(head.encode("latin-1") + b"\r\n\r\n" + body)
+
+    return answer
+
+
+@dataclass
+class Origin:
+    """A server of exact bytes: one thread a connection, keep-alive, requests with a Content-Length only."""
+
+    answer: Answering
+    arrived: list[Arrived] = field(default_factory=list)
+    connections: int = 0
+    address: str = ""
+
+    @contextmanager
+    def running(self) -> Iterator[Origin]:
+        """Serve inside the block."""
+        with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+            self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+            yield self
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(OSError), connection, connection.makefile("rb") as reader:
+            while line := reader.readline():
+                fields = []
+                while field_line := reader.readline().strip():
+                    name, _, value = field_line.decode("latin-1").partition(":")
+                    fields.append((name, value.strip()))
+                length = int({name.lower(): value for name, value in fields}.get("content-length", "0"))
+                arrived = Arrived(line.decode().strip(), fields, reader.read(length))
+                self.arrived.append(arrived)
+                self.answer(arrived, connection)
+
+
+def proxy_for(upstream: str, *served: Served | Bias | tuple[str, Bias], others: Any = "pass", **options: Any) -> Proxy:
+    """A proxy with these biases; (alias, bias) for one with an alias."""
+    from blackbox_lb.injection import Injection
+
+    rows = []
+    for row in served or (bias(),):
+        if isinstance(row, Served):
+            rows.append(row)
+            continue
+        alias, each = row if isinstance(row, tuple) else (None, row)
+        rows.append(Served(each.model, alias, each, Injection(each.logit_bias)))
+    return Proxy(Rule(Names(rows), others), Upstream.parse(upstream), **{"grace": 2.0, **options})
+
+
+@contextmanager
+def running(proxy: Proxy) -> Iterator[int]:
+    """The proxy in a thread of its own; gives its port. What the event loop complains about fails the test."""
+    ready, complaints = threading.Event(), []
+    state: dict[str, Any] = {}
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: complaints.append(context))
+        state["stop"], state["loop"] = asyncio.Event(), loop
+        async with proxy.listening() as address:
+            state["port"] = int(address.removesuffix("/v1").rpartition(":")[2])
+            ready.set()
+            await state["stop"].wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    yield state["port"]
+    state["loop"].call_soon_threadsafe(state["stop"].set)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not complaints
+
+
+@contextmanager
+def proxied(answer: Answering, *served: Bias | tuple[str, Bias], base: str = "/v1", **options: Any) -> Iterator[Any]:
+    """An origin with a proxy before it: (origin, port of the proxy, the proxy)."""
+    with Origin(answer).running() as origin:
+        proxy = proxy_for(origin.address + base, *served, **options)
+        with running(proxy) as port:
+            yield origin, port, proxy
+
+
+def connect(port: int) -> socket.socket:
+    """A connection to the proxy; nothing is waited for longer than 10 s."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def request(
+    target: str = "/v1/chat/completions", body: bytes | None = b'{"model":"m"}', *fields: str, method: str = "POST"
+) -> bytes:
+    """The bytes of a request, with a Content-Length where it has a body."""
+    lines = [f"{method} {target} HTTP/1.1", "Host: proxy.example", *fields]
+    if body is not None:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + (body or b"")
+
+
+def exchange(port: int, sent: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
+    """Send the bytes and read one answer to its end: status line, header lines, the body as framed (chunks undone)."""
+    with connect(port) as connection:
+        connection.sendall(sent)
+        with connection.makefile("rb") as reader:
+            return answer_of(reader, head=sent.startswith(b"HEAD"))
+
+
+def answer_of(reader: Any, *, head: bool = False) -> tuple[str, list[tuple[str, str]], bytes]:
+    """One answer from a connection, as ``exchange`` gives it; EOFError where it ends early."""
+    status = reader.readline().decode().strip()
+    fields = []
+    while line := reader.readline().strip():
+        name, _, value = line.decode("latin-1").partition(":")
+        fields.append((name, value.strip()))
+    headers = {name.lower(): value for name, value in fields}
+    if head:
+        return status, fields, b""
+    if headers.get("transfer-encoding") == "chunked":
+        return status, fields, b"".join(chunks(reader))
+    body = reader.read(int(headers.get("content-length", "0")))
+    if len(body) < int(headers.get("content-length", "0")):
+        raise EOFError
+    return status, fields, body
+
+
+def chunks(reader: Any) -> Iterator[bytes]:
+    """The chunks of a chunked body, one by one; EOFError where it ends without the last one."""
+    while True:
+        line = reader.readline()
+        if not line:
+            raise EOFError
+        size = int(line, 16)
+        piece = reader.read(size)
+        if len(piece) < size or len(reader.readline()) < 2:
+            raise EOFError
+        if not size:
+            return
+        yield piece

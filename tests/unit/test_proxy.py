@@ -1,0 +1,514 @@
+"""The proxy on loopback: bytes and headers pass as they are, the bias arrives once, failures are told, nothing is mixed up."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.serve.proxy import HEADER
+from blackbox_lb.testing import ExactModel, ExactServer
+from tests.unit.proxy_upstream import (
+    ANSWER,
+    SENT,
+    VALUES,
+    Arrived,
+    Origin,
+    answer_of,
+    bias,
+    chunks,
+    connect,
+    exchange,
+    plain,
+    proxied,
+    proxy_for,
+    request,
+    running,
+)
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+MESSAGES: Any = [{"role": "user", "content": "hello"}]
+
+
+def chunk(piece: bytes) -> bytes:
+    """One chunk of a chunked body."""
+    return b"%x\r\n%s\r\n" % (len(piece), piece)
+
+
+def sdk(port: int, **options: Any) -> OpenAI:
+    """The official client, through the proxy."""
+    return OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="sk-caller", max_retries=0, **options)
+
+
+def error_of(answer: tuple[str, Any, bytes]) -> tuple[int, str, str]:
+    """Status, code and message of an error answer."""
+    error = json.loads(answer[2])["error"]
+    return int(answer[0].split()[1]), error["code"], error["message"]
+
+
+def test_a_request_arrives_as_it_was_sent() -> None:
+    """Headers, repeated ones included, in their order; only those of the connection go, and none is added."""
+    fields = (
+        "Authorization: Bearer sk-1", "api-key: sk-2", "X-Own: 1", "X-Own: 2", "Cookie: a=b", "X-Umlaut: h\u00e9",
+        "Connection: keep-alive, X-Hop", "X-Hop: 1", "Keep-Alive: 5", "TE: trailers", "Proxy-Authorization: Basic eA==",
+        "Content-Type: application/json",
+    )  # fmt: skip
+    with proxied(plain()) as (origin, port, _):
+        exchange(port, request("/v1/embeddings?key=a%2Fb&x", b'{ "a": 1 }', *fields))
+        exchange(port, request("/v1/files/%2e%41", None, method="GET"))
+    first, second = origin.arrived
+    host = origin.address.removeprefix("http://")
+    kept = [("Authorization", "Bearer sk-1"), ("api-key", "sk-2"), ("X-Own", "1"), ("X-Own", "2"), ("Cookie", "a=b")]
+    assert first.line == "POST /v1/embeddings?key=a%2Fb&x HTTP/1.1"
+    rest = [("Content-Type", "application/json"), ("Content-Length", "10")]
+    assert first.fields == [("Host", host), *kept, ("X-Umlaut", "h\u00c3\u00a9"), *rest]
+    assert first.body == b'{ "a": 1 }'
+    assert (second.line, second.fields) == ("GET /v1/files/%2e%41 HTTP/1.1", [("Host", host)])
+
+
+def test_an_answer_arrives_as_it_was_given() -> None:
+    """Status, reason, repeated headers and compressed bytes pass untouched, and no cookie stays for the next client."""
+    packed = gzip.compress(ANSWER)
+    fields = ["Set-Cookie: a=1", "Set-Cookie: b=2; Path=/", "Content-Encoding: gzip", "Server: up", "Date: then"]
+    fields += ["Connection: X-Hop", "X-Hop: 1"]
+    with proxied(plain("418 Short And Stout", packed, *fields)) as (origin, port, _):
+        status, headers, body = exchange(port, request())
+        exchange(port, request())
+    assert (status, body) == ("HTTP/1.1 418 Short And Stout", packed)
+    expected = [("Content-Type", "application/json"), ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2; Path=/")]
+    expected += [("Content-Encoding", "gzip"), ("Server", "up"), ("Date", "then"), ("Content-Length", str(len(packed)))]
+    assert headers == [*expected, (HEADER, "m")]
+    assert "cookie" not in origin.arrived[1].headers
+
+
+@pytest.mark.parametrize(
+    ("status", "method"), [("200 OK", "HEAD"), ("204 No Content", "DELETE"), ("304 Not Modified", "GET")]
+)
+def test_answers_without_a_body(status: str, method: str) -> None:
+    """They end where they should: the connection takes the next request."""
+
+    def answer(arrived: Arrived, connection: socket.socket) -> None:
+        length = b"Content-Length: 5\r\n" if method == "HEAD" else b""
+        connection.sendall(f"HTTP/1.1 {status}\r\nETag: x\r\n".encode() + length + b"\r\n")
+
+    with proxied(answer) as (_, port, _), connect(port) as connection, connection.makefile("rb") as reader:
+        for _ in range(2):
+            connection.sendall(request("/v1/files", None, method=method))
+            line, fields, body = answer_of(reader, head=True)
+            assert (line, body) == (f"HTTP/1.1 {status}", b"")
+            headers = {name.lower(): value for name, value in fields}
+            assert headers["etag"] == "x"
+            assert headers.get("content-length") == ("5" if method == "HEAD" else None)
+
+
+def test_the_bias_arrives_once_and_exactly() -> None:
+    """With every completion of its model, by name or alias, and with no other request."""
+    with proxied(plain(), bias("m"), ("short", bias("m", {1: 0.5}))) as (origin, port, proxy):
+        client = sdk(port)
+        client.chat.completions.create(model="m", messages=MESSAGES)
+        client.chat.completions.create(model="m@short", messages=MESSAGES)
+        client.completions.create(model="m", prompt="x")
+        client.chat.completions.create(model="other", messages=MESSAGES)
+    assert [seen.json.get("logit_bias") for seen in origin.arrived] == [SENT, {"1": 0.5}, SENT, None]
+    assert [seen.json["model"] for seen in origin.arrived] == ["m", "m", "m", "other"]
+    assert {seen.headers["authorization"] for seen in origin.arrived} == {"Bearer sk-caller"}
+    assert proxy.health["requests"] == {"biased": 3, "unbiased": 1, "refused": 0, "failed": 0, "other": 0}
+
+
+def test_a_stream_is_not_delayed_or_merged() -> None:
+    """Each event arrives before the next is sent, and two that are sent in one piece arrive as the two chunks they were."""
+    arrived = threading.Semaphore(0)
+    events = [b'data: {"i": %d, "t": "h\xc3\xa9"}\n\n' % number for number in range(20)]
+
+    def answer(_: Arrived, connection: socket.socket) -> None:
+        connection.sendall(CHUNKED)
+        for event in events:
+            connection.sendall(chunk(event))
+            assert arrived.acquire(timeout=5)
+        connection.sendall(chunk(b"data: a\n\n") + chunk(b"data: b\n\n") + chunk(b""))
+
+    with proxied(answer) as (_, port, _), connect(port) as connection, connection.makefile("rb") as reader:
+        connection.sendall(request())
+        while reader.readline().strip():
+            pass
+        seen = []
+        for event in chunks(reader):
+            seen.append(event)
+            arrived.release()
+    assert seen == [*events, b"data: a\n\n", b"data: b\n\n"]
+
+
+def test_the_sdk_streams_through_it() -> None:
+    """The events of the official client's stream."""
+    delta = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "m"}
+    events = [
+        b"data: %s\n\n" % json.dumps({**delta, "choices": [{"index": 0, "delta": {"content": text}}]}).encode()
+        for text in ("a", "h\u00e9", "c")
+    ]
+
+    def answer(_: Arrived, connection: socket.socket) -> None:
+        connection.sendall(CHUNKED + b"".join(map(chunk, [*events, b"data: [DONE]\n\n", b""])))
+
+    with proxied(answer) as (origin, port, _):
+        stream = sdk(port).chat.completions.create(model="m", messages=MESSAGES, stream=True)
+        assert [event.choices[0].delta.content for event in stream] == ["a", "h\u00e9", "c"]
+    assert origin.arrived[0].json["logit_bias"] == SENT
+
+
+def test_bodies_in_chunks_are_read() -> None:
+    """A chunked request body gets the bias and a true length; so does one whose sender waits for 100 Continue."""
+    with proxied(plain()) as (origin, port, _):
+        head = request("/v1/chat/completions", None, "Transfer-Encoding: chunked")
+        exchange(port, head + chunk(b'{"mod') + chunk(b'el":"m"}') + chunk(b""))
+        with connect(port) as connection, connection.makefile("rb") as reader:
+            body = b'{"model":"m"}'
+            connection.sendall(request("/v1/completions", None, "Expect: 100-continue", f"Content-Length: {len(body)}"))
+            assert reader.readline() + reader.readline() == b"HTTP/1.1 100 Continue\r\n\r\n"
+            connection.sendall(body)
+            assert answer_of(reader)[0] == "HTTP/1.1 200 OK"
+    assert [seen.json["logit_bias"] for seen in origin.arrived] == [SENT, SENT]
+    for seen in origin.arrived:
+        assert int(seen.headers["content-length"]) == len(seen.body)
+        assert not {"transfer-encoding", "expect"} & set(seen.headers)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_larger_bodies_are_refused(chunked: bool) -> None:
+    """The limit itself passes, one byte more is 413, whether or not the length was declared; nothing of it goes upstream."""
+    with proxied(plain(), max_body=1000) as (origin, port, _):
+        for size, status in ((1000, 200), (1001, 413)):
+            content = b'{"model":"m"}'.ljust(size)
+            sent = request(body=content)
+            if chunked:
+                sent = request("/v1/completions", None, "Transfer-Encoding: chunked") + chunk(content) + chunk(b"")
+            answer = exchange(port, sent)
+            assert int(answer[0].split()[1]) == status
+    assert error_of(answer)[1] == "request_too_large"
+    assert "1,000 bytes" in error_of(answer)[2]
+    assert len(origin.arrived) == 1
+
+
+def test_a_body_that_is_not_what_its_headers_say(caplog: pytest.LogCaptureFixture) -> None:
+    """A bad chunk is 400; a sender that leaves in the middle of its body is no error of the proxy's."""
+    head = request("/v1/completions", None, "Transfer-Encoding: chunked")
+    with proxied(plain()) as (origin, port, proxy):
+        assert exchange(port, head + b"zz\r\n")[0].split()[1] == "400"
+        with connect(port) as connection:
+            connection.sendall(head + chunk(b'{"model"'))
+            time.sleep(0.05)
+        assert exchange(port, request())[0] == "HTTP/1.1 200 OK"
+    assert len(origin.arrived) == 1
+    assert proxy.counts["failed"] == 0
+    assert not caplog.records
+
+
+def test_compressed_bodies_are_refused_where_a_bias_belongs() -> None:
+    """415 for a completion; any other request passes compressed as it is."""
+    packed = gzip.compress(b'{"model":"m"}')
+    with proxied(plain()) as (origin, port, _):
+        answer = exchange(port, request("/v1/chat/completions", packed, "Content-Encoding: gzip"))
+        exchange(port, request("/v1/embeddings", packed, "Content-Encoding: gzip"))
+    assert error_of(answer)[:2] == (415, "compressed_body")
+    assert [(seen.body, seen.headers["content-encoding"]) for seen in origin.arrived] == [(packed, "gzip")]
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [
+        (request("http://evil.example/v1/chat/completions"), 400, "bad_path"),
+        (request("evil.example:443", None, method="CONNECT"), 400, "bad_path"),
+        (request("/v1/../../secret", None, method="GET"), 400, "bad_path"),
+        (request("/v1/realtime", None, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: eA==", method="GET"),
+         501, "websocket_unsupported"),
+        (request(body=b"{"), 400, "bad_body"),
+        (request("/v1/responses"), 400, "unsupported_endpoint"),
+        (request(body=b'{"model":"m@x"}'), 404, "model_not_found"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_refusals_reach_nobody(sent: bytes, status: int, code: str) -> None:
+    """Each is answered here with its reason, in OpenAI's shape, and never arrives upstream."""
+    with proxied(plain()) as (origin, port, proxy):
+        assert error_of(exchange(port, sent))[:2] == (status, code)
+        assert proxy.counts["refused" if status < 500 else "failed"] == 1
+    assert not origin.arrived
+
+
+def test_hosts_and_forwarding_headers_steer_nothing() -> None:
+    """Whatever a client says about hosts, the request goes to the upstream under the upstream's name."""
+    with proxied(plain()) as (origin, port, _):
+        sent = request("/v1/models", None, "X-Forwarded-Host: evil.example", method="GET")
+        exchange(port, sent.replace(b"proxy.example", b"evil.example"))
+        exchange(port, request("//evil.example/v1/models", None, method="GET"))
+    assert {seen.headers["host"] for seen in origin.arrived} == {origin.address.removeprefix("http://")}
+    assert origin.arrived[1].line == "GET //evil.example/v1/models HTTP/1.1"
+
+
+def test_redirects_are_not_followed() -> None:
+    """Another request's redirect passes as it is; a biased one's is an error, as the client would follow it unbiased."""
+    with proxied(plain("307 Temporary Redirect", b"", "Location: http://evil.example/")) as (origin, port, _):
+        status, headers, _ = exchange(port, request("/v1/embeddings"))
+        answer = exchange(port, request())
+    assert status == "HTTP/1.1 307 Temporary Redirect"
+    assert dict(headers)["Location"] == "http://evil.example/"
+    assert error_of(answer)[:2] == (502, "upstream_redirect")
+    assert len(origin.arrived) == 2
+
+
+def test_nobody_answers(caplog: pytest.LogCaptureFixture) -> None:
+    """502 with the reason and what to look at, logged too, without what was asked for."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with running(proxy_for(f"http://127.0.0.1:{port}/v1")) as proxy_port:
+        status, code, message = error_of(exchange(proxy_port, request("/v1/completions?key=sk-query")))
+    assert (status, code) == (502, "upstream_unreachable")
+    assert f"http://127.0.0.1:{port}/v1" in message
+    assert "--upstream" in message
+    assert f"502: {message}" in caplog.text
+    assert "sk-query" not in caplog.text
+
+
+def test_silence_ends_in_504() -> None:
+    """After --timeout seconds without a byte."""
+    silent = threading.Event()
+
+    def answer(_: Arrived, connection: socket.socket) -> None:
+        silent.wait(10)
+
+    with proxied(answer, timeout=0.2) as (_, port, _):
+        status, code, message = error_of(exchange(port, request()))
+        silent.set()
+    assert (status, code) == (504, "upstream_timeout")
+    assert "0.2 s" in message
+
+
+def test_an_upstream_that_hangs_up_is_502() -> None:
+    """Before its answer began."""
+    with proxied(lambda arrived, connection: connection.shutdown(socket.SHUT_RDWR)) as (origin, port, _):
+        assert error_of(exchange(port, request()))[:2] == (502, "upstream_unreachable")
+    assert len(origin.arrived) == 1
+
+
+@pytest.mark.parametrize(
+    "head", [CHUNKED + chunk(b"data: 1\n\n"), b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n12345"]
+)
+def test_a_broken_answer_stays_broken(head: bytes) -> None:
+    """An answer without its end reaches the client without its end, not as a shorter whole one."""
+
+    def answer(_: Arrived, connection: socket.socket) -> None:
+        connection.sendall(head)
+        time.sleep(0.05)
+        connection.shutdown(socket.SHUT_RDWR)
+
+    with proxied(answer) as (_, port, _), pytest.raises((EOFError, ConnectionError)):
+        exchange(port, request())
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_client_that_leaves_ends_the_upstreams_work(begun: bool) -> None:
+    """The connection to the upstream is closed at once, before the answer began as well as in its middle."""
+    closed = threading.Event()
+
+    def answer(_: Arrived, connection: socket.socket) -> None:
+        if begun:
+            connection.sendall(CHUNKED + chunk(b"data: 1\n\n"))
+        connection.settimeout(5)
+        assert connection.recv(1) == b""
+        closed.set()
+
+    with proxied(answer) as (origin, port, _):
+        with connect(port) as connection:
+            connection.sendall(request())
+            if begun:
+                assert b"200 OK" in connection.recv(100)
+            else:
+                while not origin.arrived:
+                    time.sleep(0.01)
+        assert closed.wait(5)
+
+
+@pytest.mark.parametrize(("grace", "longest"), [(0.0, 0.5), (0.6, 1.0)])
+def test_the_grace_is_all_that_an_answer_gets(grace: float, longest: float) -> None:
+    """A stream that outlasts it is cut after that time, none included, and not after twice that time."""
+    gone = threading.Event()
+
+    def answer(_: Arrived, connection: socket.socket) -> None:
+        connection.sendall(CHUNKED + chunk(b"data: 1\n\n"))
+        gone.wait(5)
+
+    with connecting(answer, grace) as connection:
+        connection.sendall(request())
+        assert b"200 OK" in connection.recv(100)
+        started = time.monotonic()
+    assert grace <= time.monotonic() - started < longest
+    gone.set()
+
+
+@contextmanager
+def connecting(answer: Any, grace: float) -> Iterator[socket.socket]:
+    """A connection to a proxy that is stopped, with its grace, while the connection is open."""
+    with ExitStack() as stack, proxied(answer, grace=grace) as (_, port, _):
+        yield stack.enter_context(connect(port))
+
+
+def test_connections_to_the_upstream_are_kept() -> None:
+    """Requests one after another use one connection."""
+    with proxied(plain()) as (origin, port, _), connect(port) as connection, connection.makefile("rb") as reader:
+        for _ in range(5):
+            connection.sendall(request())
+            answer_of(reader)
+    assert (len(origin.arrived), origin.connections) == (5, 1)
+
+
+def test_two_hundred_requests_at_once_are_kept_apart() -> None:
+    """Streams and plain answers, three biases and none: each caller gets the echo of its own request, with its own bias."""
+    biases = {"m": SENT, "m@short": {"1": 0.5}, "n@short": {"2": 0.25}, "free": None}
+    everybody = threading.Barrier(200)
+
+    def echo(arrived: Arrived, connection: socket.socket) -> None:
+        everybody.wait(30)
+        body = arrived.json
+        text = json.dumps([body["messages"], arrived.headers["x-caller"], body.get("logit_bias")]).encode()
+        if not body["stream"]:
+            return plain(body=text)(arrived, connection)
+        connection.sendall(CHUNKED)
+        for start in range(0, len(text), 500):
+            connection.sendall(chunk(text[start : start + 500]))
+        return connection.sendall(chunk(b""))
+
+    def ask(number: int) -> None:
+        model = list(biases)[number % 4]
+        prompt = f"{number} " + "x" * (number * 37 % 5000)
+        body = json.dumps({"model": model, "messages": prompt, "stream": number % 3 == 0}).encode()
+        answer = exchange(port, request("/v1/chat/completions", body, f"X-Caller: {number}"))
+        assert json.loads(answer[2]) == [prompt, str(number), biases[model]]
+
+    served = (bias("m"), ("short", bias("m", {1: 0.5})), ("short", bias("n", {2: 0.25})))
+    with proxied(echo, *served) as (origin, port, proxy), ThreadPoolExecutor(200) as pool:
+        list(pool.map(ask, range(200)))
+    assert len(origin.arrived) == 200
+    assert proxy.health["requests"] == {"biased": 150, "unbiased": 50, "refused": 0, "failed": 0, "other": 0}
+
+
+@pytest.fixture(scope="module")
+def exact() -> Iterator[int]:
+    """A proxy before a real sampler, whose bias leaves one token of its vocabulary."""
+    with ExactServer(ExactModel(5, 4, seed=1)) as server:
+        only = bias("exact", {token: -100.0 for token in range(5) if token != 2})
+        with running(proxy_for(server.base_url, only, others="raise")) as port:
+            yield port
+
+
+def test_sampling_changes(exact: int) -> None:
+    """A model behind the proxy says only what the bias leaves."""
+    done = sdk(exact).completions.create(model="exact", prompt="a", max_tokens=4)
+    assert done.choices[0].text == " c c c c"
+
+
+def test_the_sdk_raises_the_proxys_errors(exact: int) -> None:
+    """With its own class for the status, the message and the code."""
+    client = sdk(exact)
+    with pytest.raises(openai.NotFoundError, match="'exact@b' does not exist here") as missing:
+        client.chat.completions.create(model="exact@b", messages=MESSAGES)
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError, match="biases 'exact'"):
+        client.chat.completions.create(model="other", messages=MESSAGES)
+    with pytest.raises(openai.BadRequestError, match="--on-conflict") as conflict:
+        client.chat.completions.create(model="exact", messages=MESSAGES, logit_bias={"1": 1})
+    assert (conflict.value.code, conflict.value.param) == ("logit_bias_conflict", "logit_bias")
+    with pytest.raises(openai.BadRequestError, match="Responses API takes no logit_bias"):
+        client.responses.create(model="exact", input="x")
+
+
+def models(*listed: dict[str, Any]) -> Any:
+    """An upstream that lists models, and knows each by its id."""
+
+    def answer(arrived: Arrived, connection: socket.socket) -> None:
+        path = arrived.line.split()[1]
+        found = [row for row in listed if path == f"/v1/models/{row['id']}"]
+        if path == "/v1/models":
+            body: Any = {"object": "list", "data": listed, "own": 1}
+            plain(body=json.dumps(body).encode())(arrived, connection)
+        elif found:
+            plain(body=json.dumps(found[0]).encode())(arrived, connection)
+        else:
+            plain("404 Not Found", b'{"error": {"message": "theirs"}}')(arrived, connection)
+
+    return answer
+
+
+def test_models_are_the_upstreams_and_the_aliases() -> None:
+    """An alias has what the upstream says of its model; the list is asked for with the caller's key."""
+    model = {"id": "m", "object": "model", "created": 5, "owned_by": "up", "max_model_len": 99}
+    listed = {**model, "aliases": ["m"]}  # llama.cpp's other names of its model, none of them biased
+    with proxied(models(listed), bias("m"), ("short", bias("m"))) as (origin, port, _):
+        client = sdk(port)
+        assert [row.id for row in client.models.list()] == ["m", "m@short"]
+        found = client.models.retrieve("m@short")
+        assert (found.id, found.owned_by, found.created) == ("m@short", "up", 5)
+        assert client.models.retrieve("m").id == "m"
+        with pytest.raises(openai.NotFoundError, match="'m@shrt' does not exist here"):
+            client.models.retrieve("m@shrt")
+        with pytest.raises(openai.NotFoundError, match="theirs"):
+            client.models.retrieve("other")
+        document = json.loads(exchange(port, request("/v1/models", None, method="GET"))[2])
+    assert document == {"object": "list", "data": [listed, {**model, "id": "m@short"}], "own": 1}
+    assert origin.arrived[0].headers["authorization"] == "Bearer sk-caller"
+
+
+@pytest.mark.parametrize("answer", [plain("404 Not Found", b"{}"), plain(body=b"<html>"), plain(body=b'{"data": 1}')])
+def test_aliases_are_listed_without_a_list(answer: Any) -> None:
+    """An upstream without the route leaves the names that are known here."""
+    with proxied(answer, bias("m"), ("short", bias("m"))) as (_, port, _):
+        assert [row.id for row in sdk(port).models.list()] == ["m", "m@short"]
+        assert sdk(port).models.retrieve("m@short").owned_by == "blackbox-lb"
+
+
+def test_a_refused_key_is_told() -> None:
+    """Where the upstream refuses to list, its own error is the answer."""
+    refusal = b'{"error": {"message": "bad key"}}'
+    served = ("short", bias("m"))
+    with (
+        proxied(plain("401 Unauthorized", refusal), served) as (_, port, _),
+        pytest.raises(openai.AuthenticationError, match="bad key"),
+    ):
+        sdk(port).models.list()
+
+
+def test_health_is_answered_here() -> None:
+    """What is applied, whether it was shown to help, and how often; the upstream is not asked, but at its own /v1/health."""
+    with proxied(plain(), bias("m"), ("short", bias("m"))) as (origin, port, _):
+        exchange(port, request(body=b'{"model":"m@short"}'))
+        health = json.loads(exchange(port, request("/health", None, method="GET"))[2])
+        exchange(port, request("/v1/health", None, method="GET"))
+    assert health["status"] == "ok"
+    assert health["upstream"] == f"{origin.address}/v1"
+    assert [(row["name"], row["entries"], row["status"], row["requests"]) for row in health["biases"]] == [
+        ("m", len(VALUES), "UNVERIFIED", 0),
+        ("m@short", len(VALUES), "UNVERIFIED", 1),
+    ]
+    assert [seen.line.split()[1] for seen in origin.arrived] == ["/v1/chat/completions", "/v1/health"]
+
+
+def test_an_environments_proxy_server_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For hosts beyond this machine, as other HTTP clients do; one that is none of http is refused at the start."""
+    with Origin(plain()).running() as gateway:
+        monkeypatch.setenv("http_proxy", gateway.address)
+        monkeypatch.delenv("no_proxy", raising=False)
+        with running(proxy_for("http://upstream.example:81/v1")) as port:
+            assert exchange(port, request())[2] == ANSWER
+        assert gateway.arrived[0].line == "POST http://upstream.example:81/v1/chat/completions HTTP/1.1"
+    monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1")
+    with pytest.raises(InputError, match="socks5 proxy server"):
+        proxy_for("http://upstream.example:81/v1")

@@ -1,0 +1,251 @@
+"""``blb proxy`` as a process: its one line, its errors, how it stops, and that no key is ever in its output."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.cli import main
+from blackbox_lb.cli.proxy import _started
+from tests.unit.proxy_upstream import Arrived, Origin, answer_of, bias, connect, exchange, plain, proxy_for, request
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture
+def bias_file(tmp_path: Path) -> str:
+    """A bias file."""
+    bias().save(tmp_path / "b.json")
+    return str(tmp_path / "b.json")
+
+
+@contextmanager
+def started(bias_file: str, origin: Origin, *options: str) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
+    """The real command as a process: (process, port, its first line)."""
+    line = [sys.executable, "-m", "blackbox_lb", "proxy", "--port", "0", "--bias", bias_file]
+    line += ["--upstream", f"{origin.address}/v1", *options]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        first = process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", first)
+        assert found, process.communicate()[1]
+        yield process, int(found[1]), first
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def run(*options: str) -> Result:
+    """The command in this process, which must end by itself."""
+    return CliRunner().invoke(main, ["proxy", *options])
+
+
+def test_one_line_says_what_is_applied(bias_file: str) -> None:
+    """Address, upstream, each name with its number of entries and whether it was shown to help."""
+    second = ("--bias", f"short={bias_file}")
+    with Origin(plain()).running() as origin, started(bias_file, origin, *second) as (process, port, first):
+        process.send_signal(signal.SIGTERM)
+        rest, errors = process.communicate(timeout=10)
+    assert first == (
+        f"blb proxy at http://127.0.0.1:{port}/v1 -> {origin.address}/v1 adds: m (3 entries, UNVERIFIED); "
+        "m@short (3 entries, UNVERIFIED)\n"
+    )
+    assert (rest, errors, process.returncode) == (
+        "", "stopped; requests: 0 biased, 0 unbiased, 0 refused, 0 failed, 0 other\n", 0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_lets_a_stream_finish(bias_file: str, number: signal.Signals) -> None:
+    """From the signal on nobody new is taken, what is under way arrives whole, and then the process ends with 0."""
+    go = threading.Event()
+
+    def answer(_: Arrived, connection: socket.socket) -> None:
+        connection.sendall(CHUNKED + b"1\r\na\r\n")
+        assert go.wait(10)
+        connection.sendall(b"1\r\nb\r\n0\r\n\r\n")
+
+    with (
+        Origin(answer).running() as origin,
+        started(bias_file, origin) as (process, port, _),
+    ):
+        with connect(port) as connection, connection.makefile("rb") as reader:
+            connection.sendall(request())
+            assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
+            process.send_signal(number)
+            with pytest.raises(OSError, match="refused"):
+                deque(iter(lambda: connect(port).close(), "never"), maxlen=0)
+            assert process.poll() is None
+            go.set()
+            assert answer_of(reader)[2] == b"ab"
+        assert process.wait(10) == 0
+
+
+def test_a_second_interrupt_ends_at_once(bias_file: str) -> None:
+    """The answer under way is cut, and nothing but that it was aborted is said."""
+    end = threading.Event()
+
+    def answer(_: Arrived, connection: socket.socket) -> None:
+        connection.sendall(CHUNKED + b"1\r\na\r\n")
+        end.wait(20)
+
+    with (
+        Origin(answer).running() as origin,
+        started(bias_file, origin) as (process, port, _),
+        connect(port) as connection,
+        connection.makefile("rb") as reader,
+    ):
+        connection.sendall(request())
+        assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(OSError, match="refused"):
+            deque(iter(lambda: connect(port).close(), "never"), maxlen=0)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=10)[1].split() == ["Aborted!"]
+        assert process.returncode == 1
+    end.set()
+
+
+def test_a_stream_that_outlasts_the_grace_is_cut(bias_file: str) -> None:
+    """After --grace seconds the client's answer breaks off visibly, and the process ends."""
+    end = threading.Event()
+
+    def answer(_: Arrived, connection: socket.socket) -> None:
+        connection.sendall(CHUNKED + b"1\r\na\r\n")
+        end.wait(20)
+
+    with Origin(answer).running() as origin, started(bias_file, origin, "--grace", "0.2") as (process, port, _):
+        with connect(port) as connection, connection.makefile("rb") as reader:
+            connection.sendall(request())
+            assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises((EOFError, ConnectionError)):
+                answer_of(reader)
+        assert process.wait(10) == 0
+    end.set()
+
+
+def test_keys_are_in_no_output(bias_file: str) -> None:
+    """Not for answers, refusals, failures, malformed requests or answers, nor at the end; nor are prompts."""
+    secret = ("Authorization: Bearer sk-secret", "api-key: sk-secret", "Cookie: sk-secret")
+    body = b'{"model":"m","prompt":"sk-secret"}'
+    target = "/v1/completions?key=sk-secret"
+
+    def answer(arrived: Arrived, connection: socket.socket) -> None:
+        if arrived.headers.get("x-do") == "garble":
+            connection.sendall(b"HTTP/1.1 sk-secret\r\n\r\n")
+        elif arrived.headers.get("x-do") == "drop":
+            connection.shutdown(socket.SHUT_RDWR)
+        else:
+            plain()(arrived, connection)
+
+    with (
+        Origin(answer).running() as origin,
+        started(bias_file, origin) as (process, port, first),
+    ):
+        statuses = [
+            exchange(port, sent)[0].split()[1]
+            for sent in (
+                request(target, body, *secret),
+                request(target, b"sk-secret", *secret),
+                request(target, body, *secret, "X-Do: garble"),
+                request(target, body, *secret, "X-Do: drop"),
+                request(target, body, *secret, "sk-secret", "Author ization: sk-secret"),
+                request(target, body, *secret, f"X-Long: {'sk-secret' * 10_000}"),
+                request(target, body, *secret, "Content-Length: sk-secret"),
+                request("/sk secret?sk-secret", body, *secret),
+            )
+        ]
+        process.send_signal(signal.SIGTERM)
+        output = first + "".join(process.communicate(timeout=10))
+    assert statuses == ["200", "400", "502", "502", "400", "400", "400", "400"]
+    assert origin.arrived[0].headers["authorization"] == "Bearer sk-secret"
+    assert "sk-secret" not in output
+    assert output.count("502: no answer from") == 2
+
+
+def test_a_port_in_use_is_told(bias_file: str) -> None:
+    """With the remedy, and no traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("--bias", bias_file, "--upstream", "http://127.0.0.1:1/v1", "--port", str(port))
+    assert done.exit_code == 2
+    assert re.fullmatch(
+        rf"Error: cannot listen on 127\.0\.0\.1:{port} \(.*in use.*\); choose another --host or --port\n", done.stderr
+    )
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
+def test_its_own_address_is_no_upstream(bias_file: str, host: str) -> None:
+    """Requests would go round for ever."""
+    done = run("--bias", bias_file, "--upstream", "http://localhost:8080/v1", "--host", host)
+    assert (done.exit_code, done.stderr) == (
+        2, "Error: the upstream http://localhost:8080/v1 is this proxy's own address; choose another --port\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--bias", "none.json", "--upstream", "http://h/v1"], "none.json: no such bias file"),
+        (["--bias", "B", "--bias", "B", "--upstream", "http://h/v1"], "two biases for 'm'"),
+        (["--bias", "B", "--upstream", "http://h/v1", "--model", ""], "--model '' names no model"),
+        (["--bias", "B", "--upstream", "h:1"], "--upstream is no http or https address"),
+        (["--bias", "B", "--upstream", "http://h/v1", "--provider", "openai"], "openai takes whole numbers"),
+    ],
+)
+def test_wrong_options_are_one_sentence(bias_file: str, options: list[str], said: str) -> None:
+    """Exit code 2, before anything listens."""
+    done = run(*[bias_file if option == "B" else option for option in options])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("Error: ")
+    assert said in done.stderr
+
+
+def test_the_extra_is_named_where_it_is_missing(bias_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without aiohttp the command says what to install."""
+    found: Any = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "aiohttp" else found(name))
+    done = run("--bias", bias_file, "--upstream", "http://h/v1")
+    assert (done.exit_code, done.stderr) == (
+        2, "Error: blb proxy needs the package aiohttp; install it: pip install 'blackbox-lb[proxy]'\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("host", "warned"), [("127.0.0.2", False), ("::1", False), ("0.0.0.0", True), ("10.0.0.1", True)]
+)
+def test_other_networks_are_warned_of(host: str, warned: bool) -> None:
+    """Whoever listens beyond loopback is told that there is no authentication."""
+
+    @click.command
+    def start() -> None:
+        _started(proxy_for("http://h/v1"), host, "http://x/v1")
+
+    assert ("no authentication of its own" in CliRunner().invoke(start).stderr) is warned
+
+
+def test_the_command_starts_light() -> None:
+    """Without the estimators and without an SDK."""
+    script = (
+        "import json, sys, blackbox_lb.cli.proxy, blackbox_lb.serve.proxy;"
+        "print(json.dumps([m for m in ('scipy', 'openai', 'blackbox_lb.estimate') if m in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []

@@ -1,0 +1,271 @@
+"""Which bias a name asks for, which address a request goes to, and what the body becomes: the proxy without a network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from yarl import URL
+
+from blackbox_lb.errors import BiasError, InputError, ProfileError
+from blackbox_lb.injection import Injection
+from blackbox_lb.serve.proxy_answers import ErrorAnswer
+from blackbox_lb.serve.proxy_names import Names, Served, load_served
+from blackbox_lb.serve.proxy_requests import Rule, Upstream
+from tests.unit.proxy_upstream import SENT, VALUES, bias
+
+CHAT = "/v1/chat/completions"
+
+
+def served(model: str, alias: str | None = None, on_conflict: Any = "raise") -> Served:
+    """A bias under a name."""
+    return Served(model, alias, bias(model), Injection(VALUES, on_conflict))
+
+
+NAMES = Names([served("gpt"), served("gpt", "short"), served("gpt", "polite"), served("org/m@1", "short")])
+
+
+def body(**members: object) -> bytes:
+    """A request body."""
+    return json.dumps(members).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "alias"),
+    [("gpt", "gpt", None), ("gpt@short", "gpt", "short"), ("org/m@1@short", "org/m@1", "short")],
+)
+def test_a_name_chooses_its_bias(name: str, model: str, alias: str | None) -> None:
+    """The plain name of a model, or MODEL@ALIAS, even where the model's own name holds an @."""
+    chosen = NAMES.choose(name)
+    assert chosen is not None
+    assert (chosen.model, chosen.alias, chosen.name) == (model, alias, name)
+
+
+@pytest.mark.parametrize("name", ["gpt-4", "@cf/meta/llama", "claude@2026", "org/m@1", "", None, 3, ["gpt"]])
+def test_other_models_have_none(name: object) -> None:
+    """A name that shares neither model nor alias with a bias is another model, which may hold an @ too."""
+    assert NAMES.choose(name) is None
+
+
+@pytest.mark.parametrize("name", ["gpt@shrt", "gpt@", "gtp@short", "org/m@1@polite", "gpt@short@short"])
+def test_an_unknown_alias_is_not_found(name: str) -> None:
+    """A typing error in model or alias is answered with the names that exist, never sent on without the bias."""
+    with pytest.raises(ErrorAnswer, match="'gpt', 'gpt@polite', 'gpt@short', 'org/m@1@short'") as error:
+        NAMES.choose(name)
+    assert (error.value.status, error.value.code) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("alias", [None, "short"])
+def test_two_biases_of_one_name_are_refused(alias: str | None) -> None:
+    """At the start: no request could say which is meant."""
+    with pytest.raises(InputError, match="two biases for 'gpt"):
+        Names([served("gpt", alias), served("gpt", alias)])
+
+
+def test_arguments_name_files_and_aliases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``ALIAS=FILE``; what stands before "=" is no alias where it holds a slash, so that any path can be given."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "r" / "a=b").mkdir(parents=True)
+    for path in ("b.json", "r/a=b/b.json", "x=y.json"):
+        bias().save(tmp_path / path)
+    rows = load_served(["b.json", "v1.short-2=b.json", "r/a=b/b.json", "./x=y.json", "z=./x=y.json"])
+    assert [row.alias for row in rows] == [None, "v1.short-2", None, None, "z"]
+    assert load_served(["b.json"], models=["one", "two"])[1].name == "two"
+    with pytest.raises(InputError, match="alias 'a b' is none"):
+        load_served(["a b=b.json"])
+    with pytest.raises(BiasError, match=r"y\.json: no such bias file"):
+        load_served(["x=y.json"])
+
+
+def test_a_provider_checks_and_formats(tmp_path: Path) -> None:
+    """Its limits are checked before the first request, and its format is what is sent."""
+    bias().save(tmp_path / "b.json")
+    with pytest.raises(BiasError, match="openai takes whole numbers"):
+        load_served([str(tmp_path / "b.json")], provider="openai")
+    with pytest.raises(ProfileError, match="nobody"):
+        load_served([str(tmp_path / "b.json")], provider="nobody")
+    (row,) = load_served([str(tmp_path / "b.json")], provider="llamacpp")
+    sent = json.loads(Rule(Names([row])).edit(CHAT, body(model="m")).content)
+    assert sent["logit_bias"] == [[2, -100], [7, 1.25], [199998, -3.0000000000000004]]
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "url"),
+    [
+        ("http://h:8000/v1", "/v1/chat/completions?a=1&b=%2F", "http://h:8000/v1/chat/completions?a=1&b=%2F"),
+        ("http://h:8000/v1/", "/v1", "http://h:8000/v1"),
+        ("http://h:8000", "/v1/models", "http://h:8000/v1/models"),
+        ("http://h:8000/v1", "/tokenize", "http://h:8000/tokenize"),
+        ("http://h:8000/v1", "/v1beta/x", "http://h:8000/v1beta/x"),
+        ("https://h/inference/v1", "/v1/models/a%2Fb", "https://h/inference/v1/models/a%2Fb"),
+        ("https://h/v1beta/openai", "/v1/models", "https://h/v1beta/openai/models"),
+        ("https://h.azure.com", "/openai/deployments/d/x?api-version=1", "https://h.azure.com/openai/deployments/d/x?api-version=1"),
+        ("http://[::1]:80/v1", "/v1/a?", "http://[::1]:80/v1/a?"),
+        ("http://h/v1", "//evil.example/x", "http://h//evil.example/x"),
+        ("http://h/v1", "/@evil.example/x", "http://h/@evil.example/x"),
+        ("http://h/v1", "/v1/a..b/...", "http://h/v1/a..b/..."),
+    ],
+)  # fmt: skip
+def test_paths_lie_under_the_upstream(base: str, target: str, url: str) -> None:
+    """/v1 here is the upstream's base URL; other paths lie beside it; query and escapes go as they came."""
+    assert Upstream.parse(base).url(target) == url
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["http://evil.example/v1/x", "evil.example:443", "*", "", "/v1/../../x", "/v1/%2e%2e/x", "/v1/%252e%252e/x", "/..%2fx",
+     "/..%5cx", "/..\\x", "/./x", "/v1/..", "/a b", "/a\tb", "/a#b", "/\u00e9", "/a\udcff", "/a\nb"],
+)  # fmt: skip
+def test_targets_that_could_leave_the_upstream_are_refused(target: str) -> None:
+    """Absolute addresses, dot segments however they are spelled, and characters that servers read differently."""
+    with pytest.raises(ErrorAnswer) as error:
+        Upstream.parse("http://h/v1").url(target)
+    assert error.value.status == 400
+
+
+@given(st.text(st.sampled_from("/.%2ef5c@:?#\\v1ah[]&=") | st.characters(), max_size=30))
+def test_no_target_reaches_another_host(target: str) -> None:
+    """Whatever is asked for, the address is refused or has the upstream's host, port and path prefix, with no user name."""
+    upstream = Upstream.parse("http://host.example:8000/team/v1")
+    try:
+        url = URL(upstream.url(target), encoded=True)
+    except ErrorAnswer:
+        return
+    assert (url.scheme, url.host, url.port, url.user) == ("http", "host.example", 8000, None)
+    assert url.raw_path.startswith("/team/")
+    assert url.raw_path_qs == url.raw_path + ("" if not url.raw_query_string else f"?{url.raw_query_string}")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1:8000/v1", "ftp://h/v1", "http:///v1", "http://h:port/v1", "http://h:99999/v1", "http://sk-secret@h/v1",
+     "http://u:sk-secret@h/v1", "http://h/v1?key=sk-secret", "http://h/v1#sk-secret", "http://h/v1 x", "http://[::1/v1", ""],
+)  # fmt: skip
+def test_a_bad_upstream_is_refused(address: str) -> None:
+    """With what to give instead, and without showing a key that may stand in it."""
+    with pytest.raises(InputError, match="--upstream") as error:
+        Upstream.parse(address)
+    assert "sk-secret" not in str(error.value)
+
+
+def test_a_plain_name_keeps_every_byte() -> None:
+    """The bias is appended; the caller's bytes, spacing and escapes included, stay as they are."""
+    content = b'{ "model": "gpt", "x": [1.0, 1e-7], "s": "h\\u00e9llo" }\n'
+    edit = Rule(NAMES).edit(CHAT, content)
+    assert edit.content.startswith(content.rstrip()[:-1])
+    assert json.loads(edit.content) == {**json.loads(content), "logit_bias": SENT}
+    assert edit.content.count(b'"logit_bias"') == 1
+    assert (edit.target, edit.served) == (CHAT, NAMES.choose("gpt"))
+
+
+def test_an_alias_becomes_its_model() -> None:
+    """Only ``model`` changes beside the bias; a prompt that holds the same words does not."""
+    content = body(model="gpt@short", messages=[{"role": "user", "content": '"model": "gpt@short"'}], x=1e-7)
+    edit = Rule(NAMES).edit(CHAT, content)
+    assert json.loads(edit.content) == {**json.loads(content), "model": "gpt", "logit_bias": SENT}
+
+
+@pytest.mark.parametrize(("spelled", "inside"), [("gpt@short", True), ("gpt%40short", False), ("gpt", False)])
+def test_azure_names_the_model_in_the_path(spelled: str, inside: bool) -> None:
+    """A deployment in the path counts where the body names no model, and an alias leaves the path too."""
+    content = body(model="gpt@short") if inside else body(messages=[])
+    edit = Rule(NAMES).edit(f"/openai/deployments/{spelled}/chat/completions?api-version=1", content)
+    assert edit.target == "/openai/deployments/gpt/chat/completions?api-version=1"
+    sent = json.loads(edit.content)
+    assert sent["logit_bias"] == SENT
+    assert sent.get("model") == ("gpt" if inside else None)
+
+
+@pytest.mark.parametrize("model", [None, "gpt-4o", "gpt"])
+@pytest.mark.parametrize("deployment", ["gpt", "gpt@short"])
+def test_azure_goes_by_the_deployment(deployment: str, model: str | None) -> None:
+    """The deployment in the path decides whatever the body says, and a name in the body that is no alias stays."""
+    edit = Rule(NAMES).edit(f"/openai/deployments/{deployment}/chat/completions", body(model=model))
+    assert edit.served is NAMES.choose(deployment)
+    assert edit.target == "/openai/deployments/gpt/chat/completions"
+    assert json.loads(edit.content) == {"model": model, "logit_bias": SENT}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1]", b'"gpt"', b"\xff", b'\xef\xbb\xbf{"model":"gpt"}', b"[" * 100_000]
+)
+def test_a_body_that_cannot_be_read_is_refused(content: bytes) -> None:
+    """It could reach a lenient upstream without its bias."""
+    with pytest.raises(ErrorAnswer, match="no JSON object") as error:
+        Rule(NAMES).edit(CHAT, content)
+    assert error.value.status == 400
+
+
+def test_other_models_pass_or_raise() -> None:
+    """Unbiased models go on byte for byte, or are refused with the names that are biased."""
+    content = body(model="other")
+    assert Rule(NAMES).edit(CHAT, content).content is content
+    with pytest.raises(ErrorAnswer, match=r"'gpt@polite'.* but the request is for 'other'") as error:
+        Rule(NAMES, "raise").edit(CHAT, content)
+    assert (error.value.status, error.value.code) == (400, "model_not_biased")
+
+
+def test_responses_are_refused_for_a_biased_model() -> None:
+    """The Responses API has no logit_bias; for other models it passes."""
+    with pytest.raises(ErrorAnswer, match="takes no logit_bias") as error:
+        Rule(NAMES).edit("/v1/responses", body(model="gpt@short"))
+    assert error.value.code == "unsupported_endpoint"
+    assert Rule(NAMES).edit("/v1/responses", body(model="other")).served is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [("ours", SENT), ("theirs", {"7": 1, "9": 2}), ("add", {**SENT, "7": 2.25, "9": 2})],
+)
+def test_a_bias_of_the_requests_own(rule: Any, expected: dict[str, float]) -> None:
+    """The rule for conflicts is the same as that of ``apply``."""
+    names = Names([served("gpt", on_conflict=rule)])
+    sent = json.loads(Rule(names).edit(CHAT, body(model="gpt", logit_bias={"7": 1, "9": 2})).content)
+    assert sent["logit_bias"] == expected
+
+
+def test_where_the_caller_keeps_its_own_no_bias_is_claimed() -> None:
+    """Under "theirs" the answer must not say, nor the counts, that ours was added; without a conflict it is."""
+    rule = Rule(Names([served("gpt", "short", on_conflict="theirs")]))
+    edit = rule.edit(CHAT, body(model="gpt@short", logit_bias={"7": 1}))
+    assert (json.loads(edit.content), edit.served) == ({"model": "gpt", "logit_bias": {"7": 1}}, None)
+    assert rule.edit(CHAT, body(model="gpt@short")).served is not None
+
+
+def test_a_conflict_is_refused_unless_told_otherwise() -> None:
+    """With the option that decides it, in the words of an HTTP client, who cannot set a Python argument."""
+    with pytest.raises(ErrorAnswer, match="--on-conflict") as error:
+        Rule(NAMES).edit(CHAT, body(model="gpt", logit_bias={"7": 1}))
+    assert (error.value.status, error.value.param) == (400, "logit_bias")
+    assert "on_conflict=" not in str(error.value)
+
+
+def test_a_bias_that_cannot_be_added_to_is_named() -> None:
+    """Under "add" the error says which entry."""
+    rule = Rule(Names([served("gpt", on_conflict="add")]))
+    with pytest.raises(ErrorAnswer, match="to token 7; give a number"):
+        rule.edit(CHAT, body(model="gpt", logit_bias={"7": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "applies"),
+    [("POST", CHAT, True), ("POST", "/v1/completions/", True), ("POST", "/v1/chat/%63ompletions", True),
+     ("POST", "/v1/chat%2Fcompletions", True), ("POST", "/v1/responses", True), ("GET", CHAT, False),
+     ("POST", "/v1/embeddings", False), ("POST", "/v1/chat/completions/id", False), ("OPTIONS", CHAT, False)],
+)  # fmt: skip
+def test_only_requests_that_sample_are_read(method: str, path: str, applies: bool) -> None:
+    """Everything else passes as it is."""
+    assert Rule(NAMES).applies(method, path) is applies
+
+
+def test_error_bodies_have_openais_shape() -> None:
+    """The four members of its error object, and a type by status."""
+    answer = ErrorAnswer(404, "no", code="c", param="model")
+    assert json.loads(answer.body) == {
+        "error": {"message": "no", "type": "invalid_request_error", "param": "model", "code": "c"}
+    }
+    assert ErrorAnswer(502, "no", code="c").document["error"]["type"] == "server_error"
