@@ -1,0 +1,267 @@
+"""A directory of bias files as a server reads it, and the rows of a running batch: which file, which version, which vector."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.errors import BiasError, TokenizerMismatch
+from blackbox_lb.serve.directory import BiasDirectory, Expected, wanted
+from blackbox_lb.serve.rows import NOTHING, REFUSED, Rows, Shelf
+
+MODEL = Expected("probe-sha256:here", tokens=100, logits=128)
+
+
+def make(value: float = 1.0, tokenizer: str = MODEL.fingerprint, vocab_size: int | None = 100, token: int = 7) -> Bias:
+    """A bias of one entry."""
+    return Bias(
+        provider="vllm",
+        model="m",
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        reward="length",
+        estimator="ips",
+        entries=(Entry(id=token, bias=value),),
+    )
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def opened(folder: Path, clock: Clock) -> BiasDirectory[float]:
+    """The directory with each bias read as the value of its first entry."""
+
+    def first(bias: Bias) -> float:
+        MODEL.check(bias)
+        return bias.entries[0].bias
+
+    return BiasDirectory(folder, first, now=clock)
+
+
+def test_a_name_is_the_stem_of_a_json_file(tmp_path: Path) -> None:
+    """Neither a hidden file, another extension, a folder nor the word for no bias is a bias."""
+    for name in ("short.json", "a.b.json", ".short.json", "none.json", "notes.txt", ".json", "json"):
+        make().save(tmp_path / name)
+    Path(tmp_path, "folder.json").mkdir()
+    assert opened(tmp_path, Clock()).names() == ["a.b", "short"]
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "short.json", "sub/short", "", "\x1b[2J"])
+def test_a_client_cannot_name_a_path(tmp_path: Path, name: str) -> None:
+    """Only names that the folder lists are read, whatever a request says."""
+    folder = tmp_path / "biases"
+    folder.mkdir()
+    make().save(tmp_path / "secret.json")
+    make().save(folder / "short.json")
+    with pytest.raises(BiasError, match=r"no bias named .*; this server has short$") as caught:
+        opened(folder, Clock()).get(name)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_changed_file_is_read_again_after_a_second(tmp_path: Path) -> None:
+    """Within a second the old version is served, after it the new one, and the same object as long as nothing changes."""
+    clock = Clock()
+    make(1.0).save(tmp_path / "short.json")
+    directory = opened(tmp_path, clock)
+    assert directory.get("short") == 1.0
+    make(2.0).save(tmp_path / "short.json")
+    clock.now = 0.9
+    assert directory.get("short") == 1.0
+    clock.now = 1.0
+    assert directory.get("short") == 2.0
+    clock.now = 9.0
+    assert directory.get("short") is directory.get("short")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"format": "blackbox-lb/bi', b"[]"], ids=["empty", "half", "foreign"])
+def test_a_file_in_the_making_leaves_the_old_version(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broken file is logged once and changes nothing until it is whole."""
+    clock = Clock()
+    path = tmp_path / "short.json"
+    make(1.0).save(path)
+    directory = opened(tmp_path, clock)
+    directory.get("short")
+    path.write_bytes(content)
+    for clock.now in (1.0, 2.0, 3.0):
+        assert directory.get("short") == 1.0
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    make(3.0).save(path)
+    clock.now = 4.0
+    assert directory.get("short") == 3.0
+
+
+def test_a_file_that_was_never_whole_is_refused_without_its_path(tmp_path: Path) -> None:
+    """The reason goes to the client, the server's folders do not."""
+    Path(tmp_path, "short.json").write_text("{", encoding="utf-8")
+    with pytest.raises(BiasError, match=r"^bias short: not JSON") as caught:
+        opened(tmp_path, Clock()).get("short")
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_new_and_deleted_files_are_seen(tmp_path: Path) -> None:
+    """A name is served from a second after its file came until a second after it went."""
+    clock = Clock()
+    directory = opened(tmp_path, clock)
+    with pytest.raises(BiasError, match="this server has none yet"):
+        directory.get("short")
+    make(1.0).save(tmp_path / "short.json")
+    clock.now = 1.0
+    assert directory.get("short") == 1.0
+    Path(tmp_path, "short.json").unlink()
+    clock.now = 2.0
+    with pytest.raises(BiasError, match="no bias named 'short'"):
+        directory.get("short")
+
+
+def test_a_folder_that_vanishes_leaves_what_was_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A volume that is being remounted does not take the biases away, and is logged once."""
+    clock = Clock()
+    folder = tmp_path / "biases"
+    folder.mkdir()
+    make(1.0).save(folder / "short.json")
+    directory = opened(folder, clock)
+    assert directory.get("short") == 1.0
+    folder.rename(tmp_path / "away")
+    for clock.now in (1.0, 2.0):
+        assert directory.get("short") == 1.0
+    assert len(caplog.records) == 1
+
+
+def test_a_dangling_link_is_no_bias(tmp_path: Path) -> None:
+    """Links are followed, as mounted configuration needs, and one that leads nowhere is left out."""
+    make(1.0).save(tmp_path / "data")
+    Path(tmp_path, "linked.json").symlink_to(tmp_path / "data")
+    Path(tmp_path, "dangling.json").symlink_to(tmp_path / "nowhere")
+    directory = opened(tmp_path, Clock())
+    assert directory.names() == ["linked"]
+    assert directory.get("linked") == 1.0
+
+
+def test_a_missing_folder_is_an_error_at_start(tmp_path: Path) -> None:
+    """The server does not start without the folder that it was told to serve."""
+    with pytest.raises(BiasError, match="set BLB_BIAS_DIR"):
+        opened(tmp_path / "absent", Clock())
+
+
+@pytest.mark.parametrize(
+    ("bias", "error"),
+    [
+        (make(tokenizer="probe-sha256:other"), TokenizerMismatch),
+        (make(vocab_size=99), BiasError),
+        (make(vocab_size=129), BiasError),
+        (make(vocab_size=None, token=128), BiasError),
+    ],
+    ids=["tokenizer", "too small", "too large", "id past the logits"],
+)
+def test_what_does_not_fit_the_model_is_refused(bias: Bias, error: type[BiasError]) -> None:
+    """Another tokenizer, a vocabulary of another size, an id that the model has no logit for."""
+    with pytest.raises(error):
+        MODEL.check(bias)
+
+
+@pytest.mark.parametrize("size", [None, 100, 128])
+def test_a_vocabulary_counts_with_its_padding_or_without(size: int | None) -> None:
+    """Engines differ in whether the logits that pad a vocabulary belong to it."""
+    MODEL.check(make(vocab_size=size))
+
+
+def test_a_request_names_takes_or_declines() -> None:
+    """Without the argument the default counts, with it the name, and "none" is no bias."""
+    assert wanted(None, None) is None
+    assert wanted({"other": 1}, "house") == "house"
+    assert wanted({"blb_bias": "short"}, "house") == "short"
+    assert wanted({"blb_bias": "none"}, "house") is None
+
+
+@pytest.mark.parametrize("value", [3, 2.5, ["short"], "", {"a": 1}, True])
+def test_a_request_that_names_no_name_is_refused(value: object) -> None:
+    """A number or a list is a mistake, not a request without bias."""
+    with pytest.raises(BiasError, match="not the name of a bias"):
+        wanted({"blb_bias": value}, None)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("anrms"), st.integers(0, 7), st.integers(0, 7)).filter(
+            lambda step: step[1] != step[2]
+        ),
+        max_size=40,
+    )
+)
+def test_rows_follow_the_batch(steps: list[tuple[str, int, int]]) -> None:
+    """After any additions (biased and not), removals, moves and swaps each row has the slot of the request that is in it."""
+    rows = Rows()
+    batch: dict[int, int] = {}
+    for kind, one, other in steps:
+        before = {row: slot for row, slot in batch.items() if slot != NOTHING}
+        if kind in "an":
+            batch[one] = other + 2 if kind == "a" else NOTHING
+            changed = rows.update([], [(one, batch[one])], [])
+        elif kind == "r":
+            batch.pop(one, None)
+            changed = rows.update([one], [], [])
+        elif kind == "m":
+            moved = batch.pop(one, NOTHING)
+            batch[other] = moved
+            changed = rows.update([], [], [(one, other, False)])
+        else:
+            batch[one], batch[other] = batch.get(other, NOTHING), batch.get(one, NOTHING)
+            changed = rows.update([], [], [(one, other, True)])
+        biased = {row: slot for row, slot in batch.items() if slot != NOTHING}
+        assert rows.slot_of == biased
+        assert changed == (biased != before)
+
+
+def test_one_change_is_removals_then_additions_then_moves() -> None:
+    """A row that was left, taken again and moved in one step ends where vLLM's order puts it."""
+    rows = Rows()
+    rows.update([], [(0, 2), (1, 3), (2, 4)], [])
+    assert rows.update([0, 1], [(0, 5)], [(2, 1, False)])
+    assert rows.slot_of == {0: 5, 1: 4}
+
+
+def test_a_new_version_gets_its_own_slot_while_rows_have_the_old_one() -> None:
+    """Running requests keep their vector; the slot is used again when the last of them is gone."""
+    shelf = Shelf()
+    first = shelf.place("short", 8, set())
+    second = shelf.place("short", 8, {first})
+    assert first != second
+    assert shelf.find("short") == second
+    assert shelf.place("short", 8, {second}) == first
+    assert min(first, second) > REFUSED
+
+
+def test_the_slots_of_deleted_files_are_used_before_the_table_grows() -> None:
+    """A full table gives a new bias the slot of a deleted one that no request has, and grows only where there is none."""
+    shelf = Shelf()
+    slots = {name: shelf.place(name, 4, set()) for name in ("a", "b")}
+    assert shelf.place("c", 4, {slots["a"]}, gone=["a", "b"]) == slots["b"]
+    assert shelf.find("a") == slots["a"]
+    assert shelf.find("b") is None
+    assert shelf.place("d", 4, set()) == 4
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.sets(st.integers(2, 9))), max_size=20))
+def test_no_two_owners_share_a_slot(steps: list[tuple[str, set[int]]]) -> None:
+    """Whatever is placed, names have distinct slots, and the placed one is no row's."""
+    shelf = Shelf()
+    for name, in_use in steps:
+        slot = shelf.place(name, 6, in_use, gone=["a", "b"])
+        assert slot not in in_use
+        slots = [shelf.find(each) for each in shelf.names()]
+        assert len(set(slots)) == len(slots)
+        assert shelf.find(name) == slot

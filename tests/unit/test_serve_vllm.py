@@ -1,0 +1,386 @@
+"""The logits processor against a reference, through vLLM's own types; needs torch and vLLM, not an engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.errors import BiasError
+from blackbox_lb.tokens import fingerprint
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("vllm")
+
+from vllm import SamplingParams  # noqa: E402
+from vllm.v1.sample import logits_processor as v1  # noqa: E402
+from vllm.v1.worker.gpu.sample import logits_processor as v2  # noqa: E402
+
+from blackbox_lb.serve import table  # noqa: E402
+from blackbox_lb.serve import vllm as served  # noqa: E402
+
+IDS = [3, 1, 4, 1, 5]
+TOKENS, LOGITS, END = 11, 12, 2
+REQUESTS = 6
+ORDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+def values(seed: int) -> np.ndarray:
+    """A dense bias (tokens,), exact in float32."""
+    return np.random.default_rng(seed).normal(0, 1, TOKENS).astype(np.float32)
+
+
+def save(folder: Path, name: str, bias: np.ndarray, ids: list[int] = IDS) -> None:
+    """A bias file for the tokenizer that makes ``ids`` of the probe text."""
+    entries = tuple(Entry(id=token, bias=float(value)) for token, value in enumerate(bias))
+    Bias(
+        provider="vllm",
+        model="m",
+        tokenizer=fingerprint(ids),
+        vocab_size=TOKENS,
+        reward="r",
+        estimator="e",
+        entries=entries,
+    ).save(folder / f"{name}.json")
+
+
+class Tokenizer:
+    """Of a model with 11 tokens and 12 logits."""
+
+    eos_token_id = END
+
+    def __len__(self) -> int:
+        return TOKENS
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Always the same ids."""
+        assert not add_special_tokens
+        return IDS
+
+
+def config(**changes: Any) -> SimpleNamespace:
+    """What the processor reads of vLLM's configuration."""
+    model = SimpleNamespace(get_vocab_size=lambda: LOGITS, logits_processors=changes.pop("logits_processors", None))
+    parallel = SimpleNamespace(tensor_parallel_size=changes.pop("ranks", 1))
+    fields = {"speculative_config": None, "use_v2_model_runner": False} | changes
+    return SimpleNamespace(model_config=model, parallel_config=parallel, **fields)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The server's folder with biases a and b, found through the environment; files are looked at whenever asked."""
+    for seed, name in enumerate(("a", "b")):
+        save(tmp_path, name, values(seed))
+    monkeypatch.setenv("BLB_BIAS_DIR", str(tmp_path))
+    monkeypatch.delenv("BLB_BIAS_DEFAULT", raising=False)
+    monkeypatch.setattr(table, "cached_tokenizer_from_config", lambda _: Tokenizer())
+    monkeypatch.setattr(served, "VllmConfig", SimpleNamespace)
+    monkeypatch.setattr("blackbox_lb.serve.directory.CHECK_SECONDS", 0.0)
+    return tmp_path
+
+
+def params(name: str | None) -> SamplingParams:
+    """The parameters of a request that names a bias."""
+    return SamplingParams(extra_args=None if name is None else {"blb_bias": name})
+
+
+def change(
+    size: int, added: dict[int, str | None], removed: tuple[int, ...] = (), moved: tuple[Any, ...] = ()
+) -> v1.BatchUpdate:
+    """One change of the first runner's batch."""
+    rows: list[Any] = [(row, params(name), [1], []) for row, name in added.items()]
+    return v1.BatchUpdate(batch_size=size, removed=list(removed), added=rows, moved=list(moved))
+
+
+def first(**changes: Any) -> served.LearnedBias:
+    """The processor as the first runner makes it."""
+    return served.LearnedBias(config(**changes), torch.device("cpu"), False)
+
+
+def second() -> served.LearnedBias:
+    """The processor as the second runner makes it."""
+    state = SimpleNamespace(device=torch.device("cpu"), max_num_reqs=REQUESTS, vocab_size=LOGITS)
+    return served.LearnedBias(config(use_v2_model_runner=True), state)
+
+
+def expected(logits: Any, names: Sequence[str | None]) -> Any:
+    """The logits with each row's bias, row by row."""
+    vectors = {"a": values(0), "b": values(1)}
+    result = logits.clone()
+    for row, name in enumerate(names):
+        if name in vectors:
+            result[row, :TOKENS] += torch.from_numpy(vectors[name])
+    return result
+
+
+NAMES = st.sampled_from([None, "none", "a", "b"])
+
+
+@ORDER
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, REQUESTS - 1), unique=True), st.lists(NAMES, max_size=4)), max_size=8)
+)
+def test_the_first_runner_adds_each_row_its_vector(steps: list[tuple[list[int], list[str | None]]]) -> None:
+    """Through departures, arrivals in freed rows and at the end, condensing moves and swaps, as vLLM's batch makes them."""
+    processor, batch = first(), list[str | None]()
+    for leaving, coming in steps:
+        empty = sorted({row for row in leaving if row < len(batch)})
+        added: dict[int, str | None] = {}
+        for name in coming[: REQUESTS - len(batch) + len(empty)]:
+            row = empty.pop(0) if empty else len(batch)
+            batch[row : row + 1] = [name]
+            added[row] = name
+        removed, moved = tuple(reversed(empty)), []
+        for row in reversed(removed):
+            while len(batch) - 1 in empty and len(batch) - 1 > row:
+                batch.pop()
+            if row < len(batch):
+                last = batch.pop()
+                if row < len(batch):
+                    batch[row] = last
+                    moved.append((len(batch), row, v1.MoveDirectionality.UNIDIRECTIONAL))
+        if len(batch) > 1:
+            batch[0], batch[-1] = batch[-1], batch[0]
+            moved.append((0, len(batch) - 1, v1.MoveDirectionality.SWAP))
+        processor.update_state(change(len(batch), added, removed, tuple(moved)))
+        logits = torch.randn(len(batch), LOGITS)
+        for _ in range(2):
+            assert torch.equal(processor.apply(logits.clone()), expected(logits, batch))
+            processor.update_state(None)
+
+
+@ORDER
+@given(st.lists(st.tuples(st.integers(0, REQUESTS - 1), NAMES), min_size=1, max_size=12), st.data())
+def test_the_second_runner_adds_each_row_its_vector(joins: list[tuple[int, str | None]], data: st.DataObject) -> None:
+    """Slots are taken again, batches are any of them in any order, and drafts give a request several rows."""
+    processor, slots = second(), dict[int, str | None]()
+    for slot, name in joins:
+        assert processor.add_request(slot, params(name)) == (name in ("a", "b"))
+        slots[slot] = name
+        processor.apply_staged_writes()
+        order = data.draw(st.permutations(sorted(slots)))
+        rows = [each for each in order for _ in range(data.draw(st.integers(1, 3)))]
+        context = SimpleNamespace(idx_mapping_np=np.array(order), expanded_idx_mapping=torch.tensor(rows))
+        logits = torch.randn(len(rows), LOGITS)
+        assert torch.equal(processor.apply(logits.clone(), context), expected(logits, [slots[each] for each in rows]))
+
+
+def test_both_runners_accept_the_class() -> None:
+    """vLLM's two loaders take it by name; each refuses a class of the other's interface alone."""
+    from vllm.v1.worker.gpu.sample.logits_processor import loader
+
+    assert v1._load_logitsprocs_by_fqcns([served.NAME]) == [served.LearnedBias]
+    assert loader._load_v2_logitsprocs_by_fqcns([served.NAME]) == [served.LearnedBias]
+    assert issubclass(served.LearnedBias, v2.LogitsProcessor)
+
+
+def test_loaded_twice_it_adds_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed and named on the command line, vLLM makes two processors, also when it builds its batch again."""
+    monkeypatch.setattr(served, "entry_points", lambda group: [SimpleNamespace(value=served.NAME)])
+    logits = torch.zeros(1, LOGITS)
+    for _ in range(2):
+        result = logits.clone()
+        for processor in [first(logits_processors=[served.NAME]) for _ in range(2)]:
+            processor.update_state(change(1, {0: "a"}))
+            processor.apply(result)
+        assert torch.equal(result, expected(logits, ["a"]))
+
+
+def test_forbidden_tokens_stay_forbidden_and_padding_stays() -> None:
+    """What another rule has set to minus infinity stays there, and logits past the vocabulary are not touched."""
+    processor = first()
+    processor.update_state(change(2, {0: "a", 1: None}))
+    logits = torch.full((2, LOGITS + 4), -torch.inf)
+    logits[:, 5], logits[:, TOKENS:] = 1.0, 7.0
+    result = processor.apply(logits.clone())
+    assert result[0, 5] == 1.0 + values(0)[5]
+    assert torch.equal(result[:, TOKENS:], logits[:, TOKENS:])
+    assert torch.isneginf(result[0, :5]).all()
+    assert torch.equal(result[1], logits[1])
+
+
+def test_logits_of_half_precision_are_taken() -> None:
+    """Rows of bfloat16 get the bias within its rounding, one bias or several."""
+    for names in (["a", "a"], ["a", "b"]):
+        processor = first()
+        processor.update_state(change(2, dict(enumerate(names))))
+        logits = torch.randn(2, LOGITS)
+        result = processor.apply(logits.to(torch.bfloat16))
+        assert result.dtype == torch.bfloat16
+        assert torch.allclose(result.float(), expected(logits, names), atol=0.05)
+
+
+def test_a_running_request_keeps_its_vector(folder: Path) -> None:
+    """After the file changed the rows that run stay as they are, and those that come take the new version."""
+    processor = first()
+    processor.update_state(change(1, {0: "a"}))
+    save(folder, "a", values(7))
+    processor.update_state(change(2, {1: "a"}))
+    result = processor.apply(torch.zeros(2, LOGITS))
+    assert torch.equal(result[0, :TOKENS], torch.from_numpy(values(0)))
+    assert torch.equal(result[1, :TOKENS], torch.from_numpy(values(7)))
+
+
+def test_more_biases_than_the_table_has_room_for(folder: Path) -> None:
+    """The table grows, and what was in it stays."""
+    processor = first()
+    for seed in range(2, 20):
+        save(folder, f"n{seed}", values(seed))
+        processor.update_state(change(1, {0: f"n{seed}"}))
+        assert torch.equal(processor.apply(torch.zeros(1, LOGITS))[0, :TOKENS], torch.from_numpy(values(seed)))
+    processor.update_state(change(1, {0: "a"}))
+    assert torch.equal(processor.apply(torch.zeros(1, LOGITS)), expected(torch.zeros(1, LOGITS), ["a"]))
+
+
+def test_an_admitted_bias_that_cannot_be_read_ends_the_request(caplog: pytest.LogCaptureFixture) -> None:
+    """It is not answered as if it had asked for none: only the end token is left, and the log says so."""
+    processor = first()
+    processor.update_state(change(2, {0: "vanished", 1: None}))
+    probability = torch.softmax(processor.apply(torch.randn(2, LOGITS)), dim=-1)
+    assert probability[0, END] == 1.0
+    assert probability[1, END] < 1.0
+    assert "vanished" in caplog.text
+
+
+@pytest.mark.parametrize("runner", [1, 2])
+def test_beside_the_model_nothing_raises(runner: int) -> None:
+    """A value that was not checked at admission ends its own request, not the engine."""
+    if runner == 1:
+        processor, context = first(), None
+        processor.update_state(change(1, {0: 3}))  # type: ignore[dict-item]
+    else:
+        processor = second()
+        context = SimpleNamespace(idx_mapping_np=np.array([0]), expanded_idx_mapping=torch.tensor([0]))
+        assert processor.add_request(0, params(["a"]))  # type: ignore[arg-type]
+        processor.apply_staged_writes()
+    assert torch.softmax(processor.apply(torch.randn(1, LOGITS), context), dim=-1)[0, END] == 1.0
+
+
+def test_a_default_is_for_requests_that_name_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name replaces it, and "none" declines it."""
+    monkeypatch.setenv("BLB_BIAS_DEFAULT", "b")
+    processor = first()
+    processor.update_state(change(3, {0: None, 1: "a", 2: "none"}))
+    logits = torch.randn(3, LOGITS)
+    assert torch.equal(processor.apply(logits.clone()), expected(logits, ["b", "a", None]))
+
+
+@pytest.mark.parametrize("default", ["absent", "foreign"])
+def test_a_default_that_cannot_be_had_stops_the_start(
+    default: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing file and one of another tokenizer."""
+    save(folder, "foreign", values(0), ids=[9, 9])
+    monkeypatch.setenv("BLB_BIAS_DEFAULT", default)
+    with pytest.raises(BiasError):
+        first()
+
+
+class Caller:
+    """Stands for vLLM's input processor, which holds the configuration while it validates."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.vllm_config = config(**changes)
+
+    def validate(self, name: Any) -> None:
+        """What vLLM does with each request."""
+        served.LearnedBias.validate_params(params(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("absent", "no bias named 'absent'; this server has a, b, foreign"),
+        ("foreign", "another|other"),
+        (3, "not the name"),
+    ],
+)
+def test_a_request_for_what_cannot_be_had_is_refused(name: object, said: str, folder: Path) -> None:
+    """vLLM answers 400 to a ValueError here; what can be had passes."""
+    save(folder, "foreign", values(0), ids=[9, 9])
+    caller = Caller()
+    for good in (None, "none", "a", "b"):
+        caller.validate(good)
+    with pytest.raises(ValueError, match=re.compile(said)):
+        caller.validate(name)
+
+
+def test_speculative_decoding_of_the_first_runner_is_refused() -> None:
+    """That runner would leave every processor out; the second one takes it."""
+    with pytest.raises(BiasError, match="speculative"):
+        Caller(speculative_config=object()).validate("a")
+    Caller(speculative_config=object(), use_v2_model_runner=True).validate("a")
+
+
+def test_a_caller_that_is_not_known_is_refused() -> None:
+    """Where no configuration can be found the bias cannot be checked, so it is not served."""
+    with pytest.raises(BiasError, match=r"use vLLM 0\.32"):
+        served.LearnedBias.validate_params(params("a"))
+
+
+def test_without_a_folder_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed beside a vLLM that serves no bias it costs nothing, and a request that names one is refused."""
+    monkeypatch.delenv("BLB_BIAS_DIR")
+    monkeypatch.setattr(table, "cached_tokenizer_from_config", None)
+    logits = torch.randn(1, LOGITS)
+    processor = first()
+    processor.update_state(change(1, {0: "a"}))
+    assert torch.equal(processor.apply(logits.clone()), logits)
+    Caller().validate(None)
+    with pytest.raises(BiasError, match="set to the folder"):
+        Caller().validate("a")
+
+
+class Group:
+    """Two tensor-parallel ranks in one thread: what the first sends, the second receives in order."""
+
+    def __init__(self, rank: int, sent: list[Any]) -> None:
+        self.rank_in_group, self.sent = rank, sent
+
+    def broadcast_object(self, message: Any, src: int) -> Any:
+        """As vLLM's ``GroupCoordinator``."""
+        if self.rank_in_group == src:
+            self.sent.append(message)
+            return message
+        return self.sent.pop(0)
+
+
+def test_ranks_that_see_other_files_add_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first rank reads, so that a file changed in between cannot split the ranks."""
+    sent: list[Any] = []
+
+    def rank(number: int) -> served.LearnedBias:
+        monkeypatch.setattr(table, "get_tp_group", lambda: Group(number, sent))
+        return first(ranks=2)
+
+    ranks: list[served.LearnedBias] = [rank(0)]
+    opened: list[Callable[..., Any]] = []
+    monkeypatch.setattr(table, "BiasDirectory", opened.append)
+    ranks.append(rank(1))
+    assert not opened
+    results = []
+    for processor in ranks:
+        processor.update_state(change(2, {0: "a", 1: "vanished"}))
+        save(folder, "a", values(5))
+        results.append(processor.apply(torch.zeros(2, LOGITS)))
+    assert torch.equal(*results)
+    assert torch.equal(results[0][0, :TOKENS], torch.from_numpy(values(0)))
+    assert not sent
+
+
+def test_a_bad_start_is_the_same_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason why the first rank cannot start reaches the others, which would wait for it otherwise."""
+    monkeypatch.setenv("BLB_BIAS_DEFAULT", "absent")
+    sent: list[Any] = []
+    for number in (0, 1):
+        monkeypatch.setattr(table, "get_tp_group", lambda number=number: Group(number, sent))
+        with pytest.raises(BiasError, match="absent"):
+            first(ranks=2)
