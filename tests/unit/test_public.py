@@ -45,7 +45,8 @@ def test_every_module_has_a_door() -> None:
         try:
             module = importlib.import_module(info.name)
         except ModuleNotFoundError as error:
-            assert error.name in ENGINES, info.name
+            if error.name not in ENGINES:
+                raise
             continue
         if hasattr(module, "__all__"):
             assert all(hasattr(module, name) for name in module.__all__), info.name
