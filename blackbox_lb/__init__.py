@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from blackbox_lb.errors import BlbError
     from blackbox_lb.estimate.select import Goal
     from blackbox_lb.estimate.sweep import Sweep
+    from blackbox_lb.export import logit_bias
     from blackbox_lb.fitting import FitResult, fit
     from blackbox_lb.plan import FitPlan
     from blackbox_lb.profiles import Profile, load_profile
@@ -53,6 +54,7 @@ __all__ = [
     "fit",
     "load_profile",
     "load_task",
+    "logit_bias",
     "parse_reward",
 ]
 
@@ -81,6 +83,7 @@ _HOME = {
     "fit": "fitting",
     "load_profile": "profiles",
     "load_task": "tasks",
+    "logit_bias": "export",
     "parse_reward": "tasks",
 }
 

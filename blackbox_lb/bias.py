@@ -46,7 +46,9 @@ __all__ = [
     "Compiled",
     "Drawn",
     "Entry",
+    "Exact",
     "Finding",
+    "HeldOutGain",
     "Learned",
     "Scalar",
     "Verdict",
@@ -160,13 +162,36 @@ class Censored(_Model):
         )
 
 
+class Exact(_Model):
+    """What whole next-token distributions at ``positions`` of the training completions say of the bias: means, nats a token.
+
+    ``kl_lost_nats_per_token`` and ``kept_share`` are as in ``Compiled``.
+    ``log_normaliser_error``: root mean square of what the lists and their tail got wrong there, in nats.
+    """
+
+    positions: Count
+    kl_nats_per_token: Finite
+    kl_lost_nats_per_token: Finite
+    kept_share: Finite
+    log_normaliser_error: Finite
+
+
+class HeldOutGain(_Model):
+    """Log-likelihood over the base model's of completions that were held out, in nats a weighted token, with so many entries."""
+
+    entries: Count
+    gain: Finite
+    error: Finite
+
+
 class Compiled(_Model):
     """What the sparse compile kept and lost.
 
     ``entries_limit``: most entries allowed, None for no limit. ``kl_lost_nats_per_token``: KL between the learned and the
     compiled policy on logged prefixes. ``kept_share``: 1 less that loss as a share of the KL between the learned policy and
     the base. Entries counted: ``clipped`` lie on the limit of the range, ``rounded`` became 0 as whole numbers, ``dropped``
-    were learned and are not listed.
+    were learned and are not listed. ``exact``: the same without a model of what lists leave out, None where that was not asked for.
+    ``held_out``: what the number of entries was chosen by, empty where it was given.
     """
 
     entries_limit: Count | None = None
@@ -176,6 +201,20 @@ class Compiled(_Model):
     clipped: Count = 0
     rounded: Count = 0
     dropped: Count = 0
+    exact: Exact | None = None
+    held_out: tuple[HeldOutGain, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """All of it for a person to read, but for ``exact``."""
+        known = (
+            (self.kept_share, "{:.1%} of the estimated gain kept"),
+            (self.kl_lost_nats_per_token, "{:.5f} nats of KL lost a token"),
+        )
+        told = [text.format(value) for value, text in known if value is not None]
+        told += [f"{self.clipped:,} clipped", f"{self.rounded:,} rounded to 0", f"{self.dropped:,} dropped"]
+        rows = ", ".join(f"{row.entries:,}: {row.gain:.4f} ± {row.error:.4f}" for row in self.held_out)
+        return ", ".join(told) + (f"; held-out gain by entries, in nats a weighted token: {rows}" if rows else "")
 
 
 class Learned(_Model):

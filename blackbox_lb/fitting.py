@@ -7,13 +7,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from blackbox_lb.bias import Bias, Censored, Drawn, Entry, Finding, Learned, Verdict
+import numpy as np
+
+from blackbox_lb.bias import Bias, Censored, Compiled, Drawn, Entry, Finding, HeldOutGain, Learned, Verdict
 from blackbox_lb.choosing import Choice, Tried, choose
 from blackbox_lb.compile import losses, most_entries
 from blackbox_lb.estimate.candidates import Candidate, Limits, candidates
+from blackbox_lb.estimate.checks import Ids
+from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.explaining import Explanation, explain
+from blackbox_lb.fidelity import Fidelity, calibrated, fidelity
 from blackbox_lb.learning import check_plan, clusters_of, learn
 from blackbox_lb.plan import FitPlan
+from blackbox_lb.reference import check_reference
 from blackbox_lb.session import Session
 from blackbox_lb.tasks import Task
 from blackbox_lb.training import Training, censored
@@ -22,9 +28,15 @@ from blackbox_lb.trials import Trials
 __all__ = ["FitPlan", "FitResult", "Tried", "fit"]
 
 
+MOST_CHOSEN = 300
+"""Entries that cross-validation goes up to where the provider has no limit: on real rollouts they keep .995 of the gain."""
+
+
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """``bias``: what was judged, with its verdict. ``kl``: nats a completion from the base, at temperature 1.
+    """``bias``: what was judged, with its verdict; ``uncompiled``: the whole vector that it was compiled from, which was not.
+
+    ``kl``: nats a completion from the base, at temperature 1.
 
     ``kl`` is NaN where it could not be computed, and ``kl_missing`` says why; ``kl_whole`` is False where the end token is not
     listed, so that it is the KL of the tokens given that the completion goes on, which is less than the whole. ``base_reward`` and
@@ -33,6 +45,7 @@ class FitResult:
     """
 
     bias: Bias
+    uncompiled: Bias
     base_reward: float
     tried: tuple[Tried, ...]
     kl: float
@@ -41,6 +54,7 @@ class FitResult:
     filtered: int
     encoded: int = 0
     kl_whole: bool = True
+    fidelity: Fidelity | None = None
 
     @property
     def kl_sentence(self) -> str:
@@ -62,6 +76,7 @@ class FitResult:
             "estimator": bias.estimator,
             "chosen": dict(bias.settings),
             "entries": len(bias.entries),
+            "uncompiled_entries": len(self.uncompiled.entries),
             "kl_nats_per_completion": _known(self.kl),
             "kl_missing": self.kl_missing,
             "kl_whole": self.kl_whole,
@@ -75,6 +90,7 @@ class FitResult:
                 "encoded": self.encoded,
             },
             "censoring": None if bias.censoring is None else bias.censoring.model_dump(),
+            "fidelity": None if self.fidelity is None else self.fidelity.as_json(),
         }
 
 
@@ -92,7 +108,11 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
     """
     limits = _limits(trials.session, plan)  # before anything is paid for
     check_plan(trials, task, plan)
+    if plan.full_vocab:
+        await check_reference(trials, task.train[: plan.limit], plan.full_vocab)
     training = await learn(trials, task, plan, limits)
+    known = await calibrated(trials, task.train[: plan.limit], training, plan) if plan.full_vocab else None
+    training = training if known is None else known.training
     clusters = await clusters_of(trials, task, plan)
     kept_back = censored(training.rollouts, training.next_token, plan.sweep.rule)
     trials.report.remark(kept_back.sentence(trials.top_logprobs))
@@ -120,9 +140,13 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         base=training.base,
     )
     bias = await _bias(trials, task, training, choice, why, kept_back, limits, verdict)
+    exact = None if known is None else fidelity(known, chosen, limits)
+    if exact is not None and bias.compiled is not None:
+        bias = Bias(**{**dict(bias), "compiled": bias.compiled.model_copy(update={"exact": exact.record})})
     kl = await trials.kl(task.test, plan.test_samples, chosen.logit_bias, training.next_token)
     return FitResult(
         bias=bias,
+        uncompiled=_uncompiled(trials, bias, chosen, training.next_token, clusters),
         base_reward=choice.base_reward,
         tried=choice.tried,
         kl=kl,
@@ -131,12 +155,16 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         filtered=training.filtered,
         encoded=training.encoded,
         kl_whole=trials.session.end_tokens.listed is True,
+        fidelity=exact,
     )
 
 
 def _limits(session: Session, plan: FitPlan) -> Limits:
-    rules, entries = session.profile.bias, most_entries(session.profile, plan.entries)
-    return Limits(entries, rules.low, rules.high, plan.integers or not rules.fractions, session.highest_id)
+    rules, choose = session.profile.bias, plan.entries == "cv"
+    entries = most_entries(session.profile, None if isinstance(plan.entries, str) else plan.entries)
+    if choose and entries is None:
+        entries = MOST_CHOSEN
+    return Limits(entries, rules.low, rules.high, plan.integers or not rules.fractions, session.highest_id, choose)
 
 
 def _why_no_kl(session: Session) -> str:
@@ -180,12 +208,20 @@ async def _bias(
             max_tokens=trials.reward.max_tokens, top_logprobs=trials.top_logprobs, endpoint=session.endpoint
         ),
         censoring=kept_back,
-        compiled=losses(chosen.sparse, limits.entries, integers=limits.integers),
+        compiled=_compiled(chosen, limits),
         learned=learned,
         findings=tuple(Finding(**asdict(each)) for each in why.findings),
         verdict=tuple(verdict),
         entries=await _entries(trials, training, chosen, why),
     )
+
+
+def _compiled(chosen: Candidate, limits: Limits) -> Compiled:
+    size = chosen.size
+    found = losses(chosen.sparse, limits.entries if size is None else size.entries, integers=limits.integers)
+    rows = [] if size is None else size.table
+    held_out = tuple(HeldOutGain(entries=int(row.value), gain=row.gain, error=row.error) for row in rows)
+    return found.model_copy(update={"held_out": held_out})
 
 
 async def _entries(trials: Trials, training: Training, chosen: Candidate, why: Explanation) -> tuple[Entry, ...]:
@@ -197,7 +233,7 @@ async def _entries(trials: Trials, training: Training, chosen: Candidate, why: E
     return tuple(
         Entry(
             id=token,
-            bytes=known[token].hex() if token in known else None,
+            bytes=_hex(known.get(token)),
             text=text,
             bias=value,
             error=None if math.isnan(error) else error,
@@ -205,3 +241,35 @@ async def _entries(trials: Trials, training: Training, chosen: Candidate, why: E
         )
         for (token, value), text, error in zip(chosen.logit_bias.items(), texts, why.errors.tolist(), strict=True)
     )
+
+
+def _uncompiled(trials: Trials, bias: Bias, chosen: Candidate, next_token: NextToken, clusters: Ids | None) -> Bias:
+    """The learned vector before the compile, as a bias of its own: what other limits are compiled from, without any request."""
+    everything = () if clusters is None or chosen.estimator != "clusters" else np.arange(len(clusters))
+    table = next_token.with_tokens(everything)
+    known = trials.store.token_bytes(trials.tokenizer.fingerprint)
+    values = zip(
+        table.token_ids.tolist(), chosen.learned.tolist(), table.sampled_counts().astype(int).tolist(), strict=True
+    )
+    texts = {entry.id: entry.text for entry in bias.entries}
+    entries = tuple(
+        Entry(
+            id=token,
+            bytes=_hex(known.get(token)),
+            text=texts.get(token, _text(known.get(token))),
+            bias=value,
+            seen=seen,
+        )
+        for token, value, seen in values
+        if value
+    )
+    return Bias(**{**dict(bias.verified(())), "compiled": None, "entries": entries})
+
+
+def _hex(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.hex()
+
+
+def _text(raw: bytes | None) -> str | None:
+    """What bytes that an answer showed read as: asking a server for the texts of thousands of tokens takes long."""
+    return None if raw is None else raw.decode("utf-8", "replace")

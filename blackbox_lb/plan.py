@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from blackbox_lb.estimate.select import Goal
 from blackbox_lb.estimate.sweep import Sweep
@@ -13,11 +14,12 @@ __all__ = ["FitPlan"]
 
 @dataclass(frozen=True, slots=True)
 class FitPlan:
-    """What a fit does. Counts are of completions a prompt; ``entries`` None means as many as the provider takes.
+    """What a fit does. Counts are of completions a prompt; ``entries`` None means as many as the provider takes, "cv" that the
+    number is cross-validated up to that (up to 300 where there is no limit).
 
     rounds: how many times the training samples are split, each part drawn with the bias learned from those before; trust: most nats
     a completion between the policies of two rounds. clusters, embedding: of the estimator "clusters". go_on: collect on although
-    the first prompts show nothing to learn.
+    the first prompts show nothing to learn. full_vocab: positions at which whole distributions are asked for, 0 for none.
     """
 
     samples: int = 10
@@ -30,7 +32,8 @@ class FitPlan:
     trust: float = 0.3
     clusters: int = 32
     embedding: str | None = None
-    entries: int | None = None
+    entries: int | Literal["cv"] | None = None
     integers: bool = False
     settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
     go_on: bool = False
+    full_vocab: int = 0

@@ -22,6 +22,7 @@ from blackbox_lb.rules import (
     Json,
     LogprobRules,
     ModelRules,
+    ReferenceRules,
     Row,
     SamplingRules,
     TokenizerRules,
@@ -38,8 +39,9 @@ ABOUT = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 class Profile(Row):
     """One provider. ``neutral``: the request fields that make sampling exactly softmax(logits + bias) at temperature 1.
 
-    ``request``: fields sent with every request. ``unknown``: dotted rows, or tables of them, whose values are guesses until
-    ``blb doctor`` has seen them. ``evidence``: dotted row or table -> how it is known.
+    ``request``: fields sent with every request. ``reference``: None where whole distributions cannot be had. ``unknown``: dotted
+    rows, or tables of them, whose values are guesses until ``blb doctor`` has seen them. ``evidence``: dotted row or table -> how
+    it is known.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Profile(Row):
     bias: BiasRules
     sampling: SamplingRules = SamplingRules()
     models: ModelRules = ModelRules()
+    reference: ReferenceRules | None = None
     neutral: dict[str, Json]
     request: dict[str, Json] = Field(default_factory=dict)
     unknown: list[str] = Field(default_factory=list)

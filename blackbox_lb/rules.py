@@ -7,8 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from blackbox_lb.types import Endpoint
+
 __all__ = [
     "BiasRules",
+    "ChatRoute",
     "Connection",
     "DetokenizeRoute",
     "EndpointRules",
@@ -16,6 +19,7 @@ __all__ = [
     "Json",
     "LogprobRules",
     "ModelRules",
+    "ReferenceRules",
     "Refused",
     "Row",
     "SamplingRules",
@@ -161,6 +165,28 @@ class TokenizerRules(Row):
         if self.source == "server" and (self.tokenize is None or self.detokenize is None):
             raise ValueError("source 'server' needs the rows tokenize and detokenize; or set source = \"model name\"")
         return self
+
+
+class ChatRoute(Row):
+    """POST ``path`` under the server's root with ``{"messages": [...]}`` answers, in field ``answer``, the prompt that the chat
+    template makes of them: token ids, or a text, which ``ReferenceRules.text`` says how to split."""
+
+    path: str
+    answer: str
+    fields: dict[str, Json] = {}
+
+
+class ReferenceRules(Row):
+    """How the next token's distribution over the whole vocabulary is asked for after any prefix, as a prompt of token ids.
+
+    ``endpoint`` takes such a prompt. ``whole``: the number of alternatives that stands for all; None: their number itself.
+    ``chat``: where the template is applied. ``text``: fields of the route tokenizer.tokenize that split a text as a prompt is.
+    """
+
+    endpoint: Endpoint
+    whole: Literal[-1] | None = None
+    chat: ChatRoute
+    text: dict[str, Json]
 
 
 class BiasRules(Row):

@@ -14,6 +14,7 @@ from blackbox_lb.errors import (
     ContentFiltered,
     CorruptResponse,
     InputError,
+    ProfileError,
     ProviderError,
     RequestRejected,
 )
@@ -22,6 +23,7 @@ from blackbox_lb.tokens import PROBE_TEXT, Tokenizer, fingerprint
 from blackbox_lb.types import Completion, Endpoint, EndTokens, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
 from blackbox_lb.wire import build_request, parse_response
+from blackbox_lb.wire.identity import checked_id
 
 __all__ = ["Session"]
 
@@ -125,7 +127,7 @@ class Session:
 
     async def complete(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Sequence[int],
         sampling: Sampling,
         bias: Mapping[int, float] | None = None,
         endpoint: Endpoint | None = None,
@@ -135,13 +137,15 @@ class Session:
 
     async def complete_many(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Sequence[int],
         sampling: Sampling,
         bias: Mapping[int, float] | None = None,
         n: int = 1,
         endpoint: Endpoint | None = None,
     ) -> list[Completion]:
         """``n`` completions by one request. A prompt that the provider's content filter refuses gives ``n`` empty ones.
+
+        On the completions endpoint a prompt may be token ids (see ``prompt_ids``).
 
         Raises:
             ProviderError: one of its subclasses, each with the provider's own words.
@@ -181,7 +185,7 @@ class Session:
 
     async def answer(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Sequence[int],
         sampling: Sampling,
         bias: Mapping[int, float] | None = None,
         n: int = 1,
@@ -195,8 +199,38 @@ class Session:
         where = endpoint or self.endpoint
         body = build_request(self.profile, where, model=self.model, prompt=prompt, sampling=sampling, bias=bias, n=n)
         path = self.profile.endpoint(where).path.replace("{model}", self.model)
-        size = len(prompt.text) // CHARACTERS_A_TOKEN
+        size = len(prompt.text) // CHARACTERS_A_TOKEN if isinstance(prompt, Prompt) else len(prompt)
         return await self._channel.post(path, body, prompt_tokens=size, generated=n * sampling.max_tokens)
+
+    async def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """The token ids that the session's endpoint makes of a prompt, as the rows ``reference`` of the profile say.
+
+        Raises:
+            ProfileError: the profile has no such rows.
+        """
+        rules = self.profile.reference
+        if rules is None or self.profile.tokenizer.tokenize is None:
+            raise ProfileError(
+                f"{self.profile.name} is not known to take a prompt as token ids; it has no rows under [reference]"
+            )
+        text: Any = prompt.text
+        if self.endpoint == "chat":
+            messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+            text = await self._field(
+                rules.chat.path, rules.chat.answer, {"messages": messages, **rules.chat.fields}, (str, list)
+            )
+        if isinstance(text, list):
+            return [checked_id(self.profile.name, token) for token in text]
+        route = self.profile.tokenizer.tokenize
+        ids = await self._field(route.path, "tokens", {route.text: text, **rules.text}, (list,))
+        return [checked_id(self.profile.name, token) for token in ids]
+
+    async def _field(self, path: str, name: str, body: dict[str, Any], kinds: tuple[type, ...]) -> Any:
+        """The field ``name`` of the answer of one of the server's own routes."""
+        answer = await self._channel.post(self._channel.root(path), {"model": self.model, **body})
+        if not isinstance(answer, dict) or not isinstance(answer.get(name), kinds):
+            raise CorruptResponse(f"{self.profile.name} answered {path} without {name!r}: {str(answer)[:200]}")
+        return answer[name]
 
     async def tokenizer(self) -> Tokenizer:
         """The fingerprint of the model's tokenizer, and its size where that is known.
@@ -235,12 +269,7 @@ class Session:
         route = self.profile.tokenizer.detokenize
         if route is None:
             raise InputError(f"{self.profile.name} has no row tokenizer.detokenize")
-        answer = await self._channel.post(
-            self._channel.root(route.path), {"model": self.model, "tokens": [token], **route.fields}
-        )
-        if not isinstance(answer, dict) or not isinstance(answer.get(route.answer), str):
-            raise CorruptResponse(f"{self.profile.name} answered {route.path} without a text: {str(answer)[:200]}")
-        return str(answer[route.answer])
+        return str(await self._field(route.path, route.answer, {"tokens": [token], **route.fields}, (str,)))
 
     async def _served_tokenizer(self) -> Tokenizer:
         route = self.profile.tokenizer.tokenize

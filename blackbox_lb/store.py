@@ -10,17 +10,27 @@ import hashlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from blackbox_lb.errors import StoreError
 from blackbox_lb.packing import Arrays, pack, unpack
-from blackbox_lb.types import Completion, Prompt
+from blackbox_lb.types import Completion, FloatArray, Prompt
 
-__all__ = ["RolloutStore", "StoredSize", "canonical", "prompt_hash", "request_hash", "rollout_key"]
+__all__ = [
+    "RolloutStore",
+    "StoredSize",
+    "canonical",
+    "next_token_key",
+    "prompt_hash",
+    "request_hash",
+    "rollout_key",
+]
 
 APPLICATION_ID = 0x626C6221
 """Marks the file as ours, so that somebody else's database is refused and never written to."""
@@ -62,6 +72,13 @@ MIGRATIONS = (
     ALTER TABLE completions ADD COLUMN outside INTEGER;   -- sampled tokens missing from their list; NULL: not counted (schema 1)
     ALTER TABLE completions ADD COLUMN generated INTEGER; -- tokens as the provider counts them; NULL: it does not, or schema 1
     """,
+    """
+    CREATE TABLE next_tokens (
+        key TEXT PRIMARY KEY,            -- hash of (settings of the request, prompt_hash, token ids of the completion so far)
+        tokens BLOB NOT NULL,            -- one position with every token of the vocabulary, by id: see blackbox_lb.packing
+        received REAL NOT NULL           -- seconds since 1970
+    );
+    """,
 )
 """Applied in order, each once; ``PRAGMA user_version`` counts them. Never edit one that was released: append."""
 
@@ -95,6 +112,11 @@ def prompt_hash(prompt: Prompt) -> str:
 def request_hash(settings: Mapping[str, Any]) -> str:
     """The content hash of a request's settings, the prompt aside."""
     return _tagged_hash("request", canonical(settings))
+
+
+def next_token_key(settings: Mapping[str, Any], prompt: str, prefix: Sequence[int]) -> str:
+    """The key of one next-token distribution: ``prompt`` is a hash, ``prefix`` the token ids of the completion so far."""
+    return _tagged_hash("next token", canonical([settings, prompt, list(prefix)]))
 
 
 def rollout_key(request: str, prompt: str, sample: int) -> str:
@@ -227,6 +249,10 @@ class RolloutStore:
             raise
         return keys
 
+    def requests(self) -> dict[str, dict[str, Any]]:
+        """Request hash -> settings (see ``collect.settings_of``) of everything that was ever asked for."""
+        return {name: json.loads(text) for name, text in self._db.execute("SELECT hash, settings FROM requests")}
+
     def keys(self, request: str) -> set[str]:
         """Keys of all stored completions of one request hash."""
         return {key for (key,) in self._db.execute("SELECT key FROM completions WHERE request_hash = ?", (request,))}
@@ -252,6 +278,18 @@ class RolloutStore:
                 generated=generated,
                 **unpack(tokens)._asdict(),
             )
+
+    def add_next_token(self, key: str, logprobs: FloatArray) -> int:
+        """Store the logprobs (v,) of a whole vocabulary; when this returns, a crash cannot lose them. Returns bytes taken."""
+        ids, none = np.arange(len(logprobs), dtype=np.int32), np.zeros(1)
+        blob = pack(Arrays(none.astype(np.int32), none.astype(np.float32), ids[None], logprobs[None]))
+        self._db.execute("INSERT OR IGNORE INTO next_tokens VALUES (?, ?, ?)", (key, blob, time.time()))
+        return len(blob)
+
+    def next_token(self, key: str) -> FloatArray | None:
+        """The logprobs (v,) that were stored under ``key``; None where there are none."""
+        row = self._db.execute("SELECT tokens FROM next_tokens WHERE key = ?", (key,)).fetchone()
+        return None if row is None else unpack(row[0]).top_logprobs[0]
 
     def token_bytes(self, tokenizer: str) -> dict[int, bytes]:
         """The bytes of every token of this tokenizer that any stored answer showed."""

@@ -14,8 +14,10 @@ __all__ = ["main"]
 
 COMMANDS = {
     "collect": "Sample completions of the training prompts into the store, and nothing else.",
+    "compile": "Make a learned bias fit another provider or limit, and say what that loses.",
     "doctor": "Test live whether a provider does what its profile claims.",
     "eval": "Judge a bias on fresh completions of unseen prompts.",
+    "export": "Print a bias as code for the OpenAI SDK, LiteLLM, LangChain, curl or vLLM.",
     "fit": "Learn a bias and prove on unseen prompts whether it helps: the main job.",
     "providers": "List the providers, or everything that is known of one.",
     "proxy": "Add the bias for any language and tool: an OpenAI-compatible reverse proxy.",

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import click
 
@@ -20,13 +20,15 @@ from blackbox_lb.cli.options import (
     sampling_options,
     task_options,
 )
-from blackbox_lb.cli.terminal import findings_list, print_json, settings_text, verdict_table
+from blackbox_lb.cli.terminal import findings_list, print_json, print_table, settings_text, verdict_table
 from blackbox_lb.estimate.projection import Scale
 from blackbox_lb.estimate.select import Goal, Objective
 from blackbox_lb.estimate.statistics import Unobserved
 from blackbox_lb.estimate.sweep import AlphaScale, EstimatorName, Sweep
 from blackbox_lb.evaluate import GREEDY, SAMPLED, parse_setting
+from blackbox_lb.fidelity import Fidelity
 from blackbox_lb.fitting import FitPlan, FitResult, fit
+from blackbox_lb.reference import POSITIONS
 from blackbox_lb.tasks import Reward, Task
 
 __all__ = ["command"]
@@ -120,7 +122,12 @@ def _sweep(
     show_default=True,
     help="Most nats a completion (KL) between the policies of two rounds.",
 )
-@click.option("--entries", default="300", show_default=True, help="Most tokens in the bias, or all.")
+@click.option(
+    "--entries",
+    default="300",
+    show_default=True,
+    help="Most tokens in the bias; all the provider takes; or cv, which chooses how many by cross-validation.",
+)
 @click.option("--integers", is_flag=True, help="Whole numbers only.")
 @click.option(
     "--objective",
@@ -139,6 +146,15 @@ def _sweep(
 @count_option("--validation-samples", PLAN.validation_samples, "Completions a validation prompt and candidate.")
 @count_option("--test-samples", PLAN.test_samples, "Completions a test prompt and setting.")
 @click.option("--deploy", multiple=True, help="Judge at this setting too, as in temperature=0.5; repeatable.")
+@click.option(
+    "--full-vocab",
+    type=click.IntRange(2),
+    is_flag=False,
+    flag_value=POSITIONS,
+    metavar="[POSITIONS]",
+    help=f"Check lists and compiles against all logprobs at so many training positions, {POSITIONS} unless told, and share what "
+    "lists leave out accordingly. A position is 2 to 5 MB of JSON and about a second on a CPU. vllm, llamacpp and local only.",
+)
 @click.option("--go-on", is_flag=True, help="Collect on although the first prompts show nothing to learn.")
 @output_options()
 def command(**options: Any) -> None:
@@ -146,14 +162,16 @@ def command(**options: Any) -> None:
 
     Collects completions of the training prompts, scores them, estimates one bias for each setting of the sweep, chooses on the
     validation prompts, and compares base and biased completions of the test prompts at temperature 1, greedy and at every --deploy
-    setting. Writes bias.json, result.json and the rollouts into --out; a second run resumes there.
+    setting. Writes bias.json, result.json, the rollouts, and learned.json (the whole learned vector, for blb compile) into --out; a
+    second run resumes there.
     """
     task, reward = load(options)
     plan = _plan(options)
     folder = run_folder(options, task)
     result = asyncio.run(_run(options, task, reward, plan))
     result.bias.save(folder / "bias.json")
-    document = result.as_json() | {"bias": str(folder / "bias.json")}
+    result.uncompiled.save(folder / "learned.json")
+    document = result.as_json() | {"bias": str(folder / "bias.json"), "uncompiled": str(folder / "learned.json")}
     (folder / "result.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     if options["as_json"]:
         print_json(document)
@@ -187,17 +205,20 @@ def _plan(options: dict[str, Any]) -> FitPlan:
         clusters=options["clusters"],
         embedding=options["embedding"],
         go_on=options["go_on"],
+        full_vocab=options["full_vocab"] or 0,
         entries=_entries(options["entries"]),
         integers=options["integers"],
         settings=tuple(settings),
     )
 
 
-def _entries(text: str) -> int | None:
+def _entries(text: str) -> int | Literal["cv"] | None:
     if text == ALL:
         return None
+    if text == "cv":
+        return "cv"
     if not text.isdecimal() or int(text) == 0:
-        raise click.BadParameter(f"{text!r} is neither a number from 1 nor {ALL!r}", param_hint="--entries")
+        raise click.BadParameter(f"{text!r} is neither a number from 1 nor {ALL!r} nor 'cv'", param_hint="--entries")
     return int(text)
 
 
@@ -213,7 +234,51 @@ def _print(result: FitResult, folder: Path) -> None:
         f"{bias.estimator} ({settings_text(bias.settings)}), {len(bias.entries)} entries, learned from {bias.rollouts} rollouts, "
         f"{result.kl_sentence}"
     )
+    if bias.compiled:
+        click.echo(f"compiled: {bias.compiled.sentence}")
     if bias.censoring and bias.sampling:
         click.echo(bias.censoring.sentence(bias.sampling.top_logprobs))
     findings_list(bias.findings)
+    if result.fidelity is not None:
+        _print_fidelity(result.fidelity)
     click.echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")
+    click.echo(
+        f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned values, for blb compile"
+    )
+
+
+def _print_fidelity(found: Fidelity) -> None:
+    if not found.rows:
+        click.echo(
+            f"exactness NOT CHECKED: distributions at {found.positions} reference positions do not agree with the logged lists "
+            f"(total variation {found.distance:.2f} on average)"
+        )
+        return
+    print_table(
+        f"Exact at {found.positions} training positions with all {found.vocabulary:,} logprobs, and as the lists say of them "
+        "(nats a token)",
+        (
+            "bias",
+            "entries",
+            "KL",
+            "by lists",
+            "KL lost",
+            "by lists",
+            "kept",
+            "by lists",
+            "log Z error",
+            "sd",
+            "largest",
+        ),
+        (
+            (
+                row.label,
+                f"{row.entries:,}",
+                *(f"{value:.4f}" for value in (row.kl.exact, row.kl.listed, row.lost.exact, row.lost.listed)),
+                *(f"{value:.1%}" for value in (row.kept.exact, row.kept.listed)),
+                f"{row.log_z[0]:+.4f}",
+                *(f"{value:.4f}" for value in row.log_z[1:]),
+            )
+            for row in found.rows
+        ),
+    )

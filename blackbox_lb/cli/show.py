@@ -47,17 +47,10 @@ def _origin(bias: Bias) -> None:
         listed = bias.sampling.top_logprobs if bias.sampling else None
         click.echo(f"kept back  {bias.censoring.sentence(listed)}")
     click.echo(f"reward     {printable(bias.reward)} on {printable(bias.task or 'unknown task')}")
-    click.echo(f"entries    {len(bias.entries)}{_compiled(bias)}")
+    click.echo(f"entries    {len(bias.entries)}{f', {bias.compiled.sentence}' if bias.compiled else ''}")
     if bias.learned:
         click.echo(f"bias       {_statistics(bias.learned)}")
     click.echo(f"made       {bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {printable(bias.blackbox_lb)}")
-
-
-def _compiled(bias: Bias) -> str:
-    done = bias.compiled
-    if done is None or done.kept_share is None:
-        return ""
-    return f", {done.kept_share:.0%} of the learned change kept, {done.dropped} dropped, {done.clipped} clipped"
 
 
 def _statistics(learned: Learned) -> str:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.checks import Ids, Vector
+from blackbox_lb.estimate.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.clusters import TiedIPS
-from blackbox_lb.estimate.cross_validation import L2Choice, choose_l2
+from blackbox_lb.estimate.cross_validation import ENTRIES_GRID, EntriesChoice, L2Choice, choose_entries, choose_l2
 from blackbox_lb.estimate.ips import IPS, Clipping
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import Fit, Scale, projection
+from blackbox_lb.estimate.projection import Fit, Scale, projection, reward_weights
 from blackbox_lb.estimate.ratio import Ratio
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.snips import SNIPS
-from blackbox_lb.estimate.sparse import Sparse, above, against, sparsify, support_by_usage
+from blackbox_lb.estimate.sparse import Sparse, above, against, sparsify
 from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.estimate.support import PATIENCE, Problem, best_support
 from blackbox_lb.estimate.sweep import EstimatorName, Sweep
 
 __all__ = ["Candidate", "Limits", "Projected", "candidates"]
@@ -29,7 +30,7 @@ __all__ = ["Candidate", "Limits", "Projected", "candidates"]
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the provider takes: at most ``entries`` tokens (None: no limit), nats in [low, high], whole numbers if ``integers``,
-    no token id above ``highest_id`` (None: any).
+    no token id above ``highest_id`` (None: any). choose: how many entries are used, up to that limit, is cross-validated.
     """
 
     entries: int | None
@@ -37,6 +38,13 @@ class Limits:
     high: float
     integers: bool
     highest_id: int | None = None
+    choose: bool = False
+
+    def grid(self, next_token: NextToken) -> list[int]:
+        """The numbers of entries that are compared where one is to be chosen: the last one is all that there may be."""
+        most = len(next_token.token_ids) - len(self.forbidden(next_token))
+        most = most if self.entries is None else min(self.entries, most)
+        return [count for count in ENTRIES_GRID if count < most] + [most] if most else []
 
     def forbidden(self, next_token: NextToken) -> Ids:
         """The ids on the support of ``next_token`` that may have no bias."""
@@ -60,7 +68,8 @@ class Projected:
 class Candidate:
     """``settings`` of the estimator; ``learned`` (s,) nats on the support of the rollouts; ``sparse``: what is sent.
 
-    projected: behind a projection; clipping: behind an inverse-propensity estimate whose propensities were clipped.
+    projected: behind a projection; clipping: behind an inverse-propensity estimate whose propensities were clipped. size: how
+    the number of entries was chosen, None where it was given.
     """
 
     settings: dict[str, float | int | str | None]
@@ -69,6 +78,7 @@ class Candidate:
     estimator: EstimatorName = "projection"
     projected: Projected | None = None
     clipping: Clipping | None = None
+    size: EntriesChoice | None = None
 
     @property
     def label(self) -> str:
@@ -101,7 +111,7 @@ def candidates(
         clip = sweep.clip_of(name)
         if clip not in made:
             made[clip] = _statistics(rollouts, sweep, clip)
-        yield from _counted(name, made[clip], next_token, sweep, limits, clusters)
+        yield from _counted(name, made[clip], rollouts, next_token, sweep, limits, clusters)
 
 
 def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
@@ -116,15 +126,68 @@ def _projected(rollouts: Rollouts, next_token: NextToken, sweep: Sweep, limits: 
         for l2, chosen in _strengths(rollouts, next_token, sweep, tau):
             make = partial(projection, rollouts, tau=tau, l2=l2, weights=sweep.weights, next_token=next_token)
             fit = start = make(start=start)
-            learned = fit.delta
-            support = _support(next_token, learned, limits)
-            if support is not None:
-                fit = make(start=fit, support=support)
-            sparse = against(next_token, learned, _compiled(next_token, fit.delta, limits))
             settings: dict[str, float | int | str | None] = {"tau": tau, "l2": l2}
             if sweep.weights != "global":
                 settings["weights"] = sweep.weights
-            yield Candidate(settings, learned, sparse, projected=Projected(fit, support, sweep.weights, chosen))
+            size, within = _sized(
+                rollouts,
+                next_token,
+                partial(_projections, rollouts, next_token, tau, l2, sweep.weights),
+                limits,
+                tau,
+                sweep,
+            )
+            if size is not None:
+                settings["entries"] = size.entries
+            learned, support = fit.delta, _support(rollouts, next_token, fit.delta, within, (tau, l2, sweep.weights))
+            if support is not None:
+                fit = make(start=fit, support=support)
+            sparse = against(next_token, learned, _compiled(next_token, fit.delta, within))
+            yield Candidate(
+                settings, learned, sparse, projected=Projected(fit, support, sweep.weights, chosen), size=size
+            )
+
+
+def _sized(
+    rollouts: Rollouts,
+    next_token: NextToken,
+    learn: Callable[[Limits, Bools, Sequence[int]], list[Vector]],
+    limits: Limits,
+    tau: float,
+    sweep: Sweep,
+) -> tuple[EntriesChoice | None, Limits]:
+    """How many entries are used, with the limits that say so; None where that is given, or there is nothing to choose between."""
+    grid = limits.grid(next_token) if limits.choose else []
+    if len(grid) < 2:
+        return None, limits
+    choice = choose_entries(rollouts, next_token, partial(learn, limits), tau=tau, grid=grid, weights=sweep.weights)
+    return choice, replace(limits, entries=choice.entries)
+
+
+def _projections(
+    rollouts: Rollouts,
+    next_token: NextToken,
+    tau: float,
+    l2: float,
+    weights: Scale,
+    limits: Limits,
+    train: Bools,
+    counts: Sequence[int],
+) -> list[Vector]:
+    """What is sent of the projection of the rollouts ``train`` for each number of entries."""
+    part, table = rollouts.take(train), next_token.take(train[rollouts.rollout_of])
+    make = partial(projection, part, tau=tau, l2=l2, weights=weights, next_token=table)
+    fit, made = make(), []
+    for count in counts:
+        within = replace(limits, entries=count)
+        support = _support(part, table, fit.delta, within, (tau, l2, weights), patience=0)
+        sent = fit if support is None else make(start=fit, support=support)
+        made.append(_sent(table, _compiled(table, sent.delta, within, patience=0)))
+    return made
+
+
+def _sent(next_token: NextToken, sparse: Sparse) -> Vector:
+    return next_token.align(sparse.token_ids, sparse.values)
 
 
 def _strengths(
@@ -138,14 +201,26 @@ def _strengths(
     return sorted(found.items(), key=lambda pair: -pair[0])
 
 
-def _support(next_token: NextToken, learned: Vector, limits: Limits) -> Ids | None:
-    """The ids that a refit may bias; None where the provider takes everything that was learned."""
-    forbidden = limits.forbidden(next_token)
-    nonzero = next_token.token_ids[learned != 0]
-    allowed = np.setdiff1d(nonzero, forbidden)
-    if limits.entries is not None and len(allowed) > limits.entries:
-        return support_by_usage(next_token, learned, limits.entries, forbidden=forbidden)
-    return allowed if len(allowed) < len(nonzero) else None
+def _support(
+    rollouts: Rollouts,
+    next_token: NextToken,
+    learned: Vector,
+    limits: Limits,
+    settings: tuple[float, float, Scale],
+    *,
+    patience: int = PATIENCE,
+) -> Ids | None:
+    """The ids that a refit may bias, for the largest penalised likelihood; None where the provider takes everything learned."""
+    tau, l2, scale = settings
+    allowed = ~np.isin(next_token.token_ids, limits.forbidden(next_token))
+    used = allowed & (learned != 0)
+    if limits.entries is None or used.sum() <= limits.entries:
+        return next_token.token_ids[used] if used.sum() < np.count_nonzero(learned) else None
+    table = next_token.named()
+    weights = (reward_weights(rollouts, tau, scale) * (rollouts.lengths > 0))[rollouts.rollout_of]
+    problem = Problem(table, table.sampled_counts(weights), weights, allowed, l2)
+    found = best_support(problem, limits.entries, np.zeros(len(learned)), patience=patience)
+    return next_token.token_ids[found.support]
 
 
 def _statistics(rollouts: Rollouts, sweep: Sweep, clip: float | None) -> Statistics:
@@ -155,6 +230,7 @@ def _statistics(rollouts: Rollouts, sweep: Sweep, clip: float | None) -> Statist
 def _counted(
     name: EstimatorName,
     statistics: Statistics,
+    rollouts: Rollouts,
     next_token: NextToken,
     sweep: Sweep,
     limits: Limits,
@@ -169,14 +245,42 @@ def _counted(
         shared["alpha_scale"] = sweep.alpha_scale
     wide = next_token.with_tokens(ids)
     for tau, (setting, value) in itertools.product(sweep.tau, grid):
-        values = estimate.of(tau, value)
-        if name == "clusters":  # the same policy with the largest cluster at 0 has the fewest entries
-            levels, counts = np.unique(values, return_counts=True)
-            values = values - levels[counts.argmax()]
-        learned = wide.align(ids, values)
-        sparse = _compiled(wide, learned, limits)
+        learned = _learned(name, estimate, wide, ids, tau, value)
+        folds = partial(_refolded, rollouts, name, wide, sweep, clusters, tau, value)
+        size, within = _sized(rollouts, wide, folds, limits, tau, sweep)
+        chosen: dict[str, float | int | str | None] = {} if size is None else {"entries": size.entries}
+        sparse = _compiled(wide, learned, within)
         clipping = estimate.clipping(tau) if sweep.clip is not None and estimate.clipping is not None else None
-        yield Candidate({"tau": tau, setting: value, **shared}, learned, sparse, name, clipping=clipping)
+        settings = {"tau": tau, setting: value, **shared, **chosen}
+        yield Candidate(settings, learned, sparse, name, clipping=clipping, size=size)
+
+
+def _learned(name: EstimatorName, estimate: _Estimate, wide: NextToken, ids: Ids, tau: float, value: float) -> Vector:
+    values = estimate.of(tau, value)
+    if name == "clusters":  # the same policy with the largest cluster at 0 has the fewest entries
+        levels, counts = np.unique(values, return_counts=True)
+        values = values - levels[counts.argmax()]
+    return wide.align(ids, values)
+
+
+def _refolded(
+    rollouts: Rollouts,
+    name: EstimatorName,
+    wide: NextToken,
+    sweep: Sweep,
+    clusters: Ids | None,
+    tau: float,
+    value: float,
+    limits: Limits,
+    train: Bools,
+    counts: Sequence[int],
+) -> list[Vector]:
+    """What is sent of the estimate from the rollouts ``train`` for each number of entries."""
+    estimate, ids, _ = _estimator(name, _statistics(rollouts.take(train), sweep, sweep.clip_of(name)), sweep, clusters)
+    table = wide.take(train[rollouts.rollout_of])
+    learned = _learned(name, estimate, table, ids, tau, value)
+    compiled = (_compiled(table, learned, replace(limits, entries=count), patience=0) for count in counts)
+    return [_sent(table, sparse) for sparse in compiled]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +305,7 @@ def _estimator(
     return estimate, ips.token_ids, [("alpha", value) for value in sweep.alpha]
 
 
-def _compiled(next_token: NextToken, delta: Vector, limits: Limits) -> Sparse:
+def _compiled(next_token: NextToken, delta: Vector, limits: Limits, *, patience: int = PATIENCE) -> Sparse:
     return sparsify(
         next_token,
         delta,
@@ -210,4 +314,5 @@ def _compiled(next_token: NextToken, delta: Vector, limits: Limits) -> Sparse:
         high=limits.high,
         integers=limits.integers,
         forbidden=limits.forbidden(next_token),
+        patience=patience,
     )

@@ -1,4 +1,4 @@
-"""Cross-validation: the strength of the L2 penalty, chosen by the likelihood of held-out completions under the tilted target.
+"""Cross-validation: the L2 strength and the number of entries, by the likelihood of held-out completions under the tilted target.
 
 ``l2`` acts as the precision of a prior on the bias, in weighted tokens, and the objective it belongs to is a sum over tokens.
 The best precision depends on how large true biases are and on how noisy one weighted token is, not on how many tokens there
@@ -10,20 +10,20 @@ the best held-out gain.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.checks import Ids, Vector, positive
+from blackbox_lb.estimate.checks import Bools, Ids, Vector, positive
 from blackbox_lb.estimate.importance import log_policy_ratios
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.projection import Scale, reward_weights
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.solver import maximise
 
-__all__ = ["L2_GRID", "HeldOut", "L2Choice", "choose_l2"]
+__all__ = ["ENTRIES_GRID", "L2_GRID", "EntriesChoice", "HeldOut", "L2Choice", "choose_entries", "choose_l2"]
 
 L2_GRID = (160.0, 80.0, 40.0, 20.0, 10.0, 5.0, 2.5, 1.25)
 """Below 1.25 weighted tokens a token seen once is fitted almost fully; above 160 a bias of 1 nat needs hundreds of them."""
@@ -33,15 +33,19 @@ KEEP = 0.9
 likelihood; a rule of standard errors would take a weak penalty where rewards are noise, because nothing is told from nothing."""
 
 
+ENTRIES_GRID = (10, 30, 100, 300, 1_000)
+"""A factor of about 3: the held-out gain of neighbours differs by less than its error."""
+
+
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """What one ``l2`` reaches on completions that it did not see, in nats per weighted token.
+    """What one ``value`` of l2, or number of entries, reaches on completions that it did not see, in nats per weighted token.
 
     gain: reward-weighted log-likelihood over the base model's, with its standard ``error`` across prompts. behind: how much less
     than the best of the grid, with the standard ``behind_error`` of that difference (both 0 for the best itself).
     """
 
-    l2: float
+    value: float
     gain: float
     error: float
     behind: float
@@ -58,6 +62,21 @@ class L2Choice:
 
     l2: float
     best: float
+    table: tuple[HeldOut, ...]
+    units: str
+    rewarded: int
+    folds: int
+    unfitted: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesChoice:
+    """entries: the chosen number, the one with the largest held-out gain. table: a row for each, smallest first.
+
+    units, rewarded, folds, unfitted: as in ``L2Choice``.
+    """
+
+    entries: int
     table: tuple[HeldOut, ...]
     units: str
     rewarded: int
@@ -92,22 +111,87 @@ def choose_l2(
         raise InputError(
             f"{len(strengths)} values of l2 and {folds} folds; cross-validation needs at least 1 value and 2 folds"
         )
-    target = reward_weights(rollouts, tau, weights) * (rollouts.lengths > 0)
-    unit_of, units = _units(rollouts, target)
-    fold_of, count, rewarded = _deal(unit_of, target, folds, seed)
-    table = next_token.named()
-    ratios = np.zeros((len(strengths), len(target)))
-    unfitted = 0
-    for fold in range(count):
-        held = fold_of == fold
-        if not target[~held].any():
-            unfitted += 1
-            continue
-        ratios[:, held] = _path(rollouts, table, ~held, tau, weights, strengths)[:, held]
-    rows = _compare(strengths, ratios, target, unit_of, rollouts.lengths)
+    dealt, table = _Folds.of(rollouts, tau, weights, folds, seed), next_token.named()
+    ratios, unfitted = dealt.held_out(
+        len(strengths), lambda train: _path(rollouts, table, train, tau, weights, strengths)
+    )
+    rows = dealt.compare(strengths, ratios)
     best = min(rows, key=lambda row: row.behind)
-    good = [row.l2 for row in rows if row.gain >= keep * best.gain] if best.gain > 0 else [best.l2]
-    return L2Choice(min(good), best.l2, rows, units, rewarded, count, unfitted)
+    good = [row.value for row in rows if row.gain >= keep * best.gain] if best.gain > 0 else [best.value]
+    return L2Choice(min(good), best.value, rows, dealt.units, dealt.rewarded, dealt.count, unfitted)
+
+
+def choose_entries(
+    rollouts: Rollouts,
+    next_token: NextToken,
+    learn: Callable[[Bools, Sequence[int]], Sequence[Vector]],
+    *,
+    tau: float,
+    grid: Sequence[int],
+    weights: Scale = "global",
+    folds: int = 5,
+    seed: int = 0,
+) -> EntriesChoice:
+    """Choose the number of entries of a compiled bias, whatever its estimator, from the logged rollouts alone.
+
+    learn: what is sent for each of the numbers of entries given second, (s,) nats on ``next_token``, learned from the rollouts
+    where its first argument (n,) is True. The best is chosen, and the smallest where nothing is gained. InputError: as
+    ``choose_l2``.
+
+    No smaller number is preferred for being within noise. On three exact models, 160 or 640 completions, the best lost .01 to .06
+    of the gain in ``KL(p* || p_delta)`` against the number that was truly best; the smallest within one standard error (Breiman et
+    al. 1984) and the smallest that keeps nine tenths of the held-out gain lost up to .02 more, and up to 7 % more of the reward.
+    All entries earned the most reward each time: few are closer to the target where few tokens matter, but go less far.
+    """
+    counts = sorted(set(grid))
+    if not counts or counts[0] < 1 or folds < 2:
+        raise InputError(
+            f"the numbers of entries are {counts} and there are {folds} folds; give numbers from 1 and 2 folds or more"
+        )
+    dealt, table = _Folds.of(rollouts, tau, weights, folds, seed), next_token.named()
+
+    def score(train: Bools) -> Vector:
+        return np.array([log_policy_ratios(rollouts, table, values) for values in learn(train, counts)])
+
+    ratios, unfitted = dealt.held_out(len(counts), score)
+    rows = dealt.compare(counts, ratios)
+    best = min(rows, key=lambda row: row.behind)
+    chosen = int(best.value) if best.gain > 0 else counts[0]
+    return EntriesChoice(chosen, rows, dealt.units, dealt.rewarded, dealt.count, unfitted)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Folds:
+    """target: (n,) reward weights. unit_of, fold_of: (n,). The rest as in ``L2Choice``."""
+
+    target: Vector
+    unit_of: Ids
+    fold_of: Ids
+    lengths: Ids
+    units: str
+    rewarded: int
+    count: int
+
+    @classmethod
+    def of(cls, rollouts: Rollouts, tau: float, weights: Scale, folds: int, seed: int) -> _Folds:
+        target = reward_weights(rollouts, tau, weights) * (rollouts.lengths > 0)
+        unit_of, units = _units(rollouts, target)
+        fold_of, count, rewarded = _deal(unit_of, target, folds, seed)
+        return cls(target, unit_of, fold_of, rollouts.lengths, units, rewarded, count)
+
+    def held_out(self, size: int, score: Callable[[Bools], Vector]) -> tuple[Vector, int]:
+        """(size, n) of each completion what ``score`` says of it, told of the other folds only; and how many folds were not."""
+        ratios, unfitted = np.zeros((size, len(self.target))), 0
+        for fold in range(self.count):
+            held = self.fold_of == fold
+            if not self.target[~held].any():
+                unfitted += 1
+                continue
+            ratios[:, held] = score(~held)[:, held]
+        return ratios, unfitted
+
+    def compare(self, values: Sequence[float], ratios: Vector) -> tuple[HeldOut, ...]:
+        return _compare(values, ratios, self.target, self.unit_of, self.lengths)
 
 
 def _units(rollouts: Rollouts, target: Vector) -> tuple[Ids, str]:
@@ -150,7 +234,7 @@ def _path(
 
 
 def _compare(
-    strengths: Sequence[float], ratios: Vector, target: Vector, unit_of: Ids, lengths: Ids
+    values: Sequence[float], ratios: Vector, target: Vector, unit_of: Ids, lengths: Ids
 ) -> tuple[HeldOut, ...]:
     tokens = target * lengths
     gains = ratios @ target / tokens.sum()
@@ -158,13 +242,13 @@ def _compare(
     best = ratios[np.argmax(gains)]
     return tuple(
         HeldOut(
-            l2=l2,
+            value=value,
             gain=float(gains[row]),
             error=_error(ratios[row] * target - gains[row] * tokens, tokens, unit_of),
             behind=float(behind[row]),
             behind_error=_error((best - ratios[row]) * target - behind[row] * tokens, tokens, unit_of),
         )
-        for row, l2 in enumerate(strengths)
+        for row, value in enumerate(values)
     )
 
 

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.checks import Bools, Ids, Vector, vector, weight_vector
+from blackbox_lb.estimate.checks import Ids, Vector, vector, weight_vector
 from blackbox_lb.estimate.integers import integer_search
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.solver import maximise
+from blackbox_lb.estimate.support import PATIENCE, Problem, best_support
 
-__all__ = ["Sparse", "above", "against", "sparsify", "support_by_usage"]
+__all__ = ["Sparse", "above", "against", "sparsify"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,8 +29,8 @@ class Sparse:
     token_ids: (k,) sorted. values: (k,) nats, none 0. entries_dropped: learned entries (not 0) that are not listed.
     kl_lost: mean ``KL(pi_learned || pi_compiled)`` over logged positions, nats per token. kl_learned: mean
     ``KL(pi_learned || pi_0)``, what sending nothing would lose. kept: ``1 - kl_lost / kl_learned`` (1 if nothing was
-    learned). clipped: listed values that lie on the limit of the range. rounded_to_zero: entries of the chosen support
-    whose best integer is 0, so that they are not listed.
+    learned). clipped: listed values that lie on the limit of the range. rounded_to_zero: tokens of the support of real values
+    that are 0 as whole numbers; others may be listed in their place.
     """
 
     token_ids: Ids
@@ -48,7 +48,13 @@ class Sparse:
 
     @property
     def kept(self) -> float:
-        """The share of the learned change that arrives; negative if the compiled bias is worse than none."""
+        """The share of the estimated gain that arrives; negative if the compiled bias is worse than none.
+
+        The learned policy without a penalty is the m-projection of the target p* onto all biases, so that on the logged prefixes
+        ``KL(p* || pi_v) = KL(p* || pi_learned) + KL(pi_learned || pi_v)`` for every bias v (the Pythagorean theorem of information
+        geometry; Csiszar 1975): with v = 0 and v = compiled, this is the share of ``KL(p* || pi_0) - KL(p* || pi_learned)`` that is
+        kept, if positions count as they do in the fit. With a penalty the learned policy stands in for the target.
+        """
         return 1.0 - self.kl_lost / self.kl_learned if self.kl_learned > 0 else 1.0
 
 
@@ -76,26 +82,6 @@ class _Target:
         return max(float(total / self.weights.sum()), 0.0)
 
 
-def support_by_usage(
-    next_token: NextToken,
-    delta: npt.ArrayLike,
-    entries: int,
-    *,
-    position_weights: npt.ArrayLike | None = None,
-    forbidden: Iterable[int] = (),
-) -> Ids:
-    """At most ``entries`` token ids, sorted: the largest (change of usage) x (delta - shift).
-
-    delta: (s,) nats on ``next_token.token_ids``. The score is the token's term of the divergence
-    ``KL(pi_learned || pi_0) + KL(pi_0 || pi_learned) = sum_y (usage_learned - usage_base)(y) (delta(y) - shift)``, close to
-    usage x (delta - shift)^2 for small biases: an entry matters where it suppresses a common token and where it raises a
-    rare one. The shift is the mean log normaliser: a token biased by just that much keeps its usage and may be left out.
-    """
-    target = _Target.of(next_token, delta, position_weights)
-    chosen, _ = _choose(target, entries, _banned(next_token, forbidden))
-    return next_token.token_ids[chosen]
-
-
 def sparsify(
     next_token: NextToken,
     delta: npt.ArrayLike,
@@ -106,26 +92,41 @@ def sparsify(
     integers: bool = False,
     position_weights: npt.ArrayLike | None = None,
     forbidden: Iterable[int] = (),
+    start: npt.ArrayLike | None = None,
+    patience: int = PATIENCE,
 ) -> Sparse:
     """Compile ``delta`` (s,) nats for a provider that takes ``entries`` values in [low, high] and refuses ``forbidden`` ids.
 
-    entries None is no limit. position_weights: (m,), each position once if None. The listed values minimise the mean
-    ``KL(pi_learned || pi_compiled)``; integers come from rounding followed by coordinate search on the same objective.
-    If everything fits, the learned values are returned as they are. InputError: a range that does not hold 0.
+    entries None is no limit. position_weights: (m,), each position once if None. Support and values minimise the mean
+    ``KL(pi_learned || pi_compiled)`` together (see ``estimate.support``); whole numbers come from a search on the same objective
+    that begins at the rounded ones. If everything fits, the learned values are returned as they are. start: (s,) a bias of
+    no more entries to search from. patience: of ``best_support``; 0 is quick. InputError: a range without 0, entries below 0.
     """
-    _check_range(low, high)
+    _check(entries, low, high)
     if integers:
         low, high = float(np.ceil(low)), float(np.floor(high))
     target = _Target.of(next_token, delta, position_weights)
-    banned, nonzero = _banned(next_token, forbidden), target.learned != 0
-    if (entries is None or int(nonzero.sum()) <= entries) and not (banned & nonzero).any():
-        chosen, shift = np.flatnonzero(nonzero), 0.0
+    allowed, learned = ~np.isin(next_token.token_ids, np.fromiter(forbidden, np.int64)), target.learned
+    most = int(allowed.sum()) if entries is None else min(entries, int(allowed.sum()))
+    problem = Problem(next_token, target.usage, target.weights, allowed, low=low, high=high)
+    if (
+        np.count_nonzero(learned) <= most
+        and allowed[learned != 0].all()
+        and learned.min() >= low
+        and learned.max() <= high
+    ):
+        values = learned
+    elif most == allowed.sum():
+        values = problem.fitted(np.flatnonzero(allowed), np.clip(learned, low, high)).values
     else:
-        chosen, shift = _choose(target, len(banned) if entries is None else entries, banned)
-    values = _refit(target, chosen, shift, low, high)
+        begin = np.zeros_like(learned) if start is None else vector("start", start, len(learned))
+        values = best_support(problem, most, begin, patience=patience).values
     zeros = 0
     if integers:
-        values = integer_search(next_token, target.weights, target.usage, values, chosen, low, high)
+        chosen = np.flatnonzero(values)
+        values = integer_search(
+            next_token, target.weights, target.usage, values, chosen, low, high, entries=most, allowed=allowed
+        )
         zeros = int((values[chosen] == 0).sum())
     return _report(target, values, zeros, low, high)
 
@@ -149,11 +150,9 @@ def above(next_token: NextToken, highest_id: int | None) -> Ids:
     return next_token.token_ids[next_token.token_ids > highest_id] if highest_id is not None else np.zeros(0, np.int64)
 
 
-def _banned(next_token: NextToken, forbidden: Iterable[int]) -> Bools:
-    return np.isin(next_token.token_ids, np.fromiter(forbidden, np.int64))
-
-
-def _check_range(low: float, high: float) -> None:
+def _check(entries: int | None, low: float, high: float) -> None:
+    if entries is not None and entries < 0:
+        raise InputError(f"entries is {entries}; a provider takes 0 or more")
     if not low <= 0 <= high:
         raise InputError(f"the range [{low}, {high}] does not hold 0, the bias of a token that is not listed")
 
@@ -169,35 +168,3 @@ def _report(target: _Target, values: Vector, zeros: int, low: float, high: float
         clipped=int(((values[listed] <= low) | (values[listed] >= high)).sum()),
         rounded_to_zero=zeros,
     )
-
-
-def _choose(target: _Target, entries: int, banned: Bools) -> tuple[Ids, float]:
-    """Indices of the support, and the shift that puts the unlisted tokens at 0."""
-    if entries < 0:
-        raise InputError(f"entries is {entries}; a provider takes 0 or more")
-    shift = target.log_normaliser / float(target.weights.sum())
-    change = target.usage - target.next_token.expected(np.zeros_like(target.learned), target.weights)
-    score = np.where(banned, 0.0, change * (target.learned - shift))
-    ranked = np.argsort(-score, kind="stable")[:entries]
-    return np.sort(
-        ranked[score[ranked] != 0]
-    ), shift  # one below 0 is no reason to leave a token out where there is room
-
-
-def _refit(target: _Target, chosen: Ids, shift: float, low: float, high: float) -> Vector:
-    """The values on ``chosen`` closest to the learned policy; the cut itself where that is already the best."""
-    cut = np.zeros_like(target.learned)
-    cut[chosen] = np.clip(target.learned[chosen] - shift, low, high)
-    if np.array_equal(cut, target.learned):
-        return cut
-    found = maximise(
-        target.usage,
-        target.next_token,
-        target.weights,
-        support=chosen,
-        start=cut,
-        low=low,
-        high=high,
-        max_iterations=300,
-    )
-    return found.delta if target.kl(found.delta) < target.kl(cut) else cut

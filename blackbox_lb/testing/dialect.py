@@ -1,8 +1,8 @@
 """Dialect: what a llama.cpp server would answer to a request, were its model an ExactModel. No network here.
 
-Served: POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize; GET /v1/models, /props, /health. As there, a bias is
-added first, then top_k, top_p and min_p truncate (by default too), then the temperature applies; returned logprobs are
-those of the model before all of that.
+Served: POST /v1/chat/completions, /v1/completions, /apply-template, /tokenize, /detokenize; GET /v1/models, /props, /health. A
+prompt of token ids must begin with ids that /tokenize made of a prompt. As there, a bias is added first, then top_k, top_p and
+min_p truncate (by default too), then the temperature applies; returned logprobs are those of the model before all of that.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Dialect:
             self.texts[model.end] = ""
         self._prompt_of = prompt_of or (lambda text: zlib.crc32(text.encode()) % model.prompts)
         self._seed = seed
+        self._tokenized: dict[tuple[int, ...], str] = {}
 
     def get(self, path: str) -> JSON:
         """The answer to GET ``path``."""
@@ -71,6 +72,8 @@ class Dialect:
 
     def post(self, path: str, body: JSON, number: int) -> JSON:
         """The answer to POST ``path``; ``number`` counts completion requests."""
+        if path == "/apply-template":
+            return {"prompt": _prompt_text(body, chat=True)}
         if path == "/tokenize":
             return {"tokens": self._tokens(str(body.get("content", "")), bool(body.get("with_pieces")))}
         if path == "/detokenize":
@@ -92,6 +95,7 @@ class Dialect:
 
     def _tokens(self, text: str, with_pieces: bool) -> list[Any]:
         ids = self.tokenize(text)
+        self._tokenized[tuple(ids)] = text
         return [{"id": token, "piece": self.texts[token]} for token in ids] if with_pieces else ids
 
     def _known(self, token: object) -> int:
@@ -100,15 +104,15 @@ class Dialect:
         return token
 
     def _complete(self, body: JSON, number: int, *, chat: bool) -> JSON:
-        prompt = _prompt_text(body, chat)
+        prompt, before = self._prompt(body, chat)
         listed = _listed(body, chat)
-        ids, finish = self._generate(body, prompt, number)
+        ids, finish = self._generate(body, prompt, before, number)
         text = "".join(self.texts[token] for token in ids)
         choice: JSON = {"finish_reason": finish, "index": 0}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         if listed > 0:
-            choice["logprobs"] = {"content": self._logprobs(ids, self._prompt_of(prompt), listed)}
-        used = len(self.tokenize(prompt))
+            choice["logprobs"] = {"content": self._logprobs(ids, before, self._prompt_of(prompt), listed)}
+        used = len(self.tokenize(prompt)) + len(before)
         return {
             "choices": [choice],
             "created": 1795258811,
@@ -119,14 +123,26 @@ class Dialect:
             "id": f"chatcmpl-{number:08d}" if chat else f"cmpl-{number:08d}",
         }
 
-    def _generate(self, body: JSON, prompt: str, number: int) -> tuple[list[int], str]:
+    def _prompt(self, body: JSON, chat: bool) -> tuple[str, list[int]]:
+        """The text of the prompt, and the tokens of the completion that it goes on with."""
+        given = body.get("prompt")
+        if chat or not isinstance(given, list):
+            return _prompt_text(body, chat), []
+        ids = [self._known(token) for token in given]
+        size = next((size for size in range(len(ids), 0, -1) if tuple(ids[:size]) in self._tokenized), 0)
+        if not size or len(ids) - size >= self.model.horizon:
+            raise Refused(400, f"a prompt of {len(ids)} token ids is none that was tokenized here, or is complete")
+        return self._tokenized[tuple(ids[:size])], ids[size:]
+
+    def _generate(self, body: JSON, prompt: str, before: list[int], number: int) -> tuple[list[int], str]:
         model, rng = self.model, self._rng(body, prompt, number)
         delta, stops = self._bias(body.get("logit_bias")), _stops(body)
         limit = body.get("max_tokens", body.get("max_completion_tokens"))
-        most = model.horizon if limit is None or limit < 0 else min(max(int(limit), 1), model.horizon)
+        room = model.horizon - len(before)
+        most = room if limit is None or limit < 0 else min(max(int(limit), 1), room)
         ids: list[int] = []
         while len(ids) < most:
-            scores = model.logprobs(ids, self._prompt_of(prompt)) + delta
+            scores = model.logprobs([*before, *ids], self._prompt_of(prompt)) + delta
             ids.append(_draw(scores, body, rng))
             text = "".join(self.texts[token] for token in ids)
             if ids[-1] == model.end or any(stop in text for stop in stops):
@@ -152,10 +168,10 @@ class Dialect:
                     delta[token] += amount
         return delta
 
-    def _logprobs(self, ids: list[int], prompt: int, k: int) -> list[JSON]:
+    def _logprobs(self, ids: list[int], before: list[int], prompt: int, k: int) -> list[JSON]:
         entries = []
         for t, token in enumerate(ids):
-            logprobs = self.model.logprobs(ids[:t], prompt)
+            logprobs = self.model.logprobs([*before, *ids[:t]], prompt)
             top = np.argsort(-logprobs, kind="stable")[:k]
             entry = self._entry(token, logprobs)
             entries.append({**entry, "top_logprobs": [self._entry(int(other), logprobs) for other in top]})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blackbox_lb.errors import InputError, ProfileError
@@ -26,20 +26,21 @@ def build_request(
     endpoint: Endpoint,
     *,
     model: str,
-    prompt: Prompt,
+    prompt: Prompt | Sequence[int],
     sampling: Sampling,
     bias: Mapping[int, float] | None = None,
     n: int = 1,
 ) -> dict[str, Any]:
     """The JSON body that draws ``n`` completions from softmax((logits + bias) / temperature), nothing truncated.
 
-    ``bias`` maps token ids to nats; it must already fit the profile's limits (see ``compile``). Without alternatives
-    (``sampling.top_logprobs`` 0) nothing is said of logprobs, so that a model that refuses or lacks them answers too.
+    A ``prompt`` of token ids is sent as they are. ``bias`` maps token ids to nats; it must already fit the profile's limits (see
+    ``compile``). Without alternatives (``sampling.top_logprobs`` 0) nothing is said of logprobs, so that a model that refuses or
+    lacks them answers too.
 
     Raises:
         ProfileError: the provider has no such endpoint, or it lists fewer alternatives, gives fewer completions a request, or takes
             no seed or no bias, where that is asked for.
-        InputError: a prompt of several messages on the completions endpoint.
+        InputError: a prompt of several messages on the completions endpoint, or one of token ids on another.
     """
     rules = profile.endpoint(endpoint)
     _check(profile, endpoint, sampling, n)
@@ -93,7 +94,11 @@ def _others(profile: Profile, row: str) -> str:
     return f"; use --endpoint {' or '.join(names)}" if names else ""
 
 
-def _prompt(endpoint: Endpoint, prompt: Prompt) -> dict[str, Any]:
+def _prompt(endpoint: Endpoint, prompt: Prompt | Sequence[int]) -> dict[str, Any]:
+    if not isinstance(prompt, Prompt):
+        if endpoint != "completions":
+            raise InputError(f"the {endpoint} endpoint takes no prompt of token ids; use --endpoint completions")
+        return {"prompt": list(prompt)}
     if endpoint != "completions":
         messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
         return {"messages" if endpoint == "chat" else "input": messages}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.cross_validation import L2_GRID, choose_l2
+from blackbox_lb.estimate.candidates import Limits, candidates
+from blackbox_lb.estimate.cross_validation import L2_GRID, choose_entries, choose_l2
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.projection import projection
 from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.sweep import EstimatorName, Sweep
 from blackbox_lb.testing import Exact, ExactModel
 
 GRID = (640.0, 160.0, 40.0, 10.0, 2.5)
@@ -57,7 +60,7 @@ def test_held_out_gain_estimates_the_exact_one(population: tuple[ExactModel, Exa
     choice = choose_l2(rollouts, table, tau=TAU, grid=GRID)
     none = exact.kl_to_target(np.zeros(20), TAU)
     for row in choice.table:
-        fit = projection(rollouts, tau=TAU, l2=row.l2, next_token=table)
+        fit = projection(rollouts, tau=TAU, l2=row.value, next_token=table)
         # Every completion has 3 tokens.
         assert row.gain == pytest.approx((none - exact.kl_to_target(fit.delta, TAU)) / 3, abs=3 * row.error)
         assert row.error > 0
@@ -85,13 +88,71 @@ def test_the_rule_takes_the_weakest_strength_that_keeps_the_gain(population: tup
     chosen = []
     for keep in (1.0, 0.9, 0.5):
         choice = choose_l2(rollouts, table, tau=TAU, keep=keep, folds=3)
-        rows = {row.l2: row for row in choice.table}
+        rows = {row.value: row for row in choice.table}
         assert tuple(rows) == L2_GRID
         assert rows[choice.best].behind == rows[choice.best].behind_error == 0.0
         assert rows[choice.l2].gain >= keep * rows[choice.best].gain
-        assert all(row.gain < keep * rows[choice.best].gain for row in choice.table if row.l2 < choice.l2)
+        assert all(row.gain < keep * rows[choice.best].gain for row in choice.table if row.value < choice.l2)
         chosen.append(choice.l2)
     assert chosen[0] >= chosen[1] > chosen[2]
+
+
+def test_few_entries_are_chosen_where_few_tokens_matter() -> None:
+    """Where one token earns the reward and completions are few, the chosen number is mostly small, and what is sent is
+    closer to the exact target than all of it."""
+    model = ExactModel(20, 3, seed=8, prompts=40, sharpness=0.7)
+    chosen, saved = [], []
+    for seed in range(3):
+        rollouts = model.rollouts(120, lambda tokens, _: 1.0 * (7 in tokens), seed, top=10)
+        table, exact = NextToken.of(rollouts), Exact(model, lambda tokens, _: 1.0 * (7 in tokens))
+        far = {}
+        for limits in (Limits(None, -100, 100, False), Limits(None, -100, 100, False, choose=True)):
+            sweep = Sweep(tau=(TAU,), l2=(1.25,))
+            (made,) = candidates(rollouts, table, sweep, replace(limits, entries=20))
+            delta = np.zeros(20)
+            delta[made.sparse.token_ids] = made.sparse.values
+            far[limits.choose] = exact.kl_to_target(delta, TAU)
+        assert made.size is not None
+        assert made.settings["entries"] == made.size.entries >= made.sparse.entries
+        assert [row.value for row in made.size.table] == [10, len(table.token_ids)]
+        chosen.append(made.size.entries)
+        saved.append(far[False] - far[True])
+    assert chosen.count(10) >= 2
+    assert np.mean(saved) > 0
+
+
+def test_the_chosen_number_has_the_largest_held_out_gain() -> None:
+    """The rule in its own words, with whole numbers too; where nothing is gained it is the smallest; 0 entries are refused."""
+    model = ExactModel(20, 3, seed=8, prompts=40, sharpness=0.7)
+    for integers in (False, True):
+        rollouts = model.rollouts(400, liked, 5)
+        (made,) = candidates(
+            rollouts, NextToken.of(rollouts), Sweep(l2=(5.0,)), Limits(None, -9, 9, integers, 17, True)
+        )
+        assert made.size is not None
+        best = max(made.size.table, key=lambda row: row.gain)
+        assert (made.size.entries, best.behind) == (best.value, 0)
+        assert max(made.logit_bias) <= 17
+    table = NextToken.of(rollouts)
+
+    def worse(train: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
+        return [np.random.default_rng(count).normal(0, 3, len(table.token_ids)) for count in counts]
+
+    assert choose_entries(rollouts, table, worse, tau=TAU, grid=(3, 2)).entries == 2
+    with pytest.raises(InputError, match=r"entries are \[0, 3\]"):
+        choose_entries(rollouts, table, worse, tau=TAU, grid=(3, 0))
+
+
+@pytest.mark.parametrize("estimator", ["ips", "snips", "ratio"])
+def test_other_estimators_are_cross_validated_as_they_are_compiled(estimator: EstimatorName) -> None:
+    """Each fold is estimated anew from the other rollouts, and the number of entries is among the settings."""
+    model = ExactModel(20, 3, seed=8, prompts=40, sharpness=0.7)
+    rollouts = model.rollouts(400, liked, 5, top=10)
+    sweep = Sweep((estimator,), tau=(TAU,), alpha=(0.3,), kappa=(16.0,))
+    (made,) = candidates(rollouts, NextToken.of(rollouts), sweep, Limits(None, -100, 100, False, choose=True))
+    assert made.size is not None
+    assert made.settings["entries"] == made.size.entries >= made.sparse.entries
+    assert all(np.isfinite([row.gain, row.error]).all() for row in made.size.table)
 
 
 def some(rewarded: dict[int, float], n: int = 24, prompts: int = 4) -> Rollouts:

@@ -13,7 +13,6 @@ from blackbox_lb.estimate.candidates import Candidate, Limits, candidates
 from blackbox_lb.estimate.cross_validation import choose_l2
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.projection import Scale, projection
-from blackbox_lb.estimate.sparse import support_by_usage
 from blackbox_lb.estimate.sweep import EstimatorName, Sweep
 from blackbox_lb.testing import ExactModel
 
@@ -68,12 +67,13 @@ def test_the_refit_earns_more_than_the_cut() -> None:
     assert likelihood(TABLE.align(made.sparse.token_ids, made.sparse.values)) > likelihood(cut)
 
 
-def test_support_by_usage_leaves_them_out() -> None:
-    """Where entries are scarce, none is spent on a forbidden id."""
-    (made,) = candidates(ROLLOUTS, TABLE, SWEEPS["projection"], limits(4))
-    free = support_by_usage(TABLE, made.learned, 4)
-    assert END in free
-    assert len(made.logit_bias) == 4
+def test_no_entry_is_spent_on_a_forbidden_id() -> None:
+    """Where entries are scarce, the end token is worth one if it may be sent, and another token has its place if not."""
+    (free,), (made,) = (
+        candidates(ROLLOUTS, TABLE, SWEEPS["projection"], limits(4, highest)) for highest in (None, HIGHEST)
+    )
+    assert END in free.logit_bias
+    assert len(made.logit_bias) == len(free.logit_bias) == 4
 
 
 @pytest.mark.parametrize("estimator", SWEEPS)

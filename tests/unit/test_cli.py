@@ -258,3 +258,16 @@ def test_integers_only(call: Callable[..., tuple[object, ...]], tmp_path: Path) 
     assert blb("fit", *call("--integers", "--samples-per-prompt", 20)).exit_code == 0
     values = Bias.load(tmp_path / "run" / "bias.json").logit_bias.values()
     assert all(value == int(value) for value in values)
+
+
+def test_entries_by_cross_validation(call: Callable[..., tuple[object, ...]], tmp_path: Path) -> None:
+    """--entries cv writes and prints what held-out completions said of each number, and sends no more than it chose."""
+    done = blb("fit", *call("--entries", "cv", "--samples-per-prompt", 20))
+    assert done.exit_code == 0, done.output
+    bias = Bias.load(tmp_path / "run" / "bias.json")
+    assert bias.compiled is not None
+    assert bias.compiled.held_out
+    assert bias.settings["entries"] == max(bias.compiled.held_out, key=lambda row: row.gain).entries
+    assert len(bias.entries) <= bias.compiled.held_out[-1].entries
+    for printed in (done.stdout, blb("show", tmp_path / "run" / "bias.json").stdout):
+        assert "held-out gain by entries" in " ".join(printed.split())

@@ -7,16 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blackbox_lb.bias import Bias, Entry
-from blackbox_lb.compile import check_limits, compile_bias, most_entries
-from blackbox_lb.errors import BiasError
+from blackbox_lb.bias import Bias, Entry, Finding
+from blackbox_lb.compile import check_limits, compile_bias, gain_by_entries, highest_id, most_entries, vocabulary_of
+from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.projection import projection
 from blackbox_lb.estimate.sparse import against, sparsify
 from blackbox_lb.profiles import Profile, load_profile
 from blackbox_lb.testing import ExactModel
+from blackbox_lb.vocabulary import load_vocabulary
 
-ROLLOUTS = ExactModel(30, 6, end=True, seed=1).rollouts(800, lambda tokens, prompt: -float(len(tokens)), seed=2, top=8)
+ROLLOUTS = ExactModel(30, 6, end=True, seed=1).rollouts(400, lambda tokens, prompt: -float(len(tokens)), seed=2, top=8)
 TABLE = NextToken.of(ROLLOUTS)
 
 
@@ -90,8 +91,8 @@ def test_wishes_beyond_the_limit_are_refused(small: Profile) -> None:
 def test_a_bias_that_the_provider_does_not_take_is_refused(
     small: Profile, bias: dict[int, float], sentence: str
 ) -> None:
-    """The token, its value and the limit are named."""
-    with pytest.raises(BiasError, match=sentence):
+    """The token, its value, the limit and the remedy are named."""
+    with pytest.raises(BiasError, match=f"{sentence}; .* blb compile --provider small"):
         check_limits(bias, small)
 
 
@@ -99,7 +100,8 @@ def test_ids_that_the_provider_refuses_are_named(small: Profile) -> None:
     """The highest of them, the limit, how many there are and the remedy; at the limit and without one nothing is refused."""
     bias = {7: 1.0, 100_257: 1.0, 100_265: -1.0, 100_300: 2.0}
     with pytest.raises(
-        BiasError, match=r"token 100300, small takes ids up to 100257 \(2 of 4 are above\); fit with --provider small"
+        BiasError,
+        match=r"token 100300, small takes ids up to 100257 \(2 of 4 are above\); .* blb compile --provider small",
     ):
         check_limits(bias, small, 100_257)
     check_limits({7: 1.0, 100_257: 1.0}, small, 100_257)
@@ -119,3 +121,82 @@ def test_ids_that_the_provider_refuses_are_compiled_away(learned: Bias) -> None:
     cut = sparsify(TABLE, np.where(TABLE.token_ids <= highest, values, 0.0))
     lost = against(TABLE, values, cut).kl_lost
     assert 0 < (compiled.compiled.kl_lost_nats_per_token or 0) < lost
+
+
+def test_the_table_is_what_a_compile_at_each_step_would_keep(learned: Bias, small: Profile) -> None:
+    """Each row is about that of a compile at its number of entries; more keep more; the last is all there is, or the limit."""
+    free = load_profile("vllm")
+    four = compile_bias(learned, free, TABLE, entries=4)
+    rows = gain_by_entries(learned, free, TABLE, four)
+    assert [(row.entries, row.integers, row.kl_lost) for row in rows if row.chosen] == [
+        (4, False, four.compiled.kl_lost_nats_per_token if four.compiled else None)
+    ]
+    steps = [row.entries for row in rows if not row.integers]
+    assert steps == [4, 10, len(learned.entries)] == [row.entries for row in rows if row.integers]
+    for row in (rows[0], rows[2], rows[4]):  # fractions, everything, whole numbers
+        made = compile_bias(learned, free, TABLE, entries=row.entries, integers=row.integers)
+        assert made.compiled is not None
+        assert row.listed == len(made.entries) <= row.entries
+        assert row.kl_lost == pytest.approx(made.compiled.kl_lost_nats_per_token, rel=0.05)
+        assert row.kept == pytest.approx(made.compiled.kept_share, abs=0.005)
+    assert [row.kept for row in rows[:3]] == sorted(row.kept for row in rows[:3])
+    assert rows[2].kept == 1
+    assert {row.entries for row in gain_by_entries(learned, small, TABLE, compile_bias(learned, small, TABLE))} == {5}
+
+
+def test_the_table_holds_what_was_compiled(learned: Bias, small: Profile, tmp_path: Path) -> None:
+    """Also where a narrow range spreads a few learned values over more tokens than were learned, and where there are none."""
+    path = tmp_path / "narrow.toml"
+    path.write_text('extends = "vllm"\nname = "narrow"\n[bias]\nentries = 300\nlow = -0.2\nhigh = 0.2\n')
+    narrow = load_profile(str(path))
+    few = compile_bias(learned, load_profile("vllm"), TABLE, entries=3)
+    for bias, profile in ((few, narrow), (few, small), (Bias(**{**dict(learned), "entries": ()}), narrow)):
+        made = compile_bias(bias, profile, TABLE)
+        assert made.compiled is not None
+        (row,) = [row for row in gain_by_entries(bias, profile, TABLE, made) if row.chosen]
+        assert (row.integers, row.listed) == (made.compiled.integers, len(made.entries))
+        assert (row.kept, row.kl_lost) == (made.compiled.kept_share, made.compiled.kl_lost_nats_per_token)
+        assert row.listed <= row.entries
+    assert len(compile_bias(few, narrow, TABLE).entries) > len(few.entries)
+
+
+def test_entries_that_no_logged_list_holds_are_sent_where_there_is_room(learned: Bias, small: Profile) -> None:
+    """They change nothing on the logged positions: without a limit they stay, under one they go, and are counted."""
+    unseen = Entry(id=900, bias=3.0)
+    wider = Bias(**{**dict(learned), "entries": (*learned.entries, unseen)})
+    kept = compile_bias(wider, load_profile("llamacpp"), TABLE)
+    assert kept.logit_bias == wider.logit_bias
+    cut = compile_bias(wider, small, TABLE)
+    assert cut.logit_bias == compile_bias(learned, small, TABLE).logit_bias
+    assert cut.compiled is not None
+    assert cut.compiled.dropped == len(wider.entries) - len(cut.entries)
+
+
+def test_what_was_found_of_the_other_policy_is_not_said_of_this_one(learned: Bias) -> None:
+    """The finding of the test goes with the verdict, and a value that changed has no standard error; other findings stay."""
+    findings = tuple(Finding(code=code, word="PASS", sentence="so it was") for code in ("test", "headroom"))
+    entries = tuple(entry.model_copy(update={"error": 0.1}) for entry in learned.entries)
+    judged = Bias(**{**dict(learned), "findings": findings, "entries": entries})
+    few = compile_bias(judged, load_profile("vllm"), TABLE, entries=3)
+    assert [each.code for each in few.findings] == ["headroom"]
+    assert all(entry.error is None for entry in few.entries if entry.bias != learned.logit_bias[entry.id])
+    assert any(entry.bias != learned.logit_bias[entry.id] for entry in few.entries)
+    assert compile_bias(judged, load_profile("vllm"), TABLE).entries == entries
+
+
+@pytest.mark.usefixtures("tiktoken_cache")
+def test_the_highest_id_is_known_without_a_session(learned: Bias) -> None:
+    """OpenAI's is the end of text of the model's encoding, by the model's name or --tokenizer; others have none."""
+    openai, vllm = load_profile("openai"), load_profile("vllm")
+    tokenizer = load_vocabulary("o200k_base").fingerprint
+    mini = Bias(**{**dict(learned), "model": "gpt-4o-mini", "tokenizer": tokenizer})
+    found = vocabulary_of(mini, [openai])
+    assert found is not None
+    assert (found.name, highest_id(openai, found), highest_id(vllm, found)) == ("o200k_base", 199_999, None)
+    assert vocabulary_of(mini, [vllm]) is None
+    prod = Bias(**{**dict(mini), "model": "prod"})
+    assert vocabulary_of(prod, [openai], "o200k_base") is found
+    with pytest.raises(InputError, match=r"'prod' on openai cannot be told .* --tokenizer o200k_base"):
+        vocabulary_of(prod, [openai])
+    with pytest.raises(TokenizerMismatch, match=r"under tokenizer .* \(model gpt-4o-mini\), and cl100k_base is"):
+        vocabulary_of(mini, [openai], "cl100k_base")

@@ -85,7 +85,7 @@ class After(Dialect):
         self._asked = body
         return super().post(path, body, number)
 
-    def _logprobs(self, ids: list[int], prompt: int, k: int) -> list[JSON]:
+    def _logprobs(self, ids: list[int], before: list[int], prompt: int, k: int) -> list[JSON]:
         honest, delta = self.model, self._bias(self._asked.get("logit_bias"))
 
         class Tilted:
@@ -97,7 +97,7 @@ class After(Dialect):
 
         self.model = Tilted  # type: ignore[assignment]
         try:
-            return super()._logprobs(ids, prompt, k)
+            return super()._logprobs(ids, before, prompt, k)
         finally:
             self.model = honest
 

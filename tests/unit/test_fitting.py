@@ -148,7 +148,7 @@ def result(kl: float, missing: str | None, reward: float = 0.5) -> FitResult:
     bias = Bias(
         provider="p", model="m", tokenizer="t", reward="length", estimator="ips", entries=(Entry(id=1, bias=1.0),)
     )
-    return FitResult(bias, 0.4, (Tried("ips", {"tau": 0.5}, 1, reward),), kl, missing, 2, 3)
+    return FitResult(bias, bias, 0.4, (Tried("ips", {"tau": 0.5}, 1, reward),), kl, missing, 2, 3)
 
 
 def test_what_is_not_known_is_null() -> None:

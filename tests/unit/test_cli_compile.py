@@ -1,0 +1,270 @@
+"""``blb compile``: from what a fit left behind to a bias for another limit or provider, without any request."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.cli import main
+from blackbox_lb.compile import check_limits
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.types import Completion, Prompt
+from blackbox_lb.vocabulary import load_vocabulary
+
+SPLITS = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
+
+
+def blb(*arguments: object) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+def refused(*arguments: object) -> str:
+    """Run the command, which must end with exit code 2 and one sentence; returns it."""
+    result = blb(*arguments)
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    return " ".join(result.stderr.split())
+
+
+def compiled(*arguments: object) -> dict[str, Any]:
+    """Run ``blb compile ... --json``: what it printed."""
+    result = blb("compile", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, ExactServer]]:
+    """The folder of a fit of 30 tokens in at most five, and the server that it asked."""
+    folder = tmp_path_factory.mktemp("fit")
+    data = folder / "data.jsonl"
+    rows = [{"prompt": f"question {n}", "split": split} for split, numbers in SPLITS for n in numbers]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with ExactServer(ExactModel(30, 6, end=True, prompts=4, sharpness=0.7)) as server:
+        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", folder, "--data", data, "--seed", 1)
+        small = ("--samples-per-prompt", 30, "--validation-samples", 4, "--test-samples", 4, "--l2", 2, "--entries", 5)
+        options = ("--reward", "length", "--max-tokens", 6, "--top-logprobs", 8, *where, *small)
+        result = blb("fit", *options)
+        assert result.exit_code == 0, result.output
+        (folder / "output.txt").write_text(result.stdout)
+        yield folder, server
+
+
+def test_a_fit_leaves_the_whole_learned_vector(fitted: tuple[Path, ExactServer]) -> None:
+    """Before the compile, without a verdict, with what each token reads as; the output and the result name the file."""
+    folder, server = fitted
+    learned, sent = Bias.load(folder / "learned.json"), Bias.load(folder / "bias.json")
+    assert len(sent.entries) <= 5 < len(learned.entries)
+    assert (learned.compiled, learned.status) == (None, "UNVERIFIED")
+    assert sent.verdict
+    assert not [each for each in learned.findings if each.code == "test"]
+    texts = {entry.id: entry.text for entry in learned.entries}
+    assert texts == {token: server.texts[token] or texts[token] for token in texts}
+    assert {entry.id: entry.text for entry in sent.entries}.items() <= texts.items()
+    assert (learned.tokenizer, learned.settings) == (sent.tokenizer, sent.settings)
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["uncompiled"], result["uncompiled_entries"]) == (str(folder / "learned.json"), len(learned.entries))
+    assert (
+        f"{folder / 'learned.json'}: all {len(learned.entries)} learned values, for blb compile"
+        in (folder / "output.txt").read_text()
+    )
+
+
+def test_it_asks_for_nothing_and_tells_what_was_lost(fitted: tuple[Path, ExactServer]) -> None:
+    """The file keeps to the limits, and its record is what was printed; no request is sent."""
+    folder, server = fitted
+    before = len(server.calls)
+    told = compiled(folder / "learned.json", "--provider", "vllm", "--entries", 3, "--integers")
+    made = Bias.load(told["bias"])
+    assert told["bias"] == str(folder / "learned-vllm-3-integers.json")
+    assert len(server.calls) == before
+    assert made.compiled is not None
+    assert made.compiled.model_dump(mode="json") == {name: told[name] for name in made.compiled.model_dump()}
+    assert 0 < len(made.entries) == told["entries"] <= 3
+    assert all(value == int(value) for value in made.logit_bias.values())
+    assert told["dropped"] == told["learned_entries"] - told["entries"]
+    assert (made.provider, made.status) == ("vllm", "UNVERIFIED")
+    row = next(row for row in told["table"] if (row["entries"], row["integers"]) == (3, True))
+    assert (row["kept"], row["listed"]) == (made.compiled.kept_share, told["entries"])
+    assert told["completions"] > 8 * 30  # those of validation and test prompts count too
+
+
+def test_everything_that_fits_is_the_learned_vector(fitted: tuple[Path, ExactServer]) -> None:
+    """Without a limit nothing is lost, and the values are the learned ones to the last bit."""
+    folder, _ = fitted
+    told = compiled(folder / "learned.json", "--out", folder / "all.json")
+    assert Bias.load(folder / "all.json").logit_bias == Bias.load(folder / "learned.json").logit_bias
+    assert (told["kept_share"], told["dropped"]) == (1, 0)
+
+
+def test_what_a_person_reads(fitted: tuple[Path, ExactServer]) -> None:
+    """The table, the losses, the file, and the command that judges it, which is one."""
+    folder, _ = fitted
+    result = blb("compile", folder / "learned.json", "--provider", "vllm", "--entries", 4)
+    said = " ".join(result.stdout.split())
+    assert "Estimated gain kept for vllm, by most entries" in said
+    assert "compiled for vllm: 4 values from -100 to 100" in said
+    assert "UNVERIFIED" in said
+    words = shlex.split(result.stdout.splitlines()[-1])
+    assert words[:3] == ["blb", "eval", str(folder / "learned-vllm-4.json")]
+    assert words[3:] == [
+        *("--provider", "vllm", "--model", "exact", "--data", "DATA.jsonl", "--reward", "length", "--max-tokens", "6"),
+        "--save",
+    ]
+    context = main.make_context("blb", ["eval", "--help"], resilient_parsing=True)
+    command = main.get_command(context, "eval")
+    assert command is not None
+    known = {name for parameter in command.params for name in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= known
+
+
+def test_a_bias_that_was_compiled_before_says_so(fitted: tuple[Path, ExactServer]) -> None:
+    """What is kept is a share of what the first compile left; the file with everything is named; more room is no error."""
+    folder, _ = fitted
+    said = " ".join(blb("compile", folder / "bias.json", "--entries", 50, "--out", folder / "b50.json").stdout.split())
+    assert "compiled before, so what follows is a share of what that left" in said
+    assert f"{folder / 'learned.json'} holds the whole learned vector" in said
+    assert "it has fewer entries than the 50 that may be used" in said
+    assert Bias.load(folder / "b50.json").logit_bias == Bias.load(folder / "bias.json").logit_bias
+
+
+def test_a_picture(fitted: tuple[Path, ExactServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written where matplotlib is there; where it is not, the remedy is named before anything is computed or written."""
+    folder, _ = fitted
+    pytest.importorskip("matplotlib")
+    learned, out = folder / "learned.json", folder / "p.json"
+    assert "drew" in blb("compile", learned, "--entries", 3, "--out", out, "--plot", folder / "gain.png").stdout
+    assert (folder / "gain.png").read_bytes().startswith(b"\x89PNG")
+    out.unlink()
+    assert "ends in .pdf, .png, .svg" in refused("compile", learned, "--out", out, "--plot", folder / "gain.bmp")
+    assert "no folder" in refused("compile", learned, "--out", out, "--plot", folder / "no" / "gain.png")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = refused("compile", learned, "--out", out, "--plot", folder / "gain.png")
+    assert "pip install 'blackbox-lb[report]'" in said
+    assert not out.exists()
+
+
+def test_errors_name_the_remedy(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
+    """Too many entries, no store, the wrong file to write, a provider that is no name, one of which too little is known."""
+    folder, _ = fitted
+    learned = folder / "learned.json"
+    assert "1025 entries are wanted, vllm takes at most 1024; lower --entries" in refused(
+        "compile", learned, "--provider", "vllm", "--entries", 1025
+    )
+    assert "no rollout store" in refused("compile", learned, "--store", tmp_path / "none.db")
+    assert "BIAS itself" in refused("compile", learned, "--out", learned)
+    store = (folder / "rollouts.db").read_bytes()
+    assert "is the rollout store, which would be lost" in refused("compile", learned, "--out", folder / "rollouts.db")
+    assert (folder / "rollouts.db").read_bytes() == store
+    assert "there is no folder" in refused("compile", learned, "--out", tmp_path / "no" / "b.json")
+    Bias(**{**dict(Bias.load(learned)), "provider": "mine"}).save(tmp_path / "mine.json")
+    said = refused("compile", tmp_path / "mine.json", "--store", folder / "rollouts.db")
+    assert "for mine, which is no provider that comes with the package; give --provider" in said
+    said = refused("compile", learned, "--provider", "lmstudio")
+    assert "compiling needs to know bias of lmstudio" in said
+    assert "blb doctor --provider lmstudio" in said
+    assert "cannot be told from its name; give --tokenizer" in refused("compile", learned, "--provider", "openai")
+
+
+def test_a_profile_of_ones_own(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
+    """The command that judges names its file; completions through it are left out, and said, where nobody tells their end token."""
+    folder, server = fitted
+    own, learned, store = tmp_path / "own.toml", tmp_path / "learned.json", tmp_path / "rollouts.db"
+    own.write_text('extends = "llamacpp"\nname = "own"\n[bias]\nentries = 4\n')
+    learned.write_bytes((folder / "learned.json").read_bytes())
+    store.write_bytes((folder / "rollouts.db").read_bytes())
+    told = compiled(learned, "--provider", own)
+    words = shlex.split(told["judge"])
+    assert words[2:5] == [told["bias"], "--provider", str(own)]
+    words[words.index("DATA.jsonl")] = str(folder / "data.jsonl")
+    judged = blb(*words[1:], "--base-url", server.base_url, "--test-samples", 2, "--store", store, "--quiet")
+    assert judged.exit_code == 0, judged.output
+    assert Bias.load(told["bias"]).verdict
+    after = compiled(learned, "--provider", "vllm", "--entries", 3)
+    assert after["completions"] == told["completions"]
+    assert [remark.partition(" are left out")[0] for remark in after["remarks"]] == ["8 completions through own"]
+
+
+def test_names_of_any_kind(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
+    """Dollars are no formula in the picture, backslashes stay in the command, and no file can send a terminal anything."""
+    folder, _ = fitted
+    pytest.importorskip("matplotlib")
+    learned, store = tmp_path / "learned.json", tmp_path / "rollouts.db"
+    for model, reward, shown in (("a$_{b", r"regex:\d", r"'regex:\d'"), ("\x1b[2Jm", "\x9b2J", "REWARD")):
+        bias = Bias(**{**dict(Bias.load(folder / "learned.json")), "model": model, "reward": reward})
+        bias.save(learned)
+        store.write_bytes((folder / "rollouts.db").read_bytes())
+        with sqlite3.connect(store) as db:
+            for name, text in db.execute("SELECT hash, settings FROM requests").fetchall():
+                settings = json.dumps(json.loads(text) | {"model": model})
+                db.execute("UPDATE requests SET settings = ? WHERE hash = ?", (settings, name))
+        result = blb("compile", learned, "--entries", 3, "--plot", tmp_path / "gain.png")
+        assert result.exit_code == 0, result.output
+        assert f"--reward {shown} " in result.stdout
+        assert not {"\x1b", "\x9b"} & set(result.stdout)
+
+
+def test_tokens_that_no_list_holds_are_told(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
+    """Sent where there is room and said to be unknown, else dropped; where no other tokens are, nothing is known of a loss."""
+    folder, _ = fitted
+    where = ("--store", folder / "rollouts.db", "--out", tmp_path / "made.json")
+    bias = Bias.load(folder / "bias.json")
+    unseen = (Entry(id=900, bias=3.5), Entry(id=901, bias=-3.5))
+
+    def said(entries: tuple[Entry, ...], *more: object) -> str:
+        wide = Bias(**{**dict(bias.verified(())), "vocab_size": None, "compiled": None, "entries": entries})
+        wide.save(tmp_path / "wide.json")
+        return " ".join(blb("compile", tmp_path / "wide.json", *where, *more).stdout.split())
+
+    everything = said((*bias.entries, *unseen))
+    assert f"0 of {len(bias.entries) + 2} dropped 2 that are sent were on no logged prefix listed" in everything
+    assert "(2 of them on no logged prefix listed, or sampled)" in said((*bias.entries, *unseen), "--entries", 2)
+    assert "nothing is known of what it does" in said(unseen)
+    pytest.importorskip("matplotlib")
+    empty = said((), "--plot", tmp_path / "empty.svg")
+    assert "nothing is known of what it does" in empty
+    assert "compiled for llamacpp: 0 values" in empty
+
+
+@pytest.mark.usefixtures("tiktoken_cache")
+def test_for_openai_without_a_session(tmp_path: Path) -> None:
+    """At most 300 whole numbers, none above the end of text, of completions that vLLM drew of a model with OpenAI's tokenizer."""
+    vocabulary = load_vocabulary("o200k_base")
+    ids = [*range(1_000, 1_320), 200_012]
+    rng = np.random.default_rng(0)
+    fields = {"model": "gpt-4o-mini", "tokenizer": vocabulary.fingerprint, "provider": "vllm"}
+    settings = fields | {"sampling": {"temperature": 1.0, "top_logprobs": 20}, "bias": []}
+    seen: set[int] = set()
+    with RolloutStore(tmp_path / "rollouts.db") as store:
+        for n in range(30):
+            listed = rng.choice(ids, 20, replace=False).astype(np.int32)
+            seen.update(listed.tolist())
+            logprobs = np.sort(np.log(rng.dirichlet(np.ones(20)) * 0.99 + 1e-6))[::-1].astype(np.float32)
+            drawn = Completion("x", "stop", listed[:1], logprobs[:1], listed[None], logprobs[None])
+            store.add(settings, Prompt.user(str(n)), 0, drawn)
+    values = rng.normal(0, 3, len(ids))
+    entries = tuple(Entry(id=token, bias=value) for token, value in zip(ids, values.tolist(), strict=True))
+    Bias(reward="length", estimator="projection", entries=entries, **fields).save(tmp_path / "learned.json")
+    result = blb("compile", tmp_path / "learned.json", "--provider", "openai")
+    made = Bias.load(tmp_path / "learned-openai-300.json")
+    check_limits(made.logit_bias, load_profile("openai"), 199_999)
+    assert 100 < len(made.entries) <= 300
+    assert made.compiled is not None
+    assert made.compiled.integers
+    said = " ".join(result.stdout.split())
+    assert f"{made.compiled.dropped} of 321 dropped (1 of them above the highest id that openai takes; " in said
+    assert f"{321 - len(seen)} of them on no logged prefix listed, or sampled)" in said

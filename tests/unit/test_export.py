@@ -1,0 +1,253 @@
+"""Exported biases: what each tool sends is the bias, exactly, whatever stands in a model's name."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from blackbox_lb import Bias, logit_bias
+from blackbox_lb.bias import Compiled, Drawn, Entry
+from blackbox_lb.cli import main
+from blackbox_lb.errors import BiasError, InputError
+from blackbox_lb.export import FORMATS, export
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.vocabulary import load_vocabulary
+
+VALUES = {0: -1.5, 3: 0.1, 7: 2.0, 10: 1 / 3, 11: -0.0}
+SENT = {"0": -1.5, "3": 0.1, "7": 2, "10": 1 / 3, "11": 0}
+EVIL = 'it\'s a "$(touch evil)" `x`\\ \nJSON\n# \u202e'
+ENDPOINTS = pytest.mark.parametrize("endpoint", ["chat", "completions"])
+
+
+def learned(endpoint: Any = "chat", **fields: Any) -> Bias:
+    """A bias of five tokens, whole numbers among them."""
+    drawn = Drawn(max_tokens=8, top_logprobs=5, endpoint=endpoint)
+    entries = tuple(Entry(id=token, bias=value) for token, value in VALUES.items())
+    rest = {
+        "provider": "own",
+        "model": "exact",
+        "tokenizer": "t",
+        "reward": "length",
+        "estimator": "ips",
+        "entries": entries,
+    }
+    return Bias(**{**rest, "sampling": drawn, **fields})
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """An exact model of 12 tokens."""
+    with ExactServer(ExactModel(12, 8, end=True)) as running:
+        yield running
+
+
+def run(server: ExactServer, *command: str) -> tuple[str, dict[str, Any]]:
+    """Run what was exported, which sends one request to the server: its path and its body."""
+    where = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none"}
+    subprocess.run(command, env=os.environ | where, check=True, capture_output=True, timeout=60)
+    ((path, body),) = server.calls
+    return path, body
+
+
+def test_the_numbers() -> None:
+    """Ids as JSON has them, whole values as integers, everything else to the last bit, sorted by id."""
+    assert logit_bias(learned()) == SENT
+    assert json.dumps(logit_bias(learned())) == '{"0": -1.5, "3": 0.1, "7": 2, "10": 0.3333333333333333, "11": 0}'
+
+
+def test_the_numbers_of_a_file(tmp_path: Path) -> None:
+    """A path reads the file; ``--format json`` prints the same."""
+    learned().save(tmp_path / "b.json")
+    assert logit_bias(str(tmp_path / "b.json")) == SENT
+    shown = CliRunner().invoke(main, ["export", str(tmp_path / "b.json"), "--format", "json"])
+    assert json.loads(shown.stdout) == SENT
+
+
+@ENDPOINTS
+def test_the_openai_script_sends_the_bias(server: ExactServer, endpoint: str) -> None:
+    """Run as it is printed, it asks the endpoint that the bias was learned on."""
+    path, body = run(server, sys.executable, "-c", export(learned(endpoint), "openai"))
+    assert path == ("/v1/chat/completions" if endpoint == "chat" else "/v1/completions")
+    assert (body["model"], body["logit_bias"]) == ("exact", SENT)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@ENDPOINTS
+def test_the_curl_command_sends_the_bias(server: ExactServer, endpoint: str, tmp_path: Path) -> None:
+    """Whatever stands in the model's name arrives as it is and runs nothing."""
+    text = export(learned(endpoint), "curl", model=EVIL)
+    path, body = run(server, "sh", "-c", f"cd {shlex.quote(str(tmp_path))}\n{text}")
+    assert path == ("/v1/chat/completions" if endpoint == "chat" else "/v1/completions")
+    assert (body["model"], body["logit_bias"]) == (EVIL, SENT)
+    assert not list(tmp_path.iterdir())
+
+
+class Recorder:
+    """Stands in for a library: every call of anything in it is kept, and answers something to print."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    def module(self, *names: str) -> ModuleType:
+        """A module with these callables."""
+        made = ModuleType("recorded")
+        for name in names:
+            setattr(made, name, lambda _name=name, **given: self._called(_name, given))
+        return made
+
+    def _called(self, name: str, given: dict[str, Any]) -> SimpleNamespace:
+        self.calls.append((name, given))
+        choice = SimpleNamespace(message=SimpleNamespace(content=""), text="")
+        return SimpleNamespace(choices=[choice], invoke=lambda _prompt: SimpleNamespace(content=""))
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch, library: str, names: tuple[str, ...], script: str) -> tuple[str, Any]:
+    """The one call that the script makes of ``names`` in ``library``."""
+    recorder = Recorder()
+    monkeypatch.setitem(sys.modules, library, recorder.module(*names))
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://there/v1")
+    exec(compile(script, "exported", "exec"), {})
+    (call,) = recorder.calls
+    return call
+
+
+@ENDPOINTS
+def test_the_litellm_script_gives_the_bias(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    """To the function of the endpoint, under the prefix by which LiteLLM takes any OpenAI-compatible API."""
+    script = export(learned(endpoint), "litellm", model=EVIL)
+    name, given = recorded(monkeypatch, "litellm", ("completion", "text_completion"), script)
+    prefix = "openai" if endpoint == "chat" else "text-completion-openai"
+    assert name == ("completion" if endpoint == "chat" else "text_completion")
+    assert (given["model"], given["logit_bias"], given["api_base"]) == (f"{prefix}/{EVIL}", SENT, "http://there/v1")
+
+
+@ENDPOINTS
+def test_the_langchain_script_gives_the_bias(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    """A chat model through extra_body, for its own field takes integers only; a completion model through its field."""
+    script = export(learned(endpoint), "langchain", model=EVIL)
+    name, given = recorded(monkeypatch, "langchain_openai", ("ChatOpenAI", "OpenAI"), script)
+    assert (name, given["model"], given["base_url"]) == (
+        "ChatOpenAI" if endpoint == "chat" else "OpenAI",
+        EVIL,
+        "http://there/v1",
+    )
+    assert (given["extra_body"]["logit_bias"] if endpoint == "chat" else given["logit_bias"]) == SENT
+
+
+@pytest.mark.parametrize("library", ["litellm", "langchain_openai"])
+def test_the_installed_library_sends_the_bias(server: ExactServer, library: str) -> None:
+    """Where the library is there, the script is run as it is printed."""
+    pytest.importorskip(library, exc_type=ImportError)
+    text = export(learned(), "litellm" if library == "litellm" else "langchain")
+    _, body = run(server, sys.executable, "-c", text)
+    assert (body["model"], body["logit_bias"]) == ("exact", SENT)
+
+
+def test_vllm_serves_the_file_and_a_request_names_it(server: ExactServer, tmp_path: Path) -> None:
+    """Run with a stand-in for vllm: the folder that the server reads holds the bias under the name that the request gives."""
+    file = tmp_path / "it's short.json"
+    learned(provider="vllm").save(file)
+    (tmp_path / "vllm").write_text('#!/bin/sh\nls "$BLB_BIAS_DIR" > served\necho "$@" >> served\n')
+    (tmp_path / "vllm").chmod(0o755)
+    text = export(file, "vllm", base_url=server.base_url)
+    command = f"cd {shlex.quote(str(tmp_path))}\nPATH={shlex.quote(str(tmp_path))}:$PATH\n{text}"
+    subprocess.run(["sh", "-c", command], check=True, capture_output=True, timeout=60)
+    named, direct = server.requests
+    assert (tmp_path / "served").read_text().splitlines() == [
+        "it's short.json",
+        "serve exact --logits-processors blackbox_lb.serve.vllm:LearnedBias",
+    ]
+    assert Bias.load(tmp_path / "biases" / f"{named['vllm_xargs']['blb_bias']}.json").logit_bias == VALUES
+    assert "logit_bias" not in named
+    assert direct["logit_bias"] == SENT
+
+
+def test_vllm_says_where_a_bias_is_too_large_for_a_request() -> None:
+    """The server can serve it all the same; no request carries it, and the reason and remedy are told."""
+    entries = tuple(Entry(id=token, bias=0.5) for token in range(1_025))
+    text = export(learned(entries=entries), "vllm")
+    assert "logit_bias" not in text
+    assert "# Not in the request itself: the bias has 1025 entries, vllm takes at most 1024; " in text
+    assert "blb compile --provider vllm" in text
+
+
+@pytest.mark.parametrize("format", sorted(set(FORMATS) - {"vllm"}))
+def test_a_bias_that_the_provider_does_not_take_is_refused(format: str) -> None:
+    """By every format, and by ``logit_bias``, with the remedy."""
+    entries = tuple(Entry(id=token, bias=1.0) for token in range(1_025))
+    for refuse in (
+        lambda: export(learned(entries=entries, provider="vllm"), format),
+        lambda: logit_bias(learned(entries=entries), "vllm"),
+    ):
+        with pytest.raises(BiasError, match=r"1025 entries, vllm takes at most 1024; .* blb compile --provider vllm"):
+            refuse()
+
+
+@pytest.mark.usefixtures("tiktoken_cache")
+def test_special_tokens_of_openai_are_refused() -> None:
+    """OpenAI takes ids up to the end of text. What was compiled for it has none above, so that no vocabulary is asked for."""
+    fields = {"model": "gpt-4o-mini", "tokenizer": load_vocabulary("o200k_base").fingerprint}
+    whole = tuple(Entry(id=token, bias=1.0) for token in (5, 200_012))
+    bias = learned(entries=whole, **fields)
+    with pytest.raises(BiasError, match=r"token 200012, openai takes ids up to 199999 \(1 of 2"):
+        logit_bias(bias, "openai")
+    assert logit_bias(learned(entries=whole[:1], **fields), "openai") == {"5": 1}
+    unnamed = learned(provider="openai", model="prod", compiled=Compiled(), entries=whole[:1])
+    assert logit_bias(unnamed, "openai") == {"5": 1}
+    with pytest.raises(InputError, match="give --tokenizer"):
+        logit_bias(learned(model="prod", entries=whole[:1]), "openai")
+
+
+def test_keys_stay_in_their_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address, the variable of the key and its header come from the profile; the key itself stands nowhere."""
+    own = tmp_path / "own.toml"
+    own.write_text(
+        'extends = "vllm"\nname = "own"\n[connection]\nbase_url = "http://own:1/v1"\napi_key_env = "OWN_KEY"\n'
+        'api_key_required = true\napi_key_header = "X-Key"\n'
+    )
+    monkeypatch.setenv("OWN_KEY", "secret-1")
+    for format in ("openai", "litellm", "langchain", "curl"):
+        text = export(learned(), format, provider=str(own))
+        assert "http://own:1/v1" in text
+        assert "X-Key" in text
+        assert "OWN_KEY" in text
+        assert "secret-1" not in text
+    whole = tuple(Entry(id=token, bias=1.0) for token in VALUES)
+    azure = learned(provider="azure", compiled=Compiled(), entries=whole)
+    for format in ("openai", "curl"):
+        assert "AZURE_OPENAI_ENDPOINT" in export(azure, format)
+        assert "/openai/v1" in export(azure, format)
+    classic = Bias(**{**dict(azure), "provider": "azure-classic", "model": "my prod"})
+    assert '"?api-version=${OPENAI_API_VERSION:-2024-10-21}"' in export(classic, "curl")
+    assert 'default_query={"api-version": os.environ.get("OPENAI_API_VERSION", "2024-10-21")}' in export(
+        classic, "openai"
+    )
+    assert '"/deployments/my%20prod"' in export(classic, "openai")
+    with pytest.raises(
+        InputError, match=r"LiteLLM's OpenAI-compatible route sends no query, and this API wants .*api-version"
+    ):
+        export(classic, "litellm")
+    assert "OpenAI()" in export(learned(provider="openai", compiled=Compiled(), entries=whole), "openai")
+
+
+def test_what_is_not_known_is_said() -> None:
+    """A provider that comes with no profile has no limits that could be checked, and the comment says so; a format is named."""
+    assert export(learned(), "curl").startswith(
+        "# A bias of 5 tokens for exact by blackbox_lb: UNVERIFIED, limits not checked\n"
+    )
+    assert "not checked" not in export(learned(provider="vllm"), "curl")
+    with pytest.raises(
+        InputError, match="no format 'yaml'; the formats are openai, litellm, langchain, curl, vllm, json"
+    ):
+        export(learned(), "yaml")

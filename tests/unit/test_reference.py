@@ -1,0 +1,309 @@
+"""``blb fit --full-vocab``: whole next-token distributions are asked for, stored, checked against the log, and reported."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.bias import Bias
+from blackbox_lb.channel import Channel
+from blackbox_lb.cli import main
+from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.profiles import Profile, load_profile
+from blackbox_lb.progress import Silent
+from blackbox_lb.reference import check_reference
+from blackbox_lb.session import Session
+from blackbox_lb.store import RolloutStore, next_token_key
+from blackbox_lb.tasks import parse_reward
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.testing.dialect import JSON
+from blackbox_lb.testing.server import Answer
+from blackbox_lb.tokens import Tokenizer
+from blackbox_lb.trials import Trials
+from blackbox_lb.types import Completion, Example, Message, Prompt, Sampling
+from blackbox_lb.wire import build_request
+
+V, TOP, ASKED = 60, 5, 40
+MODEL = ExactModel(V, 8, end=True, prompts=15, sharpness=0.9)
+SPLITS = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
+Call = Callable[..., Result]
+
+
+class Server(ExactServer):
+    """An exact server of which ``before`` may change the body of a request, or answer it."""
+
+    before: Callable[[str, JSON], Answer | None] | None = None
+
+    def post(self, path: str, body: JSON) -> Answer:
+        """What ``before`` says, else the honest answer."""
+        said = self.before(path, body) if self.before is not None else None
+        return super().post(path, body) if said is None else said
+
+    @property
+    def wholes(self) -> list[JSON]:
+        """The requests for whole distributions so far."""
+        return [body for body in self.requests if isinstance(body.get("prompt"), list)]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """An exact model with 15 prompts."""
+    running = Server(MODEL, prompt_of=lambda text: ord(text.strip()[-1]) - ord("a"))
+    with running:
+        yield running
+
+
+@pytest.fixture
+def call(server: Server, tmp_path: Path) -> Call:
+    """Run a short fit against the exact model."""
+    data = tmp_path / "data.jsonl"
+    rows = [{"prompt": f"question {chr(97 + n)}", "answer": "a", "split": split} for split, ns in SPLITS for n in ns]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def run(*more: object) -> Result:
+        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run", "--seed", 1)
+        size = ("--samples-per-prompt", 8, "--validation-samples", 1, "--test-samples", 1, "--l2", 5)
+        options = ("--data", data, "--reward", "length", "--max-tokens", 8, "--top-logprobs", TOP, *where, *size, *more)
+        return CliRunner().invoke(main, [str(each) for each in ("fit", *options)])
+
+    return run
+
+
+def plain(text: str) -> str:
+    """Text as one line."""
+    return " ".join(text.split())
+
+
+def test_the_report_is_printed_stored_and_not_asked_for_again(call: Call, server: Server, tmp_path: Path) -> None:
+    """The log agrees to float32; the table, the result and the bias file say the same; a second run asks for no distribution."""
+    first = call("--entries", 20, "--full-vocab", ASKED)
+    assert first.exit_code == 0, first.output
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    found = result["fidelity"]
+    assert (found["positions"], found["vocabulary"], found["unanswered"], found["agree"]) == (ASKED, V, 0, True)
+    assert found["disagreement"] < 1e-5
+    assert found["distance"] < 1e-6
+    assert [row["label"] for row in found["rows"]] == ["learned", "compiled to 10", "compiled to 30", "sent"]
+    assert [row["entries"] for row in found["rows"][1:]] == [10, 30, 20]
+    losses = [row["lost"]["exact"] for row in found["rows"]]
+    assert losses[0] == 0 < losses[2] < losses[1]
+    assert found["tail_after"] <= found["tail_before"]
+    compiled = Bias.load(tmp_path / "run" / "bias.json").compiled
+    assert compiled is not None
+    assert compiled.exact is not None
+    assert compiled.exact.positions == ASKED
+    assert compiled.exact.kl_lost_nats_per_token == found["rows"][-1]["lost"]["exact"]
+    assert Bias.load(tmp_path / "run" / "learned.json").compiled is None
+    assert f"Exact at {ASKED} training positions with all {V} logprobs" in first.stdout
+    assert "they agree with the logged lists" in plain(first.stderr)
+    assert "error of the log normaliser" in plain(first.stderr)
+    assert 0 < len(server.wholes) <= ASKED + 1
+    before = len(server.wholes)
+    again = call("--entries", 20, "--full-vocab", ASKED)
+    assert len(server.wholes) == before
+    assert again.stdout == first.stdout
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["fidelity"] == found
+
+
+def test_every_request_is_a_prompt_of_ids_and_asks_for_all(call: Call, server: Server) -> None:
+    """One token at temperature 1 after the ids of the templated prompt and of the completion so far, all alternatives, no bias."""
+    assert call("--full-vocab", 10, "--quiet").exit_code == 0
+    prompts = [server.tokenize(f"question {letter}") for letter in "abcdefgh"]
+    for body in server.wholes:
+        assert (body["max_tokens"], body["temperature"], body["logprobs"]) == (1, 1.0, V)
+        assert "logit_bias" not in body
+        assert any(body["prompt"][: len(ids)] == ids for ids in prompts)
+    assert len({len(body["prompt"]) for body in server.wholes}) > 1
+
+
+def test_prefixes_put_together_wrongly_are_not_believed(call: Call, server: Server, tmp_path: Path) -> None:
+    """Where the template gives another prompt than chat has, nothing is called exact and the tails stay as they were."""
+
+    def other(path: str, body: JSON) -> Answer | None:
+        return {"prompt": "question o"} if path == "/apply-template" else None
+
+    server.before = other
+    done = call("--full-vocab", ASKED)
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "run" / "result.json").read_text())["fidelity"]
+    assert found["agree"] is False
+    assert found["rows"] == []
+    assert found["worth"] is None
+    assert found["distance"] > 0.1
+    assert "exactness NOT CHECKED" in done.stdout
+    assert "they DO NOT AGREE with the logged lists" in plain(done.stderr)
+    compiled = Bias.load(tmp_path / "run" / "bias.json").compiled
+    assert compiled is not None
+    assert compiled.exact is None
+    sent = Bias.load(tmp_path / "run" / "bias.json").logit_bias
+    assert call().exit_code == 0
+    assert Bias.load(tmp_path / "run" / "bias.json").logit_bias == sent
+
+
+def test_positions_without_a_list_are_counted(call: Call, server: Server, tmp_path: Path) -> None:
+    """An answer that lists no token, as llama.cpp gives for a part of a character, is left out and said."""
+    calls = iter(range(1000))
+
+    def some(number: int, answer: JSON) -> Answer:
+        if server.requests[-1].get("max_tokens") == 1 and next(calls) % 4 == 3:
+            answer["choices"][0]["logprobs"]["content"] = []
+        return answer
+
+    server.faults = some
+    done = call("--full-vocab", ASKED, "--concurrency", 1)
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "run" / "result.json").read_text())["fidelity"]
+    assert found["unanswered"] > 5
+    assert found["positions"] == ASKED - found["unanswered"]
+    assert f"{found['unanswered']} more came without a list" in plain(done.stderr)
+
+
+def test_ids_that_name_no_token_are_left_out(call: Call, server: Server, tmp_path: Path) -> None:
+    """A model's matrix may have more rows than its tokenizer has tokens: they are counted, and have no bias in any file."""
+    own = tmp_path / "whole.toml"
+    own.write_text('extends = "llamacpp"\nname = "whole"\n[reference]\nwhole = -1\n')
+
+    def whole(path: str, body: JSON) -> Answer | None:
+        if body.get("logprobs") == -1:
+            body["logprobs"] = V
+        return None
+
+    def padded(number: int, answer: JSON) -> Answer:
+        if isinstance(server.requests[-1].get("prompt"), list):
+            (position,) = answer["choices"][0]["logprobs"]["content"]
+            row = position["top_logprobs"][-1]
+            position["top_logprobs"] += [{**row, "id": V + n, "token": f"pad{n}", "logprob": -60.0} for n in range(3)]
+        return answer
+
+    server.before, server.faults = whole, padded
+    done = call(
+        "--full-vocab", ASKED, "--provider", own, "--entries", "all", "--concurrency", 1, "--samples-per-prompt", 3
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "run" / "result.json").read_text())["fidelity"]
+    assert (found["vocabulary"], found["agree"]) == (V, True)
+    assert found["worth"] > 0
+    assert "3 more ids name no token" in plain(done.stderr)
+    assert max(Bias.load(tmp_path / "run" / "learned.json").logit_bias) < V
+
+
+def refuse(path: str, body: JSON) -> Answer | None:
+    """Like vLLM without --max-logprobs -1."""
+    return 400 if isinstance(body.get("prompt"), list) else None
+
+
+def cut(path: str, body: JSON) -> Answer | None:
+    """Like a server that gives fewer alternatives than were asked for, and says nothing."""
+    if isinstance(body.get("prompt"), list):
+        body["logprobs"] = 7
+    return None
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [(refuse, "--full-vocab needs all logprobs of a position"), (cut, "listed 7 tokens")],
+    ids=["refused", "cut"],
+)
+def test_a_server_that_does_not_list_all_is_known_before_anything_is_collected(
+    call: Call, server: Server, before: Callable[[str, JSON], Answer | None], said: str
+) -> None:
+    """One sentence, exit code 2, and no completion was asked for."""
+    server.before = before
+    done = call("--full-vocab")
+    assert done.exit_code == 2
+    assert said in plain(done.output)
+    assert "Traceback" not in done.output
+    assert not [path for path, _ in server.calls if path == "/v1/chat/completions"]
+
+
+def test_more_than_memory_holds_is_refused_before_anything_is_collected(call: Call, server: Server) -> None:
+    """The sentence has the size, the limit and the number that fits."""
+    done = call("--full-vocab", 10**8)
+    assert done.exit_code == 2
+    assert f"22 GiB, and 4 GiB is the limit; give {2**32 // (4 * V):,} positions at most" in plain(done.output)
+    assert not [path for path, _ in server.calls if path == "/v1/chat/completions"]
+
+
+def trials(server: ExactServer, store: RolloutStore, profile: Profile, size: int | None, top: int = TOP) -> Trials:
+    """Trials under a profile with other rows."""
+    session = Session(profile, base_url=server.base_url, model="exact")
+    return Trials(session, store, Tokenizer("t", size), parse_reward("length", max_tokens=8), Silent(), top)
+
+
+def test_where_no_whole_distribution_can_be_had(server: Server, tmp_path: Path) -> None:
+    """A profile without the rows, lists that nothing can be compared with, and an unknown vocabulary are refused by name."""
+    full, example = load_profile("llamacpp"), Example("1", Prompt.user("question a"))
+    none = full.model_copy(update={"reference": None, "logprobs": full.logprobs.model_copy(update={"limit": 20})})
+    with RolloutStore(tmp_path / "s.db") as store:
+        for profile, size, top, error, said in (
+            (none, V, TOP, ProfileError, "lists at most 20 tokens"),
+            (full, V, 0, InputError, "--top-logprobs 0"),
+            (full, None, TOP, InputError, "size of the vocabulary"),
+        ):
+            with pytest.raises(error, match=said):
+                asyncio.run(check_reference(trials(server, store, profile, size, top), [example]))
+    assert server.requests == []
+
+
+def test_the_store_keeps_every_bit(tmp_path: Path) -> None:
+    """A distribution comes back as it went in, also from a file opened again; every other question has another key."""
+    row = np.random.default_rng(0).standard_normal(50_000).astype(np.float32)
+    key = next_token_key({"a": 1}, "p", [1, 2])
+    with RolloutStore(tmp_path / "s.db") as store:
+        assert store.next_token(key) is None
+        assert 0 < store.add_next_token(key, row) < 5 * row.size
+        store.add_next_token(key, row + 1)
+    with RolloutStore(tmp_path / "s.db") as store:
+        kept = store.next_token(key)
+        assert kept is not None
+        assert kept.tobytes() == row.tobytes()
+    others = [next_token_key({"a": 2}, "p", [1, 2]), next_token_key({"a": 1}, "q", [1, 2])]
+    assert len({key, *others, next_token_key({"a": 1}, "p", [12]), next_token_key({"a": 1}, "p", [])}) == 5
+
+
+@pytest.mark.parametrize("name", ["vllm", "llamacpp", "local"])
+def test_a_prompt_of_ids_goes_to_the_completions_endpoint_only(name: str) -> None:
+    """The ids go out as they are; chat has no field for them."""
+    profile, sampling = load_profile(name), Sampling(max_tokens=1, top_logprobs=-1)
+    body = build_request(profile, "completions", model="m", prompt=[3, 1, 2], sampling=sampling)
+    assert (body["prompt"], body["logprobs"]) == ([3, 1, 2], -1)
+    with pytest.raises(InputError, match="takes no prompt of token ids"):
+        build_request(profile, "chat", model="m", prompt=[3, 1, 2], sampling=sampling)
+
+
+def vllm(request: httpx2.Request) -> httpx2.Response:
+    """What vLLM 0.32 answers, as seen: /tokenize with messages or a text, and legacy completions with logprobs -1."""
+    body: dict[str, Any] = json.loads(request.content)
+    if request.url.path == "/tokenize":
+        ids = [1, 9, 2] if "messages" in body else [9]
+        said = body.get("add_generation_prompt") if "messages" in body else body.get("add_special_tokens")
+        return httpx2.Response(200, json={"count": len(ids), "max_model_len": 2048, "tokens": ids} if said else {})
+    table = {f"token_id:{token}": float(value) for token, value in enumerate(np.log([0.1, 0.2, 0.3, 0.4]))}
+    lists = {"tokens": ["token_id:1"], "token_logprobs": [table["token_id:1"]], "top_logprobs": [table]}
+    assert (body["prompt"], body["logprobs"], body["max_tokens"]) == ([1, 9, 2, 7], -1, 1)
+    choice = {"index": 0, "text": "x", "finish_reason": "length", "logprobs": lists, "token_ids": [1]}
+    return httpx2.Response(200, json={"model": "m", "choices": [choice], "usage": {"completion_tokens": 1}})
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+def test_vllm_tells_prompt_ids_and_whole_lists(endpoint: Any) -> None:
+    """Chat goes through the template, a text through the tokenizer with special tokens; -1 lists all, by id."""
+    session = Session(load_profile("vllm"), base_url="https://host.example", model="m", endpoint=endpoint)
+    session._channel = Channel(session.profile, "https://host.example", transport=httpx2.MockTransport(vllm))
+
+    async def ask() -> tuple[list[int], Completion]:
+        found = await session.prompt_ids(Prompt((Message("user", "hi"),)))
+        return found, await session.complete([1, 9, 2, 7], Sampling(1.0, 1, -1), endpoint="completions")
+
+    ids, completion = asyncio.run(ask())
+    assert ids == ([1, 9, 2] if endpoint == "chat" else [9])
+    assert completion.top_ids[0].tolist() == [3, 2, 1, 0]
+    np.testing.assert_allclose(np.exp(completion.top_logprobs[0]), [0.4, 0.3, 0.2, 0.1], rtol=1e-6)
