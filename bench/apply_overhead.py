@@ -150,7 +150,9 @@ def main(entries: int, rounds: int, prompts: tuple[int, ...]) -> None:
             met &= shown["applied"][0] <= GOAL
             cells = [f"{point:.3f} ({low:.3f} to {high:.3f})" for point, low, high in shown.values()]
             rows.append([f"{prompt:,}", f"{np.median(taken['plain']) * 1e3:.3f}", *cells])
-    click.echo(f"openai {openai.__version__}, {entries} entries, {rounds:,} counted requests an arm; ratio of medians (95 %)\n")
+    click.echo(
+        f"openai {openai.__version__}, {entries} entries, {rounds:,} counted requests an arm; ratio of medians (95 %)\n"
+    )
     click.echo(markdown(["prompt, bytes", "plain, ms", "applied / plain", "by hand / plain"], rows))
     click.echo(f"\napplied at most {GOAL}: {'MET' if met else 'NOT MET'}")
 
