@@ -1,10 +1,11 @@
-"""What all tests share: ``--slow``, and OpenAI's rank files without internet, from a package that carries the very same files."""
+"""What all tests share: ``--slow``, Ctrl-C, and OpenAI's rank files without internet, from a package that carries them."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import importlib.util
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--slow", action="store_true", help="run the tests that take minutes: coverage over 400 replications"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Commands that tests start take Ctrl-C, although a shell that runs pytest in the background has it ignored by all of them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
