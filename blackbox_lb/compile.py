@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
 
 __all__ = [
+    "STEPS",
     "Kept",
     "check_limits",
     "compile_bias",
@@ -239,16 +240,8 @@ class _Compiler:
         return cls(bias, profile, next_token.with_tokens(list(bias.logit_bias)), highest_id)
 
     def sparse(self, entries: int | None, integers: bool, **search: int) -> Sparse:
-        from blackbox_lb.estimate.sparse import above, sparsify
+        from blackbox_lb.estimate.candidates import Limits
 
         values, rules = self.bias.logit_bias, self.profile.bias
-        return sparsify(
-            self.next_token,
-            self.next_token.align(list(values), list(values.values())),
-            entries=entries,
-            low=rules.low,
-            high=rules.high,
-            integers=integers,
-            forbidden=above(self.next_token, self.highest_id),
-            **search,
-        )
+        limits = Limits(entries, rules.low, rules.high, integers, self.highest_id)
+        return limits.compiled(self.next_token, self.next_token.align(list(values), list(values.values())), **search)

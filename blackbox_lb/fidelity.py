@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from blackbox_lb.bias import Exact
+from blackbox_lb.compile import STEPS
 from blackbox_lb.estimate.calibration import Calibration, calibrate
 from blackbox_lb.estimate.candidates import Candidate, Limits
 from blackbox_lb.estimate.checks import Vector
 from blackbox_lb.estimate.exactness import Compared, ListModel, compare
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.projection import projection
-from blackbox_lb.estimate.sparse import sparsify
 from blackbox_lb.plan import FitPlan
 from blackbox_lb.progress import short
 from blackbox_lb.reference import Reference, ask_reference
@@ -25,8 +25,6 @@ from blackbox_lb.types import Example
 
 __all__ = ["Calibrated", "Fidelity", "calibrated", "fidelity"]
 
-SIZES = (10, 30, 100, 300, 1024)
-"""Entries that compiles are compared at: what providers take, and less."""
 PILOT_L2 = 5.0
 """Strength of the fit whose normaliser the tail is judged by, where the plan leaves l2 to cross-validation."""
 CHOSEN, LEARNED = "sent", "learned"
@@ -154,16 +152,8 @@ def _biases(table: NextToken, chosen: Candidate, limits: Limits, size: int) -> t
     learned = np.zeros(size)
     learned[table.token_ids] = chosen.learned
     rows: dict[str, Vector] = {LEARNED: learned}
-    for entries in (*(each for each in SIZES if each < np.count_nonzero(chosen.learned)), None):
-        sparse = sparsify(
-            table,
-            chosen.learned,
-            entries=entries,
-            low=limits.low,
-            high=limits.high,
-            integers=limits.integers,
-            forbidden=limits.forbidden(table),
-        )
+    for entries in (*(each for each in STEPS if each < np.count_nonzero(chosen.learned)), None):
+        sparse = replace(limits, entries=entries).compiled(table, chosen.learned)
         label = "compiled, all entries" if entries is None else f"compiled to {entries:,}"
         rows[label] = _full(sparse.token_ids, sparse.values, size)
         if np.array_equal(rows[label], learned):

@@ -18,7 +18,6 @@ from blackbox_lb.estimate.checks import positive
 from blackbox_lb.estimate.pool import Pool, Round, pool
 from blackbox_lb.estimate.projection import projection
 from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.sparse import sparsify
 from blackbox_lb.estimate.trust import policy_kl, step_within
 from blackbox_lb.evaluate import SAMPLED
 from blackbox_lb.session import Session
@@ -186,15 +185,7 @@ def _step(pooled: Pool, sent: Mapping[int, float], plan: Rounds, limits: Limits)
 
 def _compiled(pooled: Pool, delta: np.ndarray[tuple[int], np.dtype[np.float64]], limits: Limits) -> dict[int, float]:
     """What is sent, token by token in order of the ids."""
-    sparse = sparsify(
-        pooled.next_token,
-        delta,
-        entries=limits.entries,
-        low=limits.low,
-        high=limits.high,
-        integers=limits.integers,
-        forbidden=limits.forbidden(pooled.next_token),
-    )
+    sparse = limits.compiled(pooled.next_token, delta)
     values = np.round(sparse.values, DECIMALS)
     return {token: value for token, value in zip(sparse.token_ids.tolist(), values.tolist(), strict=True) if value}
 

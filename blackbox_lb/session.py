@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from blackbox_lb.channel import ATTEMPTS, Channel
+from blackbox_lb.compile import highest_id
 from blackbox_lb.credentials import TokenProvider
 from blackbox_lb.errors import (
     AuthenticationFailed,
@@ -99,10 +100,7 @@ class Session:
     @property
     def highest_id(self) -> int | None:
         """The highest token id that ``logit_bias`` accepts; None where all are, or where it is not known."""
-        highest = self.profile.bias.highest_id
-        if highest == "end of text":
-            return self.vocabulary.end_of_text if self.vocabulary else None
-        return highest
+        return highest_id(self.profile, self.vocabulary)
 
     async def __aenter__(self) -> Self:
         try:

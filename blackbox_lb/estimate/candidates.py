@@ -50,6 +50,19 @@ class Limits:
         """The ids on the support of ``next_token`` that may have no bias."""
         return above(next_token, self.highest_id)
 
+    def compiled(self, next_token: NextToken, delta: Vector, *, patience: int = PATIENCE) -> Sparse:
+        """``delta`` (s,) nats as the provider takes it; see ``sparsify``."""
+        return sparsify(
+            next_token,
+            delta,
+            entries=self.entries,
+            low=self.low,
+            high=self.high,
+            integers=self.integers,
+            forbidden=self.forbidden(next_token),
+            patience=patience,
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projected:
@@ -142,7 +155,7 @@ def _projected(rollouts: Rollouts, next_token: NextToken, sweep: Sweep, limits: 
             learned, support = fit.delta, _support(rollouts, next_token, fit.delta, within, (tau, l2, sweep.weights))
             if support is not None:
                 fit = make(start=fit, support=support)
-            sparse = against(next_token, learned, _compiled(next_token, fit.delta, within))
+            sparse = against(next_token, learned, within.compiled(next_token, fit.delta))
             yield Candidate(
                 settings, learned, sparse, projected=Projected(fit, support, sweep.weights, chosen), size=size
             )
@@ -182,7 +195,7 @@ def _projections(
         within = replace(limits, entries=count)
         support = _support(part, table, fit.delta, within, (tau, l2, weights), patience=0)
         sent = fit if support is None else make(start=fit, support=support)
-        made.append(_sent(table, _compiled(table, sent.delta, within, patience=0)))
+        made.append(_sent(table, within.compiled(table, sent.delta, patience=0)))
     return made
 
 
@@ -249,7 +262,7 @@ def _counted(
         folds = partial(_refolded, rollouts, name, wide, sweep, clusters, tau, value)
         size, within = _sized(rollouts, wide, folds, limits, tau, sweep)
         chosen: dict[str, float | int | str | None] = {} if size is None else {"entries": size.entries}
-        sparse = _compiled(wide, learned, within)
+        sparse = within.compiled(wide, learned)
         clipping = estimate.clipping(tau) if sweep.clip is not None and estimate.clipping is not None else None
         settings = {"tau": tau, setting: value, **shared, **chosen}
         yield Candidate(settings, learned, sparse, name, clipping=clipping, size=size)
@@ -279,7 +292,7 @@ def _refolded(
     estimate, ids, _ = _estimator(name, _statistics(rollouts.take(train), sweep, sweep.clip_of(name)), sweep, clusters)
     table = wide.take(train[rollouts.rollout_of])
     learned = _learned(name, estimate, table, ids, tau, value)
-    compiled = (_compiled(table, learned, replace(limits, entries=count), patience=0) for count in counts)
+    compiled = (replace(limits, entries=count).compiled(table, learned, patience=0) for count in counts)
     return [_sent(table, sparse) for sparse in compiled]
 
 
@@ -303,16 +316,3 @@ def _estimator(
     ips = IPS(statistics) if clusters is None or name == "ips" else TiedIPS(statistics, clusters)
     estimate = _Estimate(partial(ips.delta, relative=sweep.alpha_scale == "relative"), ips.clipping)
     return estimate, ips.token_ids, [("alpha", value) for value in sweep.alpha]
-
-
-def _compiled(next_token: NextToken, delta: Vector, limits: Limits, *, patience: int = PATIENCE) -> Sparse:
-    return sparsify(
-        next_token,
-        delta,
-        entries=limits.entries,
-        low=limits.low,
-        high=limits.high,
-        integers=limits.integers,
-        forbidden=limits.forbidden(next_token),
-        patience=patience,
-    )
