@@ -1,10 +1,13 @@
-"""Choosing among candidates on the validation prompts: logged base completions first, fresh samples for those that are left."""
+"""Choosing among candidates on the validation prompts, at the settings that the user deploys with.
+
+Logged base completions come first, as far as they tell of those settings, then fresh samples for the candidates that are left.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,69 +15,22 @@ import numpy as np
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.candidates import Candidate
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.off_policy import ByPrompt, OffPolicy, Outcome
+from blackbox_lb.estimate.off_policy import ByPrompt, Outcome
 from blackbox_lb.estimate.select import FINALISTS, Goal, Objective, rungs
-from blackbox_lb.evaluate import SAMPLED, Scores
+from blackbox_lb.evaluate import SAMPLED, Scores, Setting
 from blackbox_lb.logged import Logged, log_of_base
 from blackbox_lb.progress import short
 from blackbox_lb.trials import Trials
+from blackbox_lb.tried import Choice, Measured, Tried
 from blackbox_lb.types import Example
 
-__all__ = ["Choice", "Tried", "choose"]
+__all__ = ["choose"]
 
 _OBJECTIVES: dict[Objective, str] = {
     "reward": "reward",
     "reward-kl": "reward less the price of its KL",
     "pareto": "tokens at the same accuracy",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """One candidate and what the validation prompts said of it, all at temperature 1.
-
-    reward: mean over prompts as a user reads it, tokens, accuracy (None where no answer is known) and kl (nats a completion, only
-    measured for objective "reward-kl"): of ``samples`` fresh completions a prompt, NaN where there were none. off_policy: what
-    logged base completions said before, None where they could say nothing. fate: "chosen", or where and why it was dropped.
-    """
-
-    estimator: str
-    settings: dict[str, float | int | str | None]
-    entries: int
-    reward: float
-    samples: int = 0
-    fate: str = ""
-    tokens: float = math.nan
-    accuracy: float | None = None
-    kl: float | None = None
-    off_policy: OffPolicy | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """For a program: null for what is not known, and of an estimate that is not trusted only why it is not."""
-        return {
-            "estimator": self.estimator,
-            "settings": self.settings,
-            "entries": self.entries,
-            "reward": _known(self.reward),
-            "tokens": _known(self.tokens),
-            "accuracy": _known(self.accuracy),
-            "kl_nats_per_completion": _known(self.kl),
-            "samples": self.samples,
-            "fate": self.fate,
-            "off_policy": None if self.off_policy is None else _estimate_json(self.off_policy),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """``candidate``: the best by the goal. ``tried``: all candidates in the order given. ``base_reward``: of the base model.
-
-    The numbers in ``tried`` are what chose, so that of the chosen one is too good; what it is worth, other prompts must say.
-    """
-
-    candidate: Candidate
-    tried: tuple[Tried, ...]
-    base_reward: float
 
 
 async def choose(
@@ -86,12 +42,17 @@ async def choose(
     samples: int,
     goal: Goal | None = None,
     finalists: int = FINALISTS,
+    settings: Sequence[Setting] = (SAMPLED,),
 ) -> Choice:
-    """The best of ``candidates`` on ``examples``, of which none was used to fit them.
+    """The best of ``candidates`` on ``examples``, of which none was used to fit them, by the mean of the goal over ``settings``.
 
-    next_token: of the training rollouts, for its tail. samples: completions a prompt for the base, and on average for each
-    candidate that is sampled at all; successive halving gives more to those that look better. goal: by default the reward.
-    finalists: most candidates that are sampled although logged completions already tell their reward.
+    next_token: of the training rollouts, for its tail. samples: completions a prompt and setting for the base, and on average for
+    each candidate that is sampled at all; successive halving gives more to those that look better. Greedy takes one a prompt. goal:
+    by default the reward. finalists: most candidates that are sampled although logged completions already tell their reward.
+
+    Objective "reward-kl" draws at temperature 1 besides, where that is not among ``settings`` and the provider tells the KL. Logged
+    completions are of temperature 1: they drop nobody where that is not among ``settings``, and only what they show to be
+    worse than the base, or beyond ``finalists``, where others are among them too. A single candidate is chosen without a sample.
 
     Raises:
         InputError: no candidates, no completion that passed a content filter, rewards that are not finite, or a goal that needs
@@ -101,45 +62,72 @@ async def choose(
     field = list(candidates)
     if not field:
         raise InputError("the sweep is empty: give at least one --tau, and one --l2 or --alpha")
-    race = _Race(trials, examples, field, next_token, goal or Goal())
-    base = await race.start(samples)
+    race = _Race(trials, examples, field, next_token, goal or Goal(), tuple(settings))
+    race.drop_repeated()
+    if len(race.racing) == 1:
+        best = race.racing[0]
+        race.only(best)
+        return Choice(field[best], tuple(race.rows), Measured())
+    await race.start(samples)
     await race.screen(samples, finalists)
     best = await race.run(samples)
+    await race.measure_kl()
     race.conclude(best)
-    return Choice(field[best], tuple(race.rows), base)
+    return Choice(field[best], tuple(race.rows), race.base_mean, race.base_by_setting)
 
 
 class _Race:
     """One selection under way: the rows of its table, and what has been measured so far."""
 
     def __init__(
-        self, trials: Trials, examples: Sequence[Example], field: list[Candidate], next_token: NextToken, goal: Goal
+        self,
+        trials: Trials,
+        examples: Sequence[Example],
+        field: list[Candidate],
+        next_token: NextToken,
+        goal: Goal,
+        settings: tuple[Setting, ...],
     ) -> None:
         self.trials, self.examples, self.field, self.next_token, self.goal = trials, examples, field, next_token, goal
+        self.settings = settings
         self.rows = [Tried(each.estimator, each.settings, each.sparse.entries, math.nan) for each in field]
         self.outcomes: dict[int, Outcome] = {}
 
-    async def start(self, samples: int) -> float:
-        """Sample the base; its mean reward."""
-        self.drawn = await self._scores("validation, base", samples)
-        self.base = _outcome(self.drawn, ByPrompt(np.zeros(len(self.examples))))
-        self.base_reward = self.drawn.mean_reward
-        if math.isnan(self.base_reward):
-            raise InputError(
-                "no completion of the validation prompts passed the content filter; use other validation prompts"
-            )
-        self.goal.keeps(self.base, self.base)  # raises where accuracy is wanted and not known, before more is paid for
-        return self.base_reward
-
-    async def screen(self, samples: int, finalists: int) -> None:
-        """Drop repeated candidates, and those that logged completions speak against clearly."""
+    def drop_repeated(self) -> None:
+        """Drop candidates that send what an earlier one sends."""
         seen: dict[tuple[tuple[int, float], ...], int] = {}
         for index, each in enumerate(self.field):
             first = seen.setdefault(tuple(each.logit_bias.items()), index)
             if first != index:
                 self._drop(index, f"the same bias as {self.field[first].label}")
+
+    def only(self, index: int) -> None:
+        """Choose the candidate that has no other beside it."""
+        self._drop(index, "chosen")
+        self._say(
+            f"chosen: {self.field[index].label}, the only candidate: with nothing to choose between, nothing is drawn on the "
+            "validation prompts"
+        )
+
+    async def start(self, samples: int) -> None:
+        """Sample the base."""
+        drawn = await self._scores("base", samples)
+        self.logged = drawn.get(1.0)
+        self.base = _outcome(drawn.values(), ByPrompt(np.zeros(len(self.examples))))
+        self.base_mean, self.base_by_setting = _measured(self.base), self._by_setting(drawn)
+        if math.isnan(self.base_mean.reward):
+            raise InputError(
+                "no completion of the validation prompts passed the content filter; use other validation prompts"
+            )
+        self.goal.keeps(self.base, self.base)  # raises where accuracy is wanted and not known, before more is paid for
+
+    async def screen(self, samples: int, finalists: int) -> None:
+        """Drop the candidates that logged completions speak against clearly."""
         racing = self.racing
-        logged = await log_of_base(self.trials, self.examples, self.drawn, samples, self.next_token)
+        if self.logged is None:
+            logged: Logged | str = "they are of temperature 1, which is not deployed with"
+        else:
+            logged = await log_of_base(self.trials, self.examples, self.logged, samples, self.next_token)
         if isinstance(logged, Logged):
             self._estimate(racing, logged, finalists)
         else:
@@ -148,9 +136,9 @@ class _Race:
             self._drop_without_kl()
 
     async def run(self, samples: int) -> int:
-        """Successive halving over fresh samples; the number of the winner."""
+        """Successive halving over fresh samples; the number of the winner. Nothing is halved where all is greedy."""
         racing = self.racing
-        plan = rungs(len(racing), samples)
+        plan = rungs(len(racing), 1 if all(setting.deterministic for setting in self.settings) else samples)
         for number, rung in enumerate(plan):
             for index in racing:
                 await self._measure(index, rung.samples)
@@ -176,7 +164,7 @@ class _Race:
         if not self.goal.beats(self.base, outcome):
             self._say(
                 f"no candidate beat the base on the validation prompts by {_OBJECTIVES[self.goal.objective]}; the best of them is "
-                "judged all the same"
+                "judged all the same, and no bias may well be better"
             )
         if sampled > 1:
             self._say(
@@ -191,15 +179,17 @@ class _Race:
 
     def _estimate(self, racing: list[int], logged: Logged, finalists: int) -> None:
         found = [logged.estimate(self.field[index].logit_bias) for index in racing]
-        why = self.goal.screen(logged.estimate({}).outcome, found, finalists)
+        alone = len(self.settings) == 1
+        why = self.goal.screen(logged.estimate({}).outcome, found, finalists, alone=alone)
         for index, each, reason in zip(racing, found, why, strict=True):
             self.rows[index] = replace(self.rows[index], off_policy=each)
             if reason is not None:
-                self._drop(index, f"off-policy: {reason}")
+                self._drop(index, f"off-policy{'' if alone else ', at temperature 1'}: {reason}")
         trusted, dropped = sum(each.trusted for each in found), sum(reason is not None for reason in why)
         self._say(
-            f"off-policy, from {logged.size} base completions of the validation prompts: {trusted} of {len(found)} candidates have "
-            f"an estimate to trust, {dropped} are dropped by it, {len(found) - dropped} are sampled afresh"
+            f"off-policy, from {logged.size} base completions of the validation prompts{'' if alone else ' at temperature 1'}: "
+            f"{trusted} of {len(found)} candidates have an estimate to trust, {dropped} are dropped by it, "
+            f"{len(found) - dropped} are sampled afresh"
         )
 
     def _drop_without_kl(self) -> None:
@@ -216,18 +206,27 @@ class _Race:
 
     async def _measure(self, index: int, samples: int) -> None:
         bias = self.field[index].logit_bias
-        scores = await self._scores(f"validation, {self.field[index].label}", samples, bias)
+        scores = await self._scores(self.field[index].label, samples, bias)
         kl = await self._kl(index, samples) if self.goal.objective == "reward-kl" else None
-        outcome = _outcome(scores, None if kl is None else ByPrompt(np.full(len(self.examples), kl)))
-        self.outcomes[index] = outcome
+        outcome = _outcome(scores.values(), None if kl is None else ByPrompt(np.full(len(self.examples), kl)))
+        self.outcomes[index], mean = outcome, _measured(outcome)
         self.rows[index] = replace(
             self.rows[index],
-            reward=scores.mean_reward,
+            reward=mean.reward,
             samples=samples,
-            tokens=outcome.tokens.value,
-            accuracy=None if outcome.accuracy is None else outcome.accuracy.value,
+            tokens=mean.tokens,
+            accuracy=mean.accuracy,
             kl=kl,
+            by_setting=self._by_setting(scores),
         )
+
+    async def measure_kl(self) -> None:
+        """The KL of every candidate that has been sampled, from its own completions at temperature 1: nothing more is drawn."""
+        if self.logged is None or not self.trials.session.tells_base_logprobs:
+            return
+        for index in self.outcomes:
+            if self.rows[index].kl is None:
+                self.rows[index] = replace(self.rows[index], kl=await self._kl(index, self.rows[index].samples))
 
     async def _kl(self, index: int, samples: int) -> float:
         """Measured where biased completions carry the base's logprobs, else the trusted estimate; NaN where no completion tells."""
@@ -236,15 +235,25 @@ class _Race:
         estimate = self.rows[index].off_policy
         return math.nan if estimate is None or estimate.outcome.kl is None else estimate.outcome.kl.value
 
-    async def _scores(self, title: str, samples: int, bias: dict[int, float] | None = None) -> Scores:
-        return await self.trials.scores(title, self.examples, SAMPLED, samples, bias)
+    async def _scores(self, policy: str, samples: int, bias: dict[int, float] | None = None) -> dict[float, Scores]:
+        """Temperature -> scores, in the order of the settings."""
+        found = {}
+        for setting in self.settings:
+            title = f"validation{'' if len(self.settings) == 1 else f' at {setting.name}'}, {policy}"
+            count = 1 if setting.deterministic else samples
+            found[setting.temperature] = await self.trials.scores(title, self.examples, setting, count, bias)
+        return found
+
+    def _by_setting(self, scores: Mapping[float, Scores]) -> tuple[Measured, ...]:
+        pairs = zip(self.settings, scores.values(), strict=True)
+        return tuple(replace(_measured(_outcome([each], None)), setting=setting.name) for setting, each in pairs)
 
     def _drop(self, index: int, why: str) -> None:
         self.rows[index] = replace(self.rows[index], fate=why)
 
     def _told(self, index: int) -> None:
         row, label = self.rows[index], self.trials.reward.label
-        told = f"{label} {short(row.reward)} (base {short(self.base_reward)}; {row.samples} samples a prompt)"
+        told = f"{label} {short(row.reward)} (base {short(self.base_mean.reward)}; {row.samples} samples a prompt{self._where})"
         if self.goal.objective == "reward-kl" and row.kl is not None:
             told += f", KL {short(row.kl)} nats a completion"
         if self.goal.objective == "pareto":
@@ -254,39 +263,41 @@ class _Race:
                 told += f", accuracy {short(row.accuracy)} (base {short(self.base.accuracy.value)})"
         self._say(f"validation, {self.field[index].label}: {told}")
 
+    @property
+    def _where(self) -> str:
+        """Over which settings a number is a mean, where they are several or not temperature 1."""
+        names = [setting.name for setting in self.settings]
+        return (
+            ""
+            if self.settings == (SAMPLED,)
+            else f" at {names[0]}"
+            if len(names) == 1
+            else f", mean of {', '.join(names)}"
+        )
+
     def _say(self, text: str) -> None:
         self.trials.report.remark(text)
 
 
-def _outcome(scores: Scores, kl: ByPrompt | None) -> Outcome:
+def _outcome(settings: Collection[Scores], kl: ByPrompt | None) -> Outcome:
+    """The mean over settings, prompt by prompt; a prompt without a completion at one of them has none."""
+    correct = [each.correct for each in settings if each.correct is not None]
     return Outcome(
-        reward=_means(scores.reward),
-        tokens=_means(scores.tokens),
-        accuracy=None if scores.correct is None else _means(scores.correct),
+        reward=_means([each.reward for each in settings]),
+        tokens=_means([each.tokens for each in settings]),
+        accuracy=_means(correct) if len(correct) == len(settings) else None,
         kl=kl,
     )
 
 
-def _means(rows: Sequence[Any]) -> ByPrompt:
-    return ByPrompt(np.array([row.mean() if row.size else math.nan for row in rows], dtype=np.float64))
+def _means(settings: Sequence[Sequence[Any]]) -> ByPrompt:
+    return ByPrompt(
+        np.array([[row.mean() if row.size else math.nan for row in rows] for rows in settings], dtype=np.float64).mean(
+            axis=0
+        )
+    )
 
 
-def _known(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value
-
-
-def _estimate_json(estimate: OffPolicy) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "trusted": estimate.trusted,
-        "doubts": list(estimate.doubts),
-        "effective_sample_size": estimate.effective_sample_size,
-        "effective_prompts": estimate.effective_prompts,
-        "mean_weight": _known(estimate.mean_weight),
-    }
-    if estimate.trusted:
-        outcome = estimate.outcome
-        parts = {"reward": outcome.reward, "tokens": outcome.tokens, "accuracy": outcome.accuracy, "kl": outcome.kl}
-        for name, part in parts.items():
-            if part is not None:
-                told[name] = {"value": _known(part.value), "standard_error": _known(part.standard_error)}
-    return told
+def _measured(outcome: Outcome) -> Measured:
+    accuracy = outcome.accuracy
+    return Measured(outcome.reward.value, outcome.tokens.value, None if accuracy is None else accuracy.value)

@@ -50,13 +50,16 @@ def settings_of(
     endpoint: Endpoint | None = None,
 ) -> dict[str, Any]:
     """Everything but prompt and sample number that determines a completion; its hash is the request hash of the store."""
+    drawn = asdict(sampling)
+    if not sampling.stop:
+        del drawn["stop"]  # stores from before there were stop texts keep their hashes
     return {
         "provider": session.profile.name,
         "model": session.model,
         "tokenizer": tokenizer.fingerprint,
         "endpoint": endpoint or session.endpoint,
         "fields": {**session.profile.neutral, **session.profile.request},
-        "sampling": asdict(sampling),
+        "sampling": drawn,
         "bias": sorted([token, value] for token, value in (bias or {}).items()),
     }
 
@@ -111,12 +114,14 @@ async def collect(
 def _batch(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
     """How many samples of a prompt one request asks for. A seed belongs to one sample, so then it is one.
 
-    It is one, too, where an answer does not list the tokens of each choice: one sum for all would say nothing of any.
+    It is one, too, where an answer does not list the tokens of each choice, or may leave out those of the stop text that ended
+    it: one sum for all would say nothing of any.
     """
     rules = profile.sampling
     where = profile.endpoint(endpoint)
     counts_each = where.dialect != "responses" and asks_logprobs(where, sampling.top_logprobs)
-    if not rules.shares_prompt or not counts_each or sampling.seed is not None:
+    cut = bool(sampling.stop) and not profile.logprobs.stop_text_listed
+    if not rules.shares_prompt or not counts_each or cut or sampling.seed is not None:
         return 1
     return max(1, min(rules.n, MOST_TOKENS // sampling.max_tokens))
 

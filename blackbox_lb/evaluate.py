@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from blackbox_lb.bias import Verdict
 from blackbox_lb.errors import InputError
+from blackbox_lb.intervals import LEVEL, bootstrap, holm
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, Example
 
 __all__ = [
     "GREEDY",
     "SAMPLED",
-    "Interval",
     "Scores",
     "Setting",
-    "bootstrap",
     "check_values",
     "compare",
+    "decide",
+    "paired",
     "parse_setting",
     "score",
     "together",
 ]
 
 Array = npt.NDArray[np.float64]
-REPLICATES = 10_000
-"""Bootstrap replicates: the paper's B (appendix on bootstrap confidence intervals)."""
-LEVEL = 0.05
-"""The chance, over all rows of one verdict together, that a bias which changes nothing is said to help or to hurt."""
 LARGEST = 1e100
 """A larger reward has no variance left in double precision."""
-BLOCK = 2_000_000
-"""Resampled values held at once, to bound memory at 16 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +91,18 @@ class Scores:
         return float(np.mean(means)) if means else float("nan")
 
 
-def score(reward: Reward, examples: Sequence[Example], completions: Sequence[Sequence[Completion]]) -> Scores:
-    """Score ``completions[p]``, the completions of ``examples[p]``; those without anything to score are only counted."""
-    pairs = [
-        (example, [each for each in row if each.readable]) for example, row in zip(examples, completions, strict=True)
-    ]
-    stopped = sum(map(len, completions)) - sum(len(row) for _, row in pairs)
-    values = tuple(np.array([reward.value(reward.score(e, c)) for c in row], dtype=float) for e, row in pairs)
-    right = [[reward.correct(e, c) for c in row] for e, row in pairs]
-    known = all(flag is not None for row in right for flag in row)
-    correct = tuple(np.array(row, dtype=float) for row in right) if known else None
-    tokens = tuple(np.array([c.n_tokens for c in row], dtype=float) for _, row in pairs)
-    return Scores(values, correct, tokens, stopped)
+def score(reward: Reward, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]) -> Scores:
+    """Score the completions of each example, taken one row after the other; those without anything to score are only counted."""
+    values, correct, tokens, stopped = [], [], [], 0
+    for example, row in zip(examples, completions, strict=True):
+        read = [each for each in row if each.readable]
+        stopped += len(row) - len(read)
+        values.append(np.array([reward.value(reward.score(example, each)) for each in read], dtype=float))
+        correct.append([reward.correct(example, each) for each in read])
+        tokens.append(np.array([each.n_tokens for each in read], dtype=float))
+    known = all(flag is not None for row in correct for flag in row)
+    right = tuple(np.array(row, dtype=float) for row in correct) if known else None
+    return Scores(tuple(values), right, tuple(tokens), stopped)
 
 
 def check_values(label: str, values: Array) -> None:
@@ -137,13 +131,10 @@ def _verdict(
     biased: Sequence[Array],
     seed: int,
 ) -> Verdict:
-    both = [(one, other) for one, other in zip(base, biased, strict=True) if one.size and other.size]
-    if not both:
-        raise InputError("nothing to compare: no test prompt has a completion with and without the bias")
-    base_means, biased_means = (_means(side) for side in zip(*both, strict=True))
+    base_means, biased_means = paired(base, biased)
     differences = biased_means - base_means
     found = bootstrap(differences, seed=seed)
-    row = Verdict(
+    return Verdict(
         setting=setting.name,
         metric=metric,
         better=better,
@@ -156,76 +147,33 @@ def _verdict(
         n_prompts=len(differences),
         n_base=sum(len(row) for row in base),
         n_biased=sum(len(row) for row in biased),
-        verdict="NO EVIDENCE",
+        verdict=decide(float(differences.mean()), better, found.p),
     )
-    return _decided(row, found.p)
 
 
-def _decided(row: Verdict, p: float) -> Verdict:
-    """The row with the p-value that it is judged by."""
-    good = (row.difference > 0) == (row.better == "higher")
-    word = "NO EVIDENCE" if p > LEVEL else "HELPS" if good else "HURTS"
-    return row.model_copy(update={"p": p, "verdict": word})
+def paired(base: Sequence[Array], other: Sequence[Array]) -> tuple[Array, Array]:
+    """(n,) the means of both of every prompt that has a completion of both.
+
+    Raises:
+        InputError: no prompt has.
+    """
+    both = [(one.mean(), two.mean()) for one, two in zip(base, other, strict=True) if one.size and two.size]
+    if not both:
+        raise InputError("nothing to compare: no test prompt has a completion of both policies")
+    return np.array([one for one, _ in both]), np.array([two for _, two in both])
+
+
+def decide(difference: float, better: Literal["higher", "lower"], p: float) -> Literal["HELPS", "NO EVIDENCE", "HURTS"]:
+    """The verdict on a difference, by the p-value that it is judged by."""
+    if p > LEVEL:
+        return "NO EVIDENCE"
+    return "HELPS" if (difference > 0) == (better == "higher") else "HURTS"
 
 
 def together(rows: Sequence[Verdict]) -> list[Verdict]:
-    """The rows with p-values adjusted for being many, and the verdicts that follow.
-
-    One of six rows of a bias that does nothing is beyond its own 95 % interval in up to a quarter of all cases. Adjusted step by
-    step (Holm 1979, "A simple sequentially rejective multiple test procedure"), any of them is in at most 5 %, however they depend
-    on each other.
-    """
-    adjusted, highest = dict.fromkeys(range(len(rows)), 1.0), 0.0
-    for rank, number in enumerate(sorted(adjusted, key=lambda number: rows[number].p)):
-        highest = min(max(highest, (len(rows) - rank) * rows[number].p), 1.0)
-        adjusted[number] = highest
-    return [_decided(row, adjusted[number]) for number, row in enumerate(rows)]
-
-
-def _means(rows: Sequence[Array]) -> Array:
-    return np.array([row.mean() for row in rows])
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """The 95 % interval of a mean, and the two-sided p-value of its being 0."""
-
-    low: float
-    high: float
-    p: float
-
-
-def bootstrap(values: Array, *, replicates: int = REPLICATES, seed: int = 0) -> Interval:
-    """The percentile bootstrap of the mean (the paper, appendix on bootstrap confidence intervals), expanded.
-
-    ``values``: shape (n,), one paired difference a prompt. Prompts are what is resampled, because completions of one prompt are not
-    independent. The plain percentile interval is too narrow for few prompts: its spread misses the factor n/(n-1) and Student's t.
-    The percentiles are moved outwards by both (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 5.2); from
-    a few hundred prompts on it is the paper's. The p-value is the level of the interval that just reaches 0, and never below
-    2^(1-n), what n differences of one sign are worth in a sign test: a handful of prompts proves nothing.
-
-    Raises:
-        InputError: no values.
-    """
-    n = len(values)
-    if n == 0:
-        raise InputError("nothing to compare: no prompts were evaluated")
-    means = _resampled_means(values, replicates, seed)
-    if n == 1:
-        return Interval(float(means[0]), float(means[0]), 1.0)
-    wider = np.sqrt(n / (n - 1))
-    tail = float(stats.norm.cdf(stats.t.ppf(0.025, n - 1) * wider))
-    low, high = np.quantile(means, [tail, 1 - tail])
-    beyond = max(min(float((means <= 0).mean()), float((means >= 0).mean())), 0.5 / (replicates + 1))
-    p = min(2 * float(stats.t.cdf(stats.norm.ppf(beyond) / wider, n - 1)), 1.0)
-    return Interval(float(low), float(high), max(p, 2.0 ** (1 - n)))
-
-
-def _resampled_means(values: Array, replicates: int, seed: int) -> Array:
-    generator, n = np.random.default_rng(seed), len(values)
-    means = np.empty(replicates)
-    step = max(1, BLOCK // n)
-    for start in range(0, replicates, step):
-        count = min(step, replicates - start)
-        means[start : start + count] = values[generator.integers(0, n, size=(count, n))].mean(axis=1)
-    return means
+    """The rows with p-values adjusted for being many (``holm``), and the verdicts that follow."""
+    adjusted = holm([row.p for row in rows])
+    return [
+        row.model_copy(update={"p": p, "verdict": decide(row.difference, row.better, p)})
+        for row, p in zip(rows, adjusted, strict=True)
+    ]

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, replace
 
 import numpy as np
 
 from blackbox_lb.bias import Bias, Censored, Compiled, Drawn, Entry, Finding, HeldOutGain, Learned, Verdict
-from blackbox_lb.choosing import Choice, Tried, choose
-from blackbox_lb.compile import losses, most_entries
+from blackbox_lb.choosing import choose
+from blackbox_lb.compile import Kept, gain_by_entries, losses, most_entries
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.candidates import Candidate, Limits, candidates
 from blackbox_lb.estimate.checks import Ids
 from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.evaluate import SAMPLED
 from blackbox_lb.explaining import Explanation, explain
-from blackbox_lb.fidelity import Fidelity, calibrated, fidelity
+from blackbox_lb.fidelity import calibrated, fidelity
+from blackbox_lb.fit_result import FitResult, Usage
 from blackbox_lb.learning import check_plan, clusters_of, learn
 from blackbox_lb.plan import FitPlan
 from blackbox_lb.reference import check_reference
@@ -24,79 +26,17 @@ from blackbox_lb.session import Session
 from blackbox_lb.tasks import Task
 from blackbox_lb.training import Training, censored
 from blackbox_lb.trials import Trials
+from blackbox_lb.tried import Choice
 
-__all__ = ["FitPlan", "FitResult", "Tried", "fit"]
+__all__ = ["FitPlan", "FitResult", "fit"]
 
 
+KL_PROMPTS = 40
+"""Test prompts that are answered at temperature 1 for the KL alone, where the verdict is given at other settings."""
+CURVE_POSITIONS = 5_000
+"""Training positions at which the gain is told by number of entries; it takes time in proportion, up to seconds a thousand."""
 MOST_CHOSEN = 300
 """Entries that cross-validation goes up to where the provider has no limit: on real rollouts they keep .995 of the gain."""
-
-
-@dataclass(frozen=True, slots=True)
-class FitResult:
-    """``bias``: what was judged, with its verdict; ``uncompiled``: the whole vector that it was compiled from, which was not.
-
-    ``kl``: nats a completion from the base, at temperature 1.
-
-    ``kl`` is NaN where it could not be computed, and ``kl_missing`` says why; ``kl_whole`` is False where the end token is not
-    listed, so that it is the KL of the tokens given that the completion goes on, which is less than the whole. ``base_reward`` and
-    ``tried``: of the validation prompts, which chose. ``incomplete``, ``filtered``: completions left out of the fit; ``encoded``:
-    those whose tokens are not the provider's own list (see ``Training``).
-    """
-
-    bias: Bias
-    uncompiled: Bias
-    base_reward: float
-    tried: tuple[Tried, ...]
-    kl: float
-    kl_missing: str | None
-    incomplete: int
-    filtered: int
-    encoded: int = 0
-    kl_whole: bool = True
-    fidelity: Fidelity | None = None
-
-    @property
-    def kl_sentence(self) -> str:
-        """The KL for a person to read, or why there is none."""
-        if self.kl_missing is not None:
-            return f"KL to the base not computed: {self.kl_missing}"
-        given = "" if self.kl_whole else ", given where each completion ends (the end token is not listed)"
-        if self.kl == 0 and self.bias.entries:
-            return f"KL to the base not to be told from 0 with so few completions{given}"
-        return f"KL to the base {self.kl:.2f} nats a completion at temperature 1{given}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Everything a program wants to know, the entries of the bias aside."""
-        bias = self.bias
-        return {
-            "status": bias.status,
-            "verdict": [row.model_dump() for row in bias.verdict],
-            "findings": [row.model_dump() for row in bias.findings],
-            "estimator": bias.estimator,
-            "chosen": dict(bias.settings),
-            "entries": len(bias.entries),
-            "uncompiled_entries": len(self.uncompiled.entries),
-            "kl_nats_per_completion": _known(self.kl),
-            "kl_missing": self.kl_missing,
-            "kl_whole": self.kl_whole,
-            "learned": None if bias.learned is None else bias.learned.model_dump(),
-            "validation": {"base": self.base_reward, "tried": [row.as_json() for row in self.tried]},
-            "training": {
-                "rollouts": bias.rollouts,
-                "tokens": bias.tokens,
-                "incomplete": self.incomplete,
-                "filtered": self.filtered,
-                "encoded": self.encoded,
-            },
-            "censoring": None if bias.censoring is None else bias.censoring.model_dump(),
-            "fidelity": None if self.fidelity is None else self.fidelity.as_json(),
-        }
-
-
-def _known(value: float) -> float | None:
-    """The value as JSON has it: null where it could not be computed."""
-    return None if math.isnan(value) else value
 
 
 async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
@@ -106,6 +46,7 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         ProviderError: the API failed; what was received is kept.
         InputError: nothing can be learned, for instance because no completion earned a reward.
     """
+    trials = replace(trials, used=set())
     limits = _limits(trials.session, plan)  # before anything is paid for
     check_plan(trials, task, plan)
     if plan.full_vocab:
@@ -123,6 +64,7 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         training.next_token,
         samples=plan.validation_samples,
         goal=plan.goal,
+        settings=plan.settings,
     )
     chosen = choice.candidate
     kept_back = kept_back.model_copy(update={"unobserved": replace(plan.sweep, estimators=(chosen.estimator,)).rule})
@@ -143,20 +85,46 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
     exact = None if known is None else fidelity(known, chosen, limits)
     if exact is not None and bias.compiled is not None:
         bias = Bias(**{**dict(bias), "compiled": bias.compiled.model_copy(update={"exact": exact.record})})
-    kl = await trials.kl(task.test, plan.test_samples, chosen.logit_bias, training.next_token)
+    kl = await _kl(trials, task, plan, choice, training.next_token)
+    uncompiled = _uncompiled(trials, bias, chosen, training.next_token, clusters)
     return FitResult(
         bias=bias,
-        uncompiled=_uncompiled(trials, bias, chosen, training.next_token, clusters),
-        base_reward=choice.base_reward,
+        uncompiled=uncompiled,
+        base=choice.base,
         tried=choice.tried,
         kl=kl,
         kl_missing=_why_no_kl(trials.session) if math.isnan(kl) else None,
         incomplete=training.incomplete,
         filtered=training.filtered,
         encoded=training.encoded,
-        kl_whole=trials.session.end_tokens.listed is True,
+        kl_whole=trials.session.end_tokens.listed is True and not (trials.may_cut_stops and training.cut),
         fidelity=exact,
+        base_by_setting=choice.base_by_setting,
+        entries_curve=_entries_curve(trials, uncompiled, bias, training.next_token),
+        usage=Usage(*trials.store.spent(trials.used)),
     )
+
+
+async def _kl(trials: Trials, task: Task, plan: FitPlan, choice: Choice, tail: NextToken) -> float:
+    """The KL of the chosen policy at temperature 1: of what was judged there, else of a few completions drawn for it."""
+    judged = SAMPLED in plan.settings
+    examples, samples = (task.test, plan.test_samples) if judged else (task.test[:KL_PROMPTS], 1)
+    return await trials.kl(examples, samples, choice.candidate.logit_bias, tail)
+
+
+def _entries_curve(trials: Trials, learned: Bias, bias: Bias, next_token: NextToken) -> tuple[Kept, ...] | None:
+    """The gain kept by number of entries, at up to ``CURVE_POSITIONS`` training positions; None where it cannot be told."""
+    size = next_token.n_positions
+    if size > CURVE_POSITIONS:
+        chosen = np.random.default_rng(0).choice(size, CURVE_POSITIONS, replace=False)
+        next_token = next_token.take(np.sort(chosen))
+        trials.report.remark(f"gain by number of entries: at {CURVE_POSITIONS:,} of {size:,} training positions")
+    try:
+        rows = gain_by_entries(learned, trials.session.profile, next_token, bias, highest_id=trials.session.highest_id)
+    except InputError as error:
+        trials.report.remark(f"gain by number of entries not computed: {error}")
+        return None
+    return tuple(rows)
 
 
 def _limits(session: Session, plan: FitPlan) -> Limits:

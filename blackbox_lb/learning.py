@@ -21,7 +21,7 @@ from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.training import Training, training_set
 from blackbox_lb.trials import Trials
 from blackbox_lb.types import Completion, Example
-from blackbox_lb.wire import asks_logprobs
+from blackbox_lb.wire import asks_logprobs, check_stop
 
 __all__ = ["check_plan", "clusters_of", "learn"]
 
@@ -30,7 +30,9 @@ FIRST_LOOK = 50
 
 
 def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
-    """Raise InputError or NoLogprobs where the plan cannot be carried out, before anything is paid for."""
+    """Raise InputError, ProfileError or NoLogprobs where the plan cannot be carried out, before anything is paid for."""
+    for endpoint in dict.fromkeys((trials.session.endpoint, trials.session.biased_endpoint)):
+        check_stop(trials.session.profile, endpoint, trials.stop)
     _check_logprobs(trials, plan)
     _check_goal(trials, task, plan)
     if plan.rounds == 1:
@@ -132,7 +134,7 @@ def _read(trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[s
     session = trials.session
     encode = session.vocabulary.encode if session.vocabulary and plan.sweep.estimators == ("ratio",) else None
     size = trials.tokenizer.vocabulary_size
-    return training_set(trials.store, examples, keys, trials.reward, session.end_tokens, encode=encode, vocab_size=size)
+    return training_set(trials.store, examples, keys, trials.reward, trials.end_tokens, encode=encode, vocab_size=size)
 
 
 def _remark_on(training: Training, trials: Trials) -> None:

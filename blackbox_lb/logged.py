@@ -59,13 +59,18 @@ async def log_of_base(
         return f"{name} {known} the token that ends a completion, so where a bias would end them cannot be told"
     where = session.biased_endpoint
     keys = await trials.collect("validation, base logprobs", examples, SAMPLED, samples, None, where)
-    drawn, places, unread = _whole(trials, keys)
+    drawn, places, unread, cut = _whole(trials, keys)
+    if cut > LARGEST_UNREAD * (unread + len(drawn)):
+        return (
+            f"{name} does not list the tokens of the stop text that ended {cut} of {unread + len(drawn)} base completions, so "
+            "where a bias would end them cannot be told"
+        )
     if not any((completion.top_ids >= 0).any() for completion in drawn.values()):
         return f"{name} returned no complete lists of logprobs with the base completions"
     share = unread / (unread + len(drawn))
     if share > LARGEST_UNREAD:
         return f"{share:.0%} of the base completions do not list all of their tokens"
-    rollouts = columns(drawn, [prompt for prompt, _ in places], [0.0] * len(drawn), session.end_tokens)
+    rollouts = columns(drawn, [prompt for prompt, _ in places], [0.0] * len(drawn), trials.end_tokens)
     return Logged(
         rollouts,
         NextToken.of(rollouts, tail=tail),
@@ -75,21 +80,26 @@ async def log_of_base(
     )
 
 
-def _whole(trials: Trials, keys: Sequence[Sequence[str]]) -> tuple[dict[str, Completion], list[tuple[int, int]], int]:
-    """Complete completions by key, where each stands among the scored ones of its prompt, and how many are not complete."""
+def _whole(
+    trials: Trials, keys: Sequence[Sequence[str]]
+) -> tuple[dict[str, Completion], list[tuple[int, int]], int, int]:
+    """Complete completions by key, where each stands among the scored ones of its prompt, how many are not complete, and how many
+    of those only lack the tokens of a stop text."""
     drawn: dict[str, Completion] = {}
     places: list[tuple[int, int]] = []
-    unread = 0
+    unread = cut = 0
     for prompt, row in enumerate(keys):
         pairs = zip(row, trials.store.completions(row), strict=True)
         readable = [(key, completion) for key, completion in pairs if completion.readable]
         for place, (key, completion) in enumerate(readable):
             if not completion.whole:
                 unread += 1
+            elif trials.may_cut_stops and completion.n_tokens > len(completion.token_ids):
+                unread, cut = unread + 1, cut + 1
             elif key not in drawn:  # two equal prompts share their completions
                 drawn[key] = completion
                 places.append((prompt, place))
-    return drawn, places, unread
+    return drawn, places, unread, cut
 
 
 def _picked(rows: Sequence[npt.NDArray[np.float64]], places: Sequence[tuple[int, int]]) -> npt.NDArray[np.float64]:

@@ -18,8 +18,9 @@ class FitPlan:
     number is cross-validated up to that (up to 300 where there is no limit).
 
     rounds: how many times the training samples are split, each part drawn with the bias learned from those before; trust: most nats
-    a completion between the policies of two rounds. clusters, embedding: of the estimator "clusters". go_on: collect on although
-    the first prompts show nothing to learn. full_vocab: positions at which whole distributions are asked for, 0 for none.
+    a completion between the policies of two rounds. settings: those to deploy with, for which the bias is chosen and at which it is
+    judged. clusters, embedding: of the estimator "clusters". go_on: collect on although the first prompts show nothing to learn.
+    full_vocab: positions at which whole distributions are asked for, 0 for none.
     """
 
     samples: int = 10

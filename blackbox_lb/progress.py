@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from blackbox_lb.collect import Watcher
-from blackbox_lb.types import Completion
+if TYPE_CHECKING:
+    from blackbox_lb.collect import Watcher
+    from blackbox_lb.types import Completion
 
 __all__ = ["Reporter", "Silent", "short"]
 

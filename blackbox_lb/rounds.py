@@ -141,6 +141,7 @@ async def explore(trials: Trials, examples: Sequence[Example], plan: Rounds, lim
         seen = used[name := tuple(bias.items())]
         keys = await trials.collect(title, examples, SAMPLED, seen + size, bias or None)
         used[name] += size
+        ends = replace(trials.end_tokens, listed=ends.listed)
         rollouts = _scored(trials, examples, [row[seen:] for row in keys], ends, left)
         if ends.listed is None:
             ends = replace(ends, listed=not ends.ids.isdisjoint(rollouts.token_ids.tolist()))

@@ -89,8 +89,8 @@ class EndpointRules(Row):
     most likely: it is not listed (no), listed beside them (added), or in the place of the last of them (replaces the last). It
     tells which listed alternatives are sure to be the most likely ones. ``top_logprobs``: most alternatives here, where that
     differs from ``logprobs.limit``. ``id``: where token ids stand here, where that differs from ``tokens.id``. ``sampled_ids``:
-    dotted field of a choice that lists the sampled ids. ``bias``: whether it takes ``logit_bias``. ``max_tokens``: the field
-    that limits the completion.
+    dotted field of a choice that lists the sampled ids. ``bias``: whether it takes ``logit_bias``; ``stop``: whether it takes stop
+    texts. ``max_tokens``: the field that limits the completion.
     """
 
     path: str
@@ -101,6 +101,7 @@ class EndpointRules(Row):
     id: TokenId | None = None
     sampled_ids: str | None = None
     bias: bool = True
+    stop: bool = True
     max_tokens: str = "max_tokens"
 
 
@@ -110,7 +111,8 @@ class LogprobRules(Row):
     ``meaning``: before bias = of the unbiased model at temperature 1, whatever was sent; after bias = of the distribution after
     bias and temperature, so the model's only without a bias at temperature 1; unknown = read like after bias. ``propensity``: the
     field of a sampled token's entry with its logprob under the policy that sampled it. ``censored``: the number that stands
-    for a sampled token whose logprob is not given. ``end_token_listed``: None where it is not known.
+    for a sampled token whose logprob is not given. ``end_token_listed``: None where it is not known. ``stop_text_listed``: whether
+    the tokens of the stop text that ended a completion are listed, or only counted; None where it is not known.
     """
 
     limit: Annotated[int, Field(ge=0)] | None = None
@@ -119,6 +121,7 @@ class LogprobRules(Row):
     propensity: str = "logprob"
     censored: float | None = None
     end_token_listed: bool | None = None
+    stop_text_listed: bool | None = None
 
 
 class TokenRules(Row):
@@ -212,12 +215,13 @@ class BiasRules(Row):
 class SamplingRules(Row):
     """``n``: most completions a request; ``shares_prompt``: they pay for the prompt once, so that several are asked for at a time.
 
-    ``seed``: the request takes a seed.
+    ``seed``: the request takes a seed. ``stops``: most stop texts a request; None: no limit known.
     """
 
     n: Annotated[int, Field(ge=1)] = 1
     shares_prompt: bool = False
     seed: bool = True
+    stops: Annotated[int, Field(ge=1)] | None = None
 
 
 class Refused(Row):

@@ -11,6 +11,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,7 @@ import numpy as np
 
 from blackbox_lb.errors import StoreError
 from blackbox_lb.packing import Arrays, pack, unpack
-from blackbox_lb.types import Completion, FloatArray, Prompt
+from blackbox_lb.types import Completion, FloatArray, Message, Prompt
 
 __all__ = [
     "RolloutStore",
@@ -78,6 +79,13 @@ MIGRATIONS = (
         tokens BLOB NOT NULL,            -- one position with every token of the vocabulary, by id: see blackbox_lb.packing
         received REAL NOT NULL           -- seconds since 1970
     );
+    """,
+    """
+    CREATE TABLE rewards (
+        key TEXT PRIMARY KEY,            -- hash of (endpoint or judge, all that it was told of a completion)
+        answer TEXT NOT NULL,            -- what came: an endpoint's number of nats, or a judge's words
+        received REAL NOT NULL           -- seconds since 1970
+    ) WITHOUT ROWID;
     """,
 )
 """Applied in order, each once; ``PRAGMA user_version`` counts them. Never edit one that was released: append."""
@@ -215,6 +223,17 @@ class RolloutStore:
                 f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; {script} PRAGMA user_version = {number}; COMMIT;"
             )
 
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All that is written inside, or nothing; durable at the end."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+
     def add(self, settings: Mapping[str, Any], prompt: Prompt, sample: int, completion: Completion) -> str:
         """Store one received completion; see ``add_answer``. Returns its key."""
         return self.add_answer(settings, prompt, {sample: completion})[0]
@@ -235,18 +254,13 @@ class RolloutStore:
         ]
         tokenizer = settings.get("tokenizer", "")
         names = {(tokenizer, token): raw for each in completions.values() for token, raw in each.token_bytes.items()}
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction():
             self._db.execute("INSERT OR IGNORE INTO prompts VALUES (?, ?)", (asked, _messages(prompt)))
             self._db.execute("INSERT OR IGNORE INTO requests VALUES (?, ?)", (request, canonical(settings)))
             self._db.executemany(INSERT, rows)
             self._db.executemany(
                 "INSERT OR IGNORE INTO token_bytes VALUES (?, ?, ?)", ((*name, raw) for name, raw in names.items())
             )
-            self._db.execute("COMMIT")
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
         return keys
 
     def requests(self) -> dict[str, dict[str, Any]]:
@@ -256,6 +270,15 @@ class RolloutStore:
     def keys(self, request: str) -> set[str]:
         """Keys of all stored completions of one request hash."""
         return {key for (key,) in self._db.execute("SELECT key FROM completions WHERE request_hash = ?", (request,))}
+
+    def prompts(self, request: str) -> dict[str, Prompt]:
+        """Key -> what was asked, of all stored completions of one request hash, the samples of a prompt together and in order."""
+        rows = self._db.execute(
+            "SELECT key, messages FROM completions JOIN prompts ON prompts.hash = prompt_hash WHERE request_hash = ? "
+            "ORDER BY prompt_hash, sample",
+            (request,),
+        )
+        return {key: Prompt(tuple(Message(**each) for each in json.loads(text))) for key, text in rows}
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
         """The completions with these keys, in this order. Raises StoreError for one that is not there."""
@@ -291,9 +314,30 @@ class RolloutStore:
         row = self._db.execute("SELECT tokens FROM next_tokens WHERE key = ?", (key,)).fetchone()
         return None if row is None else unpack(row[0]).top_logprobs[0]
 
+    def add_rewards(self, answers: Mapping[str, str]) -> None:
+        """Store what came for remote rewards, by key, in one transaction; when this returns, a crash cannot lose it."""
+        now = time.time()
+        with self._transaction():
+            self._db.executemany(
+                "INSERT OR IGNORE INTO rewards VALUES (?, ?, ?)",
+                ((key, answer, now) for key, answer in answers.items()),
+            )
+
+    def rewards(self, keys: Iterable[str]) -> dict[str, str]:
+        """What came for remote rewards, for those of ``keys`` that are there."""
+        found = (self._db.execute("SELECT key, answer FROM rewards WHERE key = ?", (key,)).fetchone() for key in keys)
+        return dict(row for row in found if row is not None)
+
     def token_bytes(self, tokenizer: str) -> dict[int, bytes]:
         """The bytes of every token of this tokenizer that any stored answer showed."""
         return dict(self._db.execute("SELECT id, bytes FROM token_bytes WHERE tokenizer = ?", (tokenizer,)))
+
+    def spent(self, keys: Iterable[str]) -> tuple[int, int, int]:
+        """How many completions with these keys there are, and their tokens: of their prompts, one for each, and generated."""
+        query = "SELECT prompt_tokens, coalesce(generated, n_tokens) FROM completions WHERE key = ?"
+        found = (self._db.execute(query, (key,)).fetchone() for key in keys)
+        rows = [row for row in found if row is not None]
+        return len(rows), sum(prompt for prompt, _ in rows), sum(generated for _, generated in rows)
 
     def size(self) -> StoredSize:
         """How much is stored, and how much of it the provider kept back."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TypeAlias
 
@@ -21,7 +21,7 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, EndTokens, Example, FloatArray
 
-__all__ = ["Training", "censored", "columns", "scored", "training_set"]
+__all__ = ["Training", "censored", "columns", "openers", "scored", "training_set"]
 
 LISTED = EndTokens()
 
@@ -41,7 +41,7 @@ class Training:
     The lists are in memory or in a scratch file beside the store, which goes with the last ``NextToken`` that shares them.
     ``base``: (n,) which of them the base model drew, None for all. ``incomplete``: the provider listed fewer tokens than it
     generated, or one without an id; ``filtered``: its content filter kept text back; ``encoded``: it listed no token, and those of
-    the text were taken.
+    the text were taken; ``cut``: the tokens of the stop text that ended it are counted and not listed.
     """
 
     rollouts: Rollouts
@@ -50,6 +50,7 @@ class Training:
     filtered: int
     encoded: int = 0
     base: BoolArray | None = None
+    cut: int = 0
 
     @property
     def left_out(self) -> list[str]:
@@ -66,13 +67,18 @@ class Training:
     @property
     def remarks(self) -> list[str]:
         """``left_out``, and a sentence on the completions whose tokens are not the provider's own list."""
-        if not self.encoded:
-            return self.left_out
-        return [
-            *self.left_out,
-            f"{self.encoded} completions came without token logprobs: their tokens are those of the text under the vocabulary, "
-            "the end token not among them",
-        ]
+        reasons = (
+            (
+                self.encoded,
+                "came without token logprobs: their tokens are those of the text under the vocabulary, the end token not among "
+                "them",
+            ),
+            (
+                self.cut,
+                "ended at a stop text whose tokens the provider does not list: nothing is learned of stopping there",
+            ),
+        )
+        return [*self.left_out, *(f"{count} completions {what}" for count, what in reasons if count)]
 
 
 def training_set(
@@ -96,7 +102,10 @@ def training_set(
     """
     owner = {key: p for p, row in enumerate(keys) for key in row}
     if end_tokens.listed is None:
-        end_tokens = replace(end_tokens, listed=not _hidden(_kept(store, owner, encode, Counter()), end_tokens))
+        found = _ends(_kept(store, owner, encode, Counter()), end_tokens)
+        end_tokens = replace(end_tokens, listed=not found)
+    if end_tokens.openers:
+        end_tokens = replace(end_tokens, openers=_never_sampled(_kept(store, owner, encode, Counter()), end_tokens))
     count: Counter[str] = Counter()
     parts: list[Rollouts] = []
 
@@ -112,7 +121,8 @@ def training_set(
 
     scratch = Scratch(store.path.parent, LISTS_IN_MEMORY)
     next_token = NextToken.gather(blocks(), vocab_size=vocab_size, allocate=scratch)
-    return Training(Rollouts.join(parts), next_token, count["incomplete"], count["filtered"], count["encoded"])
+    left = (count["incomplete"], count["filtered"], count["encoded"])
+    return Training(Rollouts.join(parts), next_token, *left, cut=_cut(store, owner) if end_tokens.openers else 0)
 
 
 def _read(completion: Completion, encode: Encode | None) -> tuple[str, Completion]:
@@ -208,9 +218,9 @@ def columns(
 ) -> Rollouts:
     """Completions by key, with the number of the prompt and the reward in nats of each, laid end to end.
 
-    The logprob of a sampled token is the one of the policy that sampled it, where the provider tells it apart. End tokens that
-    stand among the alternatives and never among the sampled tokens lose their ids: nothing can be learned of them, and a fit that
-    saw them predicted and never drawn would take them for forbidden.
+    The logprob of a sampled token is the one of the policy that sampled it, where the provider tells it apart. End tokens, and
+    tokens that begin a stop text, that stand among the alternatives and never among the sampled tokens lose their ids: nothing can
+    be learned of them, and a fit that saw them predicted and never drawn would take them for forbidden.
     """
     each = list(completions.values())
     width = max((completion.top_ids.shape[1] for completion in each), default=0)
@@ -243,12 +253,37 @@ def _bounded(completion: Completion) -> BoolArray:
     return np.zeros(len(completion.token_ids), dtype=np.bool_) if completion.bounded is None else completion.bounded
 
 
-def _hidden(completions: Iterable[tuple[str, Completion]], end_tokens: EndTokens) -> frozenset[int]:
+def openers(known: Mapping[int, bytes], stop: Sequence[str]) -> frozenset[int]:
+    """The tokens of ``known`` (id -> bytes) that a stop text may begin in: they hold it, or end with a part that it begins with."""
+    texts = [text.encode() for text in stop]
+    return frozenset(token for token, raw in known.items() if any(_opens(raw, text) for text in texts))
+
+
+def _opens(raw: bytes, text: bytes) -> bool:
+    return text in raw or any(raw.endswith(text[:size]) for size in range(1, min(len(raw), len(text)) + 1))
+
+
+def _hidden(completions: Collection[tuple[str, Completion]], end_tokens: EndTokens) -> frozenset[int]:
     """The ids that a completion may end with and never lists."""
+    found = _ends(completions, end_tokens)
+    return found | _never_sampled(completions, end_tokens) if end_tokens.openers else found
+
+
+def _ends(completions: Iterable[tuple[str, Completion]], end_tokens: EndTokens) -> frozenset[int]:
     listed = end_tokens.listed
     if listed is None:
         listed = any(not end_tokens.ids.isdisjoint(each.token_ids.tolist()) for _, each in completions)
     return frozenset() if listed else end_tokens.ids
+
+
+def _never_sampled(completions: Iterable[tuple[str, Completion]], end_tokens: EndTokens) -> frozenset[int]:
+    return end_tokens.openers.difference(*(each.token_ids.tolist() for _, each in completions))
+
+
+def _cut(store: RolloutStore, keys: Collection[str]) -> int:
+    """How many completions generated more tokens than they list, although they count as whole."""
+    each = (one for one in store.completions(keys) if one.whole and one.finish_reason == "stop")
+    return sum(one.generated is not None and one.generated > len(one.token_ids) for one in each)
 
 
 def _without(ids: npt.NDArray[np.int32], hidden: frozenset[int]) -> npt.NDArray[np.int32]:

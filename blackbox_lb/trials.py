@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,19 +13,23 @@ from blackbox_lb.estimate.divergence import divergence
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.evaluate import SAMPLED, Scores, Setting, check_values, compare, score, together
 from blackbox_lb.progress import Reporter
+from blackbox_lb.remote_rewards import fetch_rewards
 from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tokens import Tokenizer
-from blackbox_lb.training import columns
-from blackbox_lb.types import Endpoint, Example, Sampling
+from blackbox_lb.training import columns, openers
+from blackbox_lb.types import Completion, Endpoint, EndTokens, Example, Sampling
 
 __all__ = ["Trials"]
 
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """One model under test, with everything that drawing and scoring its completions needs."""
+    """One model under test, with everything that drawing and scoring its completions needs.
+
+    ``used``: keys of the completions that were asked for through it, whether they were drawn now or were in the store.
+    """
 
     session: Session
     store: RolloutStore
@@ -35,6 +39,21 @@ class Trials:
     top_logprobs: int
     seed: int | None = None
     concurrency: int | None = None
+    stop: tuple[str, ...] = ()
+    used: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    @property
+    def may_cut_stops(self) -> bool:
+        """Whether the tokens of the stop text that ended a completion may be counted and not listed."""
+        return bool(self.stop) and not self.session.profile.logprobs.stop_text_listed
+
+    @property
+    def end_tokens(self) -> EndTokens:
+        """How what ends a completion is listed: the provider's end tokens, and the tokens that may begin a stop text."""
+        ends = self.session.end_tokens
+        if not self.may_cut_stops:
+            return ends
+        return replace(ends, openers=openers(self.store.token_bytes(self.tokenizer.fingerprint), self.stop))
 
     async def collect(
         self,
@@ -44,9 +63,17 @@ class Trials:
         samples: int,
         bias: Mapping[int, float] | None = None,
         endpoint: Endpoint | None = None,
+        max_tokens: int | None = None,
+        scored_as: Sequence[Example] | None = None,
     ) -> tuple[tuple[str, ...], ...]:
-        """Keys of ``samples`` completions of every example, drawn at ``setting`` with ``bias`` through ``endpoint``."""
-        sampling = Sampling(setting.temperature, self.reward.max_tokens, self.top_logprobs, self.seed)
+        """Keys of ``samples`` completions of every example, drawn at ``setting`` with ``bias`` through ``endpoint``.
+
+        max_tokens: where they are cut, the reward's own limit unless told. scored_as: what they will be scored on where that is not
+        ``examples``; a remote reward is fetched for it.
+        """
+        sampling = Sampling(
+            setting.temperature, max_tokens or self.reward.max_tokens, self.top_logprobs, self.seed, self.stop
+        )
         with self.report.stage(title, len(examples) * samples) as watch:
             done = await collect(
                 self.session,
@@ -60,7 +87,19 @@ class Trials:
                 concurrency=self.concurrency,
                 watch=watch,
             )
+        self.used.update(*done.keys)
+        await self._fetch_rewards(title, scored_as or examples, done.keys)
         return done.keys
+
+    async def _fetch_rewards(self, title: str, examples: Sequence[Example], keys: Sequence[Sequence[str]]) -> None:
+        """Fetch the remote reward of every completion ``keys[p]`` of ``examples[p]``; nothing to do for any other reward."""
+        if self.reward.remote is not None:
+            pairs = (
+                (example, each)
+                for example, row in zip(examples, keys, strict=True)
+                for each in self.store.completions(row)
+            )
+            await fetch_rewards(self.store, self.reward, pairs, self.report, title)
 
     async def scores(
         self,
@@ -76,7 +115,15 @@ class Trials:
             InputError: a score is not finite, so that no policy has a mean.
         """
         keys = await self.collect(title, examples, setting, samples, bias, self.session.biased_endpoint)
-        scores = score(self.reward, examples, [list(self.store.completions(row)) for row in keys])
+        return self.scored(title, examples, (list(self.store.completions(row)) for row in keys))
+
+    def scored(self, title: str, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]) -> Scores:
+        """Scores of the completions of each example; what cannot be scored is told.
+
+        Raises:
+            InputError: a score is not finite, so that no policy has a mean.
+        """
+        scores = score(self.reward, examples, completions)
         check_values(f"{title}: {self.reward.label}", np.concatenate([np.zeros(0), *scores.reward]))
         if scores.left_out:
             self.report.remark(
@@ -115,6 +162,6 @@ class Trials:
         if not whole:
             return float("nan")
         prompts, rewards = [owner[key] for key in whole], [0.0] * len(whole)
-        rollouts = columns(whole, prompts, rewards, self.session.end_tokens)
+        rollouts = columns(whole, prompts, rewards, self.end_tokens)
         found = divergence(rollouts, list(bias), list(bias.values()), tail).kl
         return found * len(whole) / len(complete)  # a completion that ended at once shows no token, and no distance

@@ -78,13 +78,15 @@ class Example:
 class Sampling:
     """How a completion is drawn: softmax((logits + bias) / temperature), truncated by nothing; temperature 0 is greedy.
 
-    ``max_tokens`` and ``top_logprobs`` count tokens; ``seed`` is None where none is sent.
+    ``max_tokens`` and ``top_logprobs`` count tokens; ``seed`` is None where none is sent. ``stop``: a completion ends before the
+    first of these texts.
     """
 
     temperature: float = 1.0
     max_tokens: int = 256
     top_logprobs: int = 20
     seed: int | None = None
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +94,12 @@ class EndTokens:
     """How a provider treats the tokens that end a completion.
 
     ``listed``: whether a sampled end token is the last of the listed tokens; None where nobody knows. ``ids``: all special tokens.
+    ``openers``: tokens that may begin a stop text, where those of the stop text that ended a completion may not be listed.
     """
 
     listed: bool | None = True
     ids: frozenset[int] = frozenset()
+    openers: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

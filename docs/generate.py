@@ -1,28 +1,42 @@
-"""Writes docs/cli.md from the commands' own help: ``uv run python docs/generate.py``. A test compares."""
+"""Writes what is generated from the commands: docs/cli.md, their help, and blackbox_lb/cli/commands.json, what a shell completes.
+
+``uv run python docs/generate.py``. A test compares both.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
 from blackbox_lb.cli import COMMANDS, main
+from blackbox_lb.cli.completion import DESCRIPTION, describe
+from blackbox_lb.profiles import profile_names
+from blackbox_lb.tasks.load import BUILT_IN
+from blackbox_lb.tasks.rewards import REWARDS
 
 WIDTH = 100
+HEAD = """# Command line
+
+The help of every command, as `blb COMMAND --help` prints it. What the commands have in common (blb.toml, exit codes, `--json`,
+completion): [settings.md](settings.md).
+"""
+
+
+def commands() -> dict[str, click.Command]:
+    """Every command, imported."""
+    context = click.Context(main, info_name="blb")
+    found = {name: main.get_command(context, name) for name in sorted(COMMANDS)}
+    return {name: command for name, command in found.items() if command is not None}
 
 
 def reference() -> str:
     """The help of every command, as Markdown."""
     settings = {**main.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
     context = click.Context(main, info_name="blb", **settings)
-    pages = [
-        "# Command line\n\nThe help of every command, as `blb COMMAND --help` prints it.\n",
-        _page("blb", main.get_help(context)),
-    ]
-    for name in sorted(COMMANDS):
-        command = main.get_command(context, name)
-        if command is None:
-            raise LookupError(name)
+    pages = [HEAD, _page("blb", main.get_help(context))]
+    for name, command in commands().items():
         inner = click.Context(command, parent=context, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH)
         pages.append(_page(f"blb {name}", command.get_help(inner)))
     return "\n".join(pages)
@@ -32,5 +46,15 @@ def _page(title: str, text: str) -> str:
     return f"## {title}\n\n```text\n{text}\n```\n"
 
 
+def description() -> str:
+    """What completion knows without importing a command, as JSON."""
+    rewards = [name.partition("PATTERN")[0] for name in REWARDS if name != "module:function"]
+    values = {"provider": profile_names(), "task": [*BUILT_IN, "lm-eval:"], "reward": rewards}
+    return json.dumps(describe(commands(), values), indent=1, ensure_ascii=False) + "\n"
+
+
 if __name__ == "__main__":
-    Path(__file__).with_name("cli.md").write_text(reference(), encoding="utf-8")
+    here = Path(__file__)
+    here.with_name("cli.md").write_text(reference(), encoding="utf-8")
+    target = here.parents[1] / "blackbox_lb" / "cli" / DESCRIPTION
+    target.write_text(description(), encoding="utf-8")

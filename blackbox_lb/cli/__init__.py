@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,20 +16,30 @@ import click
 from blackbox_lb import __version__
 from blackbox_lb.errors import BlbError
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
+    "analyze": "Tell what a bias does to each token: scores, families, minimal pairs.",
     "collect": "Sample completions of the training prompts into the store, and nothing else.",
+    "completion": "Print the script that lets bash, zsh or fish complete commands, options and values.",
     "compile": "Make a learned bias fit another provider or limit, and say what that loses.",
     "doctor": "Test live whether a provider does what its profile claims.",
     "eval": "Judge a bias on fresh completions of unseen prompts.",
     "export": "Print a bias as code for the OpenAI SDK, LiteLLM, LangChain, curl or vLLM.",
     "fit": "Learn a bias and prove on unseen prompts whether it helps: the main job.",
+    "init": "Ask a few questions and write blb.toml, so that later commands need few options.",
     "providers": "List the providers, or everything that is known of one.",
     "proxy": "Add the bias for any language and tool: an OpenAI-compatible reverse proxy.",
+    "report": "Make one page of a run for people: verdict in words, plots, tokens, examples, costs.",
+    "reproduce": "Run the paper's tables on your model, scaled down, beside its own numbers.",
+    "score": "Score stored completions with any reward, without sampling again.",
     "show": "Show a bias file: verdict, promoted and suppressed tokens.",
 }
 """Name -> help line; the command NAME is ``blackbox_lb.cli.NAME:command``."""
+
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells give it to a program that SIGINT ended."""
 
 
 class Commands(click.Group):
@@ -34,9 +50,13 @@ class Commands(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now."""
+        """The command, imported now; for completion no more of it than its options."""
         if cmd_name not in COMMANDS:
             return None
+        if ctx.resilient_parsing:
+            from blackbox_lb.cli.completion import light
+
+            return light(cmd_name)
         command: click.Command = importlib.import_module(f"blackbox_lb.cli.{cmd_name}").command
         return command
 
@@ -45,22 +65,88 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(sorted(COMMANDS.items()))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command, with what blb.toml says of its options as their defaults."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is None or command is None or ctx.resilient_parsing or {"-h", "--help"}.intersection(rest):
+            return name, command, rest
+        from blackbox_lb.cli.settings import find_settings
+
+        settings = find_settings(ctx.params.get("config"))
+        if settings.path is None:
+            return name, command, rest
+        ctx.default_map = {name: settings.of(name, command, rest)}
+        telling = copy.copy(command)
+        telling.callback = functools.partial(_told, settings.path, command.callback)
+        return name, telling, rest
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error of our tree ends it with its sentence and exit code 2."""
+        """Run the command; an error of our tree ends it with its sentence and exit code 2, Ctrl-C with one and 130."""
+        _print_anywhere()
         try:
             return super().invoke(ctx)
         except BlbError as error:
             click.echo(f"Error: {error}", err=True)
             ctx.exit(2)
+        except (KeyboardInterrupt, click.Abort) as error:
+            if isinstance(error, click.Abort) and not isinstance(error.__context__, KeyboardInterrupt):
+                raise
+            click.echo(f"\nInterrupted{_what_is_left(ctx, self)}", err=True)
+            ctx.exit(INTERRUPTED)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="blb")
-def main() -> None:
+def _told(path: Path, callback: Callable[..., Any] | None, /, *arguments: Any, **options: Any) -> Any:
+    """Say which options the file gave before the command runs with them."""
+    ctx = click.get_current_context()
+    given = [
+        max(param.opts, key=len)
+        for param in ctx.command.params
+        if ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.DEFAULT_MAP
+    ]
+    if given and not options.get("quiet"):
+        click.echo(f"{path} gives {', '.join(given)}", err=True)
+    return callback(*arguments, **options) if callback else None
+
+
+def _what_is_left(ctx: click.Context, group: Commands) -> str:
+    """What a cut-off command leaves behind: those with a store resume."""
+    command = group.get_command(ctx, ctx.invoked_subcommand or "")
+    resumes = command is not None and {"out", "store"} <= {param.name for param in command.params}
+    return ": what was received is kept, and the same command goes on from there" if resumes else ""
+
+
+def _print_anywhere() -> None:
+    """A character that the terminal's encoding lacks is printed as an escape and does not end the run."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@click.group(
+    cls=Commands,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+        "auto_envvar_prefix": "BLB",
+    },
+    epilog="Exit codes: 0 done; 1 not confirmed (doctor), or you said no; 2 an error, said in one sentence; 130 interrupted "
+    "by Ctrl-C.",
+)
+@click.version_option(__version__, prog_name="blb", allow_from_autoenv=False)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="File with values of options. [default: blb.toml here or in a folder above]",
+)
+def main(config: Path | None) -> None:
     """Adapt a language model that you can only call.
 
     blb samples completions with token logprobs from an inference API, scores them with a reward, learns one logit-bias vector,
     and proves on fresh samples whether it helps. Try it without a key or a GPU:
 
         blb fit --provider local --task capitals --reward correct-and-short
+
+    Any option of a command may stand in blb.toml (blb init writes one) or in an environment variable such as BLB_FIT_TAU.
     """

@@ -56,7 +56,7 @@ async def _run(options: dict[str, Any], task: Task, reward: Reward) -> tuple[dic
     examples = task.train[: options["limit"]]
     async with open_trials(options, task, reward, needs=COLLECTING) as trials:
         keys = await trials.collect("training", examples, SAMPLED, options["samples_per_prompt"])
-        training = training_set(trials.store, examples, keys, reward, trials.session.end_tokens)
+        training = training_set(trials.store, examples, keys, reward, trials.end_tokens)
         kept_back = censored(training.rollouts, training.next_token)
         values = [reward.value(r) for r in training.rollouts.rewards]
         summary = {

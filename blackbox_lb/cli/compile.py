@@ -35,6 +35,7 @@ LEARNED = "learned.json"
 @click.option("--out", type=click.Path(path_type=Path), help="Where to write. [default: as in learned-openai-300.json]")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the table into this .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="No remarks.")
 def command(bias_file: Path, **options: Any) -> None:
     """Compile the bias file BIAS for a provider, at most so many entries, or whole numbers.
 
@@ -52,7 +53,7 @@ def command(bias_file: Path, **options: Any) -> None:
     if options["plot"]:
         check_plot(options["plot"])
     prefixes = logged_prefixes(store, bias, profile, vocabulary)
-    if not options["as_json"]:
+    if not options["as_json"] and not options["quiet"]:
         _explain(bias, bias_file, prefixes, store, options["entries"])
     highest, table = highest_id(profile, vocabulary), prefixes.next_token
     made = compile_bias(

@@ -1,61 +1,233 @@
-"""``blb eval``: judge a bias file again, on any task and at any setting."""
+"""``blb eval``: judge biases on fresh completions, beside what a user would try instead."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from blackbox_lb.bias import Bias
+from blackbox_lb.arms import alternatives
+from blackbox_lb.bias import Bias, printable
 from blackbox_lb.cli.options import (
+    COLLECTING,
+    SAMPLING_WITH_A_BIAS,
     count_option,
     load,
     model_options,
     open_trials,
     output_options,
+    run_folder,
     sampling_options,
     task_options,
 )
-from blackbox_lb.cli.terminal import print_json, verdict_table
+from blackbox_lb.cli.terminal import print_json, print_table
+from blackbox_lb.comparing import Prices, verdicts
+from blackbox_lb.compile import check_limits
+from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.evaluate import GREEDY, SAMPLED, parse_setting
-from blackbox_lb.fitting import FitPlan
+from blackbox_lb.evaluating import EvalPlan, evaluate
+from blackbox_lb.evaluation import Comparison, Evaluation, Mean
+from blackbox_lb.summary import chance, figure
 from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.trials import Trials
 
 __all__ = ["command"]
 
+FILE = "evaluation.json"
+GENERIC = "bias"
+"""What ``blb fit`` calls its file: the folder says more."""
+
 
 @click.command("eval")
-@click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path))
+@click.argument("biases", metavar="[[NAME=]BIAS]...", nargs=-1)
 @model_options()
 @task_options()
 @sampling_options()
-@count_option("--test-samples", FitPlan().test_samples, "Completions a test prompt and setting.")
+@count_option("--test-samples", EvalPlan().samples, "Completions a test prompt, setting and policy.")
 @click.option(
     "--deploy",
     multiple=True,
-    help="Judge at this setting, as in temperature=0.5 or greedy; repeatable. [default: temperature=1 and greedy]",
+    help="Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default: temperature=1 and greedy]",
 )
-@click.option("--save", is_flag=True, help="Write the verdict into the bias file.")
+@click.option(
+    "--baseline-prompt", multiple=True, help="Try this instruction, added to the prompt, instead. Repeatable."
+)
+@click.option(
+    "--baseline-temperature", type=float, multiple=True, help="Try this lower temperature instead. Repeatable."
+)
+@click.option("--baseline-max-tokens", type=int, multiple=True, help="Try completions this short instead. Repeatable.")
+@click.option(
+    "--best-of",
+    type=int,
+    multiple=True,
+    help="Try the likeliest of N completions (mean logprob under the base model) instead. Repeatable.",
+)
+@click.option("--price", help="PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60.")
+@click.option(
+    "--effect",
+    type=click.FloatRange(0, min_open=True),
+    help="Tell how many prompts would show such a difference of the reward.",
+)
+@click.option("--save", is_flag=True, help="Write each bias's verdict into its file.")
 @output_options()
-def command(bias_file: Path, **options: Any) -> None:
-    """Judge the bias file BIAS on fresh completions of the test prompts.
+def command(biases: tuple[str, ...], **options: Any) -> None:
+    """Judge bias files on fresh completions of the test prompts, all on the same prompts as the base.
 
-    The bias may come from another server of the same model: what must be the same is the tokenizer.
+    What you would try instead of a bias goes into the same table, alone and together with each BIAS: an instruction, a lower
+    temperature, fewer tokens, the best of several completions. Without BIAS, these are compared with the base, before a fit is
+    paid for. NAME is what the tables call a bias; unless told it is the file's, or the folder's of a bias.json. A bias may come
+    from another server of the same model: what must be the same is the tokenizer. Writes evaluation.json into --out; a second run
+    resumes there.
     """
-    bias = Bias.load(bias_file)
+    if options["save"] and not biases:
+        raise InputError("--save writes verdicts into bias files, and none was given; name one, or drop --save")
+    paths = _named(biases)
+    loaded = {name: Bias.load(path) for name, path in paths.items()}
     task, reward = load(options)
-    judged = asyncio.run(_run(bias, options, task, reward))
+    plan = _plan(options, reward)
+    found = asyncio.run(_run(loaded, options, task, reward, plan))
+    document = found.model_dump(mode="json")
+    path = run_folder(options, task) / FILE
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if options["save"]:
-        judged.save(bias_file)
+        for name, bias in loaded.items():
+            bias.verified(verdicts(found, name)).save(paths[name])
     if options["as_json"]:
-        print_json({"status": judged.status, "verdict": [row.model_dump() for row in judged.verdict]})
+        print_json(document)
     else:
-        verdict_table(judged.verdict)
+        _print(found, path)
 
 
-async def _run(bias: Bias, options: dict[str, Any], task: Task, reward: Reward) -> Bias:
-    settings = [parse_setting(spec) for spec in options["deploy"]] or [SAMPLED, GREEDY]
-    async with open_trials(options, task, reward, bias) as trials:
-        return bias.verified(await trials.judge(task.test, settings, options["test_samples"], bias.logit_bias))
+def _named(specs: Sequence[str]) -> dict[str, Path]:
+    """Name -> file. InputError where two have the same name."""
+    named: dict[str, Path] = {}
+    for spec in specs:
+        name, path = _name(spec)
+        if name in named:
+            raise InputError(
+                f"{named[name]} and {path} are both called {name!r} here; tell them apart with NAME=FILE, as in other={path}"
+            )
+        named[name] = path
+    return named
+
+
+def _name(spec: str) -> tuple[str, Path]:
+    name, equals, rest = spec.partition("=")
+    if equals and name and rest and "/" not in name and not Path(spec).exists():
+        return printable(name), Path(rest)
+    path = Path(spec)
+    folder = path.absolute().parent.name
+    return printable(folder if path.stem == GENERIC and folder else path.stem), path
+
+
+def _plan(options: dict[str, Any], reward: Reward) -> EvalPlan:
+    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options["deploy"])) or (SAMPLED, GREEDY)
+    return EvalPlan(
+        settings=settings,
+        alternatives=alternatives(
+            options["baseline_prompt"],
+            options["baseline_temperature"],
+            options["baseline_max_tokens"],
+            options["best_of"],
+            settings=settings,
+            limit=reward.max_tokens,
+        ),
+        samples=options["test_samples"],
+        effect=options["effect"],
+        prices=_prices(options["price"]),
+    )
+
+
+def _prices(text: str | None) -> Prices | None:
+    if text is None:
+        return None
+    try:
+        prompt, completion = (float(part) for part in text.split(","))
+    except ValueError:
+        prompt = completion = -1.0
+    if not (0 <= prompt < float("inf") and 0 <= completion < float("inf")):
+        raise InputError(
+            f"--price is {text!r}; give two prices in US dollars for a million tokens, prompt and completion, as in 0.15,0.60"
+        )
+    return Prices(prompt, completion)
+
+
+async def _run(
+    biases: dict[str, Bias], options: dict[str, Any], task: Task, reward: Reward, plan: EvalPlan
+) -> Evaluation:
+    needs = SAMPLING_WITH_A_BIAS if biases else COLLECTING
+    async with open_trials(options, task, reward, needs=needs) as trials:
+        _check(trials, biases)
+        return await evaluate(trials, task, biases, plan)
+
+
+def _check(trials: Trials, biases: dict[str, Bias]) -> None:
+    """Refuse a bias that the model's tokenizer or the provider does not take, before anything is paid for."""
+    for name, bias in biases.items():
+        try:
+            bias.check_tokenizer(trials.tokenizer.fingerprint)
+            check_limits(bias.logit_bias, trials.session.profile, trials.session.highest_id)
+        except BiasError as error:
+            raise type(error)(f"{name}: {error}") from None
+
+
+def _print(found: Evaluation, path: Path) -> None:
+    for sentence in found.summary:
+        click.echo(printable(sentence))
+    for setting in dict.fromkeys(row.setting for row in found.policies):
+        _policies(found, setting)
+    if found.comparisons:
+        _comparisons(found.comparisons)
+    for note in found.notes:
+        click.echo(note)
+    click.echo(f"wrote {path}")
+
+
+def _policies(found: Evaluation, setting: str) -> None:
+    rows = [row for row in found.policies if row.setting == setting]
+    metrics, priced = list(rows[0].metrics), rows[0].cost is not None
+    print_table(
+        f"{setting.capitalize()}, {rows[0].prompts} test prompts: means (95 % intervals), and tokens that an answer pays for",
+        ("policy", *map(printable, metrics), "prompt", "completion", *(["$ for 1,000"] if priced else [])),
+        (
+            (
+                printable(row.name),
+                *(_interval(row.metrics.get(metric)) for metric in metrics),
+                f"{row.prompt_tokens:.1f}",
+                f"{row.completion_tokens:.1f}",
+                *([f"{row.cost:.4f}"] if row.cost is not None else []),
+            )
+            for row in rows
+        ),
+    )
+
+
+def _interval(mean: Mean | None) -> str:
+    return "" if mean is None else f"{figure(mean.mean)} ({figure(mean.low)} to {figure(mean.high)})"
+
+
+def _comparisons(rows: Sequence[Comparison]) -> None:
+    print_table(
+        "Differences, paired by prompt",
+        ("setting", "policy", "against", "metric", "diff", "95 % interval", "p", "sign p", "needed", "verdict"),
+        (
+            (
+                row.setting.replace("temperature ", "T = "),
+                printable(row.other),
+                printable(row.base),
+                printable(row.metric),
+                figure(row.difference, sign=True),
+                f"{figure(row.low, sign=True)} to {figure(row.high, sign=True)}",
+                chance(row.p),
+                chance(row.p_sign),
+                "" if row.needed is None else f"{row.needed:,}",
+                row.verdict,
+            )
+            for row in rows
+        ),
+        left=4,
+    )

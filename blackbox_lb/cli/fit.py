@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -21,13 +22,17 @@ from blackbox_lb.cli.options import (
     task_options,
 )
 from blackbox_lb.cli.terminal import findings_list, print_json, print_table, settings_text, verdict_table
+from blackbox_lb.errors import BiasError
 from blackbox_lb.estimate.projection import Scale
 from blackbox_lb.estimate.select import Goal, Objective
 from blackbox_lb.estimate.statistics import Unobserved
 from blackbox_lb.estimate.sweep import AlphaScale, EstimatorName, Sweep
-from blackbox_lb.evaluate import GREEDY, SAMPLED, parse_setting
+from blackbox_lb.evaluate import parse_setting
 from blackbox_lb.fidelity import Fidelity
-from blackbox_lb.fitting import FitPlan, FitResult, fit
+from blackbox_lb.fit_result import FitResult
+from blackbox_lb.fitting import fit
+from blackbox_lb.plan import FitPlan
+from blackbox_lb.provenance import Remembering, provenance
 from blackbox_lb.reference import POSITIONS
 from blackbox_lb.tasks import Reward, Task
 
@@ -145,7 +150,12 @@ def _sweep(
 )
 @count_option("--validation-samples", PLAN.validation_samples, "Completions a validation prompt and candidate.")
 @count_option("--test-samples", PLAN.test_samples, "Completions a test prompt and setting.")
-@click.option("--deploy", multiple=True, help="Judge at this setting too, as in temperature=0.5; repeatable.")
+@click.option(
+    "--deploy",
+    multiple=True,
+    help="Setting that you deploy with, greedy or as in temperature=0.5: the bias is chosen for it and judged at it; repeatable. "
+    "[default: temperature=1 and greedy]",
+)
 @click.option(
     "--full-vocab",
     type=click.IntRange(2),
@@ -161,26 +171,42 @@ def command(**options: Any) -> None:
     """Learn a bias and prove on unseen prompts whether it helps.
 
     Collects completions of the training prompts, scores them, estimates one bias for each setting of the sweep, chooses on the
-    validation prompts, and compares base and biased completions of the test prompts at temperature 1, greedy and at every --deploy
-    setting. Writes bias.json, result.json, the rollouts, and learned.json (the whole learned vector, for blb compile) into --out; a
-    second run resumes there.
+    validation prompts by the mean over the settings that you deploy with, and compares base and biased completions of the test
+    prompts at each of those. Writes bias.json, result.json, the rollouts, and learned.json (the whole learned vector, for blb
+    compile) into --out; a second run resumes there.
     """
     task, reward = load(options)
     plan = _plan(options)
     folder = run_folder(options, task)
-    result = asyncio.run(_run(options, task, reward, plan))
-    result.bias.save(folder / "bias.json")
-    result.uncompiled.save(folder / "learned.json")
+    result, remarks = asyncio.run(_run(options, task, reward, plan))
     document = result.as_json() | {"bias": str(folder / "bias.json"), "uncompiled": str(folder / "learned.json")}
-    (folder / "result.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    document["provenance"] = provenance(remarks)
+    unwritten = _write(result, document, folder)
     if options["as_json"]:
         print_json(document)
     else:
-        _print(result, folder)
+        _print(result, folder, unwritten)
+    if unwritten:
+        raise BiasError(f"{'; '.join(unwritten.values())}; run the same command again: what was drawn is in the store")
+
+
+def _write(result: FitResult, document: dict[str, Any], folder: Path) -> dict[str, str]:
+    """Write the three files, the one that is wanted first of all first; name -> why, of those that could not be written."""
+    unwritten = {}
+    try:
+        (folder / "result.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        unwritten["result.json"] = f"{folder / 'result.json'}: cannot be written ({error.strerror or error})"
+    for name, bias in (("bias.json", result.bias), ("learned.json", result.uncompiled)):
+        try:
+            bias.save(folder / name)
+        except BiasError as error:
+            unwritten[name] = str(error)
+    return unwritten
 
 
 def _plan(options: dict[str, Any]) -> FitPlan:
-    settings = dict.fromkeys([SAMPLED, GREEDY, *(parse_setting(spec) for spec in options["deploy"])])
+    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options["deploy"])) or PLAN.settings
     return FitPlan(
         samples=options["samples_per_prompt"],
         limit=options["limit"],
@@ -208,7 +234,7 @@ def _plan(options: dict[str, Any]) -> FitPlan:
         full_vocab=options["full_vocab"] or 0,
         entries=_entries(options["entries"]),
         integers=options["integers"],
-        settings=tuple(settings),
+        settings=settings,
     )
 
 
@@ -222,12 +248,14 @@ def _entries(text: str) -> int | Literal["cv"] | None:
     return int(text)
 
 
-async def _run(options: dict[str, Any], task: Task, reward: Reward, plan: FitPlan) -> FitResult:
+async def _run(options: dict[str, Any], task: Task, reward: Reward, plan: FitPlan) -> tuple[FitResult, list[str]]:
+    """The result, and every remark that was made on the way."""
     async with open_trials(options, task, reward) as trials:
-        return await fit(trials, task, plan)
+        heard = Remembering(trials.report)
+        return await fit(replace(trials, report=heard), task, plan), heard.remarks
 
 
-def _print(result: FitResult, folder: Path) -> None:
+def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
     bias = result.bias
     verdict_table(bias.verdict)
     click.echo(
@@ -241,10 +269,12 @@ def _print(result: FitResult, folder: Path) -> None:
     findings_list(bias.findings)
     if result.fidelity is not None:
         _print_fidelity(result.fidelity)
-    click.echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")
-    click.echo(
-        f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned values, for blb compile"
-    )
+    if "bias.json" not in unwritten:
+        click.echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")
+    if "learned.json" not in unwritten:
+        click.echo(
+            f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned values, for blb compile"
+        )
 
 
 def _print_fidelity(found: Fidelity) -> None:

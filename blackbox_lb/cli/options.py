@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -18,6 +19,7 @@ from blackbox_lb.profiles import profile_names
 from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
+from blackbox_lb.tasks.harness import HarnessOptions
 from blackbox_lb.trials import Trials
 from blackbox_lb.types import Endpoint
 
@@ -38,6 +40,7 @@ TOP_LOGPROBS = 20
 COLLECTING = ("tokens.id", "neutral")
 """Rows of a profile without which a completion teaches nothing."""
 SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
+COLUMNS = ("prompt_column", "answer_column", "messages_column", "prompt_template")
 STORE = "rollouts.db"
 """The rollout store inside a run's folder."""
 
@@ -56,13 +59,13 @@ def count_option(name: str, default: int, text: str) -> Callable[[F], F]:
     return click.option(name, type=click.IntRange(1), default=default, show_default=True, help=text)
 
 
-def model_options() -> Callable[[F], F]:
-    """Which model to call, and where."""
+def model_options(provider: str | None = "local") -> Callable[[F], F]:
+    """Which model to call, and where; ``provider``: the default, None for that of a bias."""
     return _together(
         click.option(
             "--provider",
-            default="local",
-            show_default=True,
+            default=provider,
+            show_default=provider or "the bias's own",
             help=f"{', '.join(profile_names())}, or a path to your own TOML.",
         ),
         click.option(
@@ -83,26 +86,53 @@ def model_options() -> Callable[[F], F]:
     )
 
 
-def task_options() -> Callable[[F], F]:
-    """Prompts, answers and the reward."""
+def task_options(*, reward: bool = True) -> Callable[[F], F]:
+    """Prompts, answers and the reward; without ``reward`` none is asked for."""
     return _together(
-        click.option("--task", help="A built-in task: capitals."),
+        click.option("--task", help="A built-in task: capitals; or lm-eval:NAME, a task of lm-evaluation-harness."),
         click.option(
-            "--data", type=click.Path(path_type=Path), help="JSONL or CSV with prompt (or messages) and answer."
+            "--data",
+            type=click.Path(path_type=Path),
+            help="JSONL, CSV or Parquet with prompt (or messages) and answer; a folder; or hf:OWNER/NAME[/CONFIG][@SPLIT].",
         ),
+        click.option("--prompt-column", default="prompt", show_default=True, help="Column of --data with the prompt."),
+        click.option("--answer-column", default="answer", show_default=True, help="Column with the accepted answers."),
+        click.option("--messages-column", default="messages", show_default=True, help="Column with chat messages."),
+        click.option("--prompt-template", help='Prompt put together from columns: "Question: {question} Answer:".'),
         click.option(
             "--validation-data", type=click.Path(path_type=Path), help="Prompts to choose on. [default: part of --data]"
         ),
         click.option(
             "--test-data", type=click.Path(path_type=Path), help="Prompts to judge on. [default: part of --data]"
         ),
+        click.option("--validation-limit", type=click.IntRange(1), help="Use only the first N validation prompts."),
+        click.option("--test-limit", type=click.IntRange(1), help="Use only the first N test prompts."),
         click.option(
-            "--reward",
-            required=True,
-            help="exact-match, contains, regex:PATTERN, length, log-accuracy, correct-and-short, or module:function.",
+            "--data-dir",
+            type=click.Path(path_type=Path),
+            help="Folder with lm-eval:NAME's data, a file a split: train.jsonl, test.jsonl. [default: the hub]",
         ),
         click.option(
-            "--correct", help="What counts as correct: exact-match, contains or regex:PATTERN. [default: the task's]"
+            "--num-fewshot", type=click.IntRange(0), help="Examples before each question. [default: lm-eval's]"
+        ),
+        click.option("--filter", help="Filter of lm-eval:NAME that extracts the answer. [default: its first]"),
+        click.option("--metric", help="Metric of lm-eval:NAME that says what is correct. [default: its first]"),
+        click.option(
+            "--validation-size",
+            type=click.IntRange(1),
+            help="Documents of lm-eval:NAME sampled from train to choose on. [default: 20 %, at most 500]",
+        ),
+        click.option(
+            "--reward",
+            required=reward,
+            hidden=not reward,
+            help="exact-match, contains, regex:PATTERN, json-schema:FILE, accuracy, log-accuracy, length, correct-and-short, "
+            "accuracy-gated-length, accuracy-minus-length, module:function, https://HOST/PATH, or judge:FILE.toml.",
+        ),
+        click.option(
+            "--correct",
+            hidden=not reward,
+            help="What counts as correct: exact-match, contains, math or regex:PATTERN. [default: the task's]",
         ),
     )
 
@@ -141,8 +171,14 @@ def load(options: Mapping[str, Any]) -> tuple[Task, Reward]:
     reward, correct = options["reward"], options["correct"]
     needs_answer = parse_reward(reward, max_tokens=1, correct=correct or "contains").needs_answer
     task = load_task(
-        options["task"], options["data"], options["validation_data"], options["test_data"], require_answers=needs_answer
-    )
+        options["task"],
+        options["data"],
+        options["validation_data"],
+        options["test_data"],
+        **{name: options[name] for name in COLUMNS if options.get(name) is not None},
+        require_answers=needs_answer,
+        harness=HarnessOptions(**{field.name: options.get(field.name) for field in fields(HarnessOptions)}),
+    ).first(validation=options.get("validation_limit"), test=options.get("test_limit"))
     limit = options["max_tokens"] or task.max_tokens
     return task, parse_reward(reward, max_tokens=limit, correct=correct or task.correct)
 
@@ -176,6 +212,8 @@ async def open_trials(
     ``needs``: rows of the profile that must be known. A ``bias`` that the model's tokenizer or the provider does not take is
     refused before anything is asked for.
     """
+    if reward.remote is not None:
+        reward.remote.headers()  # a missing key is told before anything is paid for
     spelled = "clusters" in options.get("estimator", ())
     async with connect_to(
         options, concurrency=options["concurrency"], max_tokens=reward.max_tokens, needs=needs, own_vocabulary=spelled
@@ -195,6 +233,7 @@ async def open_trials(
                 top_logprobs=_top_logprobs(options["top_logprobs"], session),
                 seed=options["seed"],
                 concurrency=options["concurrency"],
+                stop=task.stop,
             )
 
 

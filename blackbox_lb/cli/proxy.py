@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from blackbox_lb.bias import printable
+from blackbox_lb.cli.terminal import print_json
 from blackbox_lb.errors import InputError
 from blackbox_lb.injection import OnConflict
 from blackbox_lb.profiles import profile_names
@@ -68,7 +69,9 @@ EXTRA = "pip install 'blackbox-lb[proxy]'"
 @click.option(
     "--grace", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to finish answers when stopped."
 )
-def command(host: str, port: int, **options: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the address and what is applied as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="Say nothing at the end.")
+def command(host: str, port: int, as_json: bool, quiet: bool, **options: Any) -> None:
     """Add the bias to every request of its model: an OpenAI-compatible reverse proxy for any language and tool.
 
     Clients use http://127.0.0.1:8080/v1 and their own key, which is passed on and kept nowhere. Chat and legacy completions
@@ -80,8 +83,9 @@ def command(host: str, port: int, **options: Any) -> None:
     from blackbox_lb.serve.proxy import serve
 
     proxy = _proxy(**options)
-    asyncio.run(serve(proxy, host, port, lambda address: _started(proxy, host, address)))
-    _stopped(proxy)
+    asyncio.run(serve(proxy, host, port, lambda address: _started(proxy, host, address, as_json)))
+    if not quiet:
+        _stopped(proxy)
 
 
 def _proxy(
@@ -104,7 +108,7 @@ def _proxy(
     return Proxy(rule, Upstream.parse(upstream), max_body=max_body * 2**20, timeout=timeout, grace=grace)
 
 
-def _started(proxy: Proxy, host: str, address: str) -> None:
+def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> None:
     from blackbox_lb.serve.proxy_requests import is_loopback
 
     biases = "; ".join(
@@ -117,6 +121,12 @@ def _started(proxy: Proxy, host: str, address: str) -> None:
             "use the upstream with any key, or without one if it asks for none",
             err=True,
         )
+    if as_json:
+        applied = [
+            {"name": row.name, "entries": len(row.bias.entries), "status": row.bias.status} for row in proxy.rule.names
+        ]
+        print_json({"address": address, "upstream": str(proxy.upstream.base), "biases": applied})
+        return
     click.echo(f"blb proxy at {address} -> {proxy.upstream.base} adds: {biases}")
 
 

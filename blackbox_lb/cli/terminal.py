@@ -3,34 +3,60 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from blackbox_lb.bias import Finding, Scalar, Verdict, printable
-from blackbox_lb.collect import Watcher
 from blackbox_lb.progress import Reporter, Silent
-from blackbox_lb.types import Completion
 
-__all__ = ["Terminal", "findings_list", "print_json", "print_table", "reporter", "settings_text", "verdict_table"]
+if TYPE_CHECKING:
+    from blackbox_lb.collect import Watcher
+    from blackbox_lb.types import Completion
+
+__all__ = [
+    "Lines",
+    "Terminal",
+    "findings_list",
+    "print_json",
+    "print_table",
+    "reporter",
+    "settings_text",
+    "verdict_table",
+]
 
 
 class Terminal:
-    """A reporter on stderr."""
+    """A reporter on stderr: a bar that moves where there is a terminal to move it on, else a line now and then."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
+        self._moves = sys.stderr.isatty() and not self._console.is_dumb_terminal
 
     @contextmanager
     def stage(self, title: str, completions: int) -> Iterator[Watcher]:
-        """A progress bar of new completions; gone when the stage had nothing to ask for."""
+        """Progress of new completions; says how many were stored already and so not asked for."""
+        if self._moves:
+            with self._bar(title, completions) as watch:
+                yield watch
+            return
+        lines = Lines(title, completions, self.remark)
+        yield lines
+        lines.end()
+
+    @contextmanager
+    def _bar(self, title: str, completions: int) -> Iterator[Watcher]:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -57,8 +83,49 @@ class Terminal:
                 progress.update(bar, completed=completions, rate=f"{completions - int(done.completed)} were stored")
 
     def remark(self, text: str) -> None:
-        """One sentence."""
-        self._console.print(text, markup=False)
+        """One sentence; in a file it stays one line."""
+        self._console.print(text, markup=False, soft_wrap=not sys.stderr.isatty())
+
+
+class Lines:
+    """Progress for a log file: a line at every tenth of the stage, at most one in 5 s, at least one in 30 s, and one at its end."""
+
+    SHORTEST, LONGEST = 5.0, 30.0
+
+    def __init__(
+        self, title: str, total: int, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._title, self._total, self._say, self._clock = title, total, say, clock
+        self._done = self._tokens = self._tenth = 0
+        self._begin = self._said = clock()
+
+    def __call__(self, completion: Completion) -> None:
+        """Count one more."""
+        self._done += 1
+        self._tokens += completion.n_tokens
+        tenth, silent = 10 * self._done // max(self._total, 1), self._clock() - self._said
+        if (silent >= self.SHORTEST and tenth > self._tenth) or silent >= self.LONGEST:
+            self._tell(f", {_clock_text(self._left())} left")
+            self._tenth, self._said = tenth, self._clock()
+
+    def end(self) -> None:
+        """The whole stage in one line."""
+        stored = self._total - self._done
+        self._tell(f", {stored:,} were stored" if stored > 0 else "")
+
+    def _left(self) -> float:
+        return (self._clock() - self._begin) / max(self._done, 1) * (self._total - self._done)
+
+    def _tell(self, more: str) -> None:
+        spent = self._clock() - self._begin
+        rate = f", {self._tokens / spent:.0f} tokens/s" if spent > 1 and self._tokens else ""
+        self._say(f"{self._title}: {self._done:,} of {self._total:,} in {_clock_text(spent)}{rate}{more}")
+
+
+def _clock_text(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
 
 
 def reporter(options: Mapping[str, Any]) -> Reporter:
@@ -67,27 +134,50 @@ def reporter(options: Mapping[str, Any]) -> Reporter:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    """One JSON document on stdout, with escapes where the terminal cannot print every character."""
+    readable = (sys.stdout.encoding or "").lower().startswith("utf")
+    click.echo(json.dumps(value, indent=2, ensure_ascii=not readable, default=str))
 
 
 FILE_WIDTH = 200
-"""Columns of a table that goes into a file or a pipe."""
+"""Columns of a table that goes into a file or a pipe, unless COLUMNS says otherwise."""
+WIDEST = 10_000
+"""Columns in which any table fits: to measure one."""
 
 
 def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]], *, left: int = 1) -> None:
-    """A table on stdout; the first ``left`` columns are text, the others numbers."""
+    """A table on stdout; the first ``left`` columns are text, the others numbers. Where the terminal is too narrow for the
+    numbers, each row becomes a block of ``name: value`` lines.
+    """
+    names, cells = list(header), [list(row) for row in rows]
     table = Table(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
     )
-    for place, name in enumerate(header):
-        table.add_column(name, justify="left" if place < left else "right", overflow="fold")
-    for row in rows:
+    for place, name in enumerate(names):
+        text = place < left
+        table.add_column(name, justify="left" if text else "right", overflow="fold", no_wrap=not text)
+    for row in cells:
         table.add_row(*(_plain(cell) for cell in row))
-    screen = Console(highlight=False)
-    if not screen.is_terminal:  # a file has no edge: rows stay whole
-        screen = Console(highlight=False, width=FILE_WIDTH)
-    screen.print(table)
+    screen = _screen()
+    if Measurement.get(screen, screen.options.update(max_width=WIDEST), table).minimum <= screen.width:
+        screen.print(table)
+    else:
+        _blocks(screen, title, names, cells)
+
+
+def _screen() -> Console:
+    """Where tables go; a file has no edge, so rows stay whole there, colours or not."""
+    if sys.stdout.isatty() or "COLUMNS" in os.environ:
+        return Console(highlight=False)
+    return Console(highlight=False, width=FILE_WIDTH)
+
+
+def _blocks(screen: Console, title: str, names: list[str], rows: list[list[str]]) -> None:
+    screen.print(Text(title, style="bold"))
+    for row in rows:
+        screen.print()
+        for name, cell in zip(names, row, strict=True):
+            screen.print(Text(f"{name}: {cell}"))
 
 
 def _plain(cell: str) -> Text:

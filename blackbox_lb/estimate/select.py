@@ -111,13 +111,20 @@ class Goal:
         return sorted(range(len(outcomes)), key=place)
 
     def screen(
-        self, base: Outcome, estimates: Sequence[OffPolicy | None], finalists: int = FINALISTS
+        self,
+        base: Outcome,
+        estimates: Sequence[OffPolicy | None],
+        finalists: int = FINALISTS,
+        *,
+        alone: bool = True,
     ) -> list[str | None]:
         """Why each candidate is not worth fresh samples, None where it is. At least one always is.
 
         base: from the same logged completions. A candidate without an estimate that can be trusted is never dropped. One that
         has it is, where it is worse than the base, or than the best such candidate, by more than three standard errors of the
-        paired difference, or where ``finalists`` others are estimated better. InputError: ``finalists`` below 1.
+        paired difference, or where ``finalists`` others are estimated better. alone: whether the setting of the logged completions
+        is the only one that counts; where others count too, being worse than the best here is no reason, and being worse than
+        the base is. InputError: ``finalists`` below 1.
         """
         if finalists < 1:
             raise InputError(f"finalists is {finalists}; at least one candidate must be sampled")
@@ -126,7 +133,7 @@ class Goal:
         order = [names[place] for place in self.ranking(base, list(trusted.values()))]
         why: list[str | None] = [None] * len(estimates)
         for index in order:
-            why[index] = self._clearly_worse(base, trusted[index], trusted[order[0]])
+            why[index] = self._clearly_worse(base, trusted[index], trusted[order[0]] if alone else None)
         left = [index for index in order if why[index] is None]
         for index in left[finalists:]:
             why[index] = f"{finalists} others are estimated better"
@@ -134,14 +141,16 @@ class Goal:
             why[order[0]] = None
         return why
 
-    def _clearly_worse(self, base: Outcome, outcome: Outcome, best: Outcome) -> str | None:
+    def _clearly_worse(self, base: Outcome, outcome: Outcome, best: Outcome | None) -> str | None:
         gain = self.gain(base, outcome)
         if self.objective == "pareto" and _clearly_below_zero(self._accuracy(base, outcome)):
             return "clearly less accurate than the base"
         if _clearly_below_zero(gain):
             return "clearly worse than the base"
         # Under pareto the best by tokens may lose accuracy, and then says nothing against a longer one that does not.
-        if self.objective != "pareto" and _clearly_below_zero(gain.minus(self.gain(base, best))):
+        if best is None or self.objective == "pareto":
+            return None
+        if _clearly_below_zero(gain.minus(self.gain(base, best))):
             return "clearly worse than the best of them"
         return None
 

@@ -6,13 +6,14 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks.files import SPLIT_NAMES, Row
+from blackbox_lb.tasks.matching import Matcher
 from blackbox_lb.types import Example, Split
 
-__all__ = ["DEFAULT_FRACTIONS", "DEFAULT_MAX_TOKENS", "Task"]
+__all__ = ["DEFAULT_FRACTIONS", "DEFAULT_MAX_TOKENS", "Task", "divide", "rest"]
 
 SPLITS = tuple(SPLIT_NAMES.values())
 DEFAULT_FRACTIONS = (0.5, 0.2, 0.3)
@@ -25,15 +26,18 @@ _EMPTY_RISK = 0.01
 class Task:
     """Examples in three splits, with the correctness matcher and the token limit that suit them.
 
-    ``correct`` is a matcher spec (exact-match, contains, regex:PATTERN); ``max_tokens`` is in tokens.
+    ``correct`` is a matcher spec (exact-match, contains, math, regex:PATTERN), or a matcher; ``max_tokens`` is in tokens.
+    ``stop``: a completion ends before the first of these texts. ``note`` says for a report where prompts and matcher come from.
     """
 
     name: str
     train: tuple[Example, ...]
     validation: tuple[Example, ...]
     test: tuple[Example, ...]
-    correct: str = "contains"
+    correct: str | Matcher = "contains"
     max_tokens: int = DEFAULT_MAX_TOKENS
+    stop: tuple[str, ...] = ()
+    note: str = ""
 
     @classmethod
     def from_examples(
@@ -61,17 +65,23 @@ class Task:
         name: str,
         splits: dict[Split, list[Row]],
         *,
-        correct: str = "contains",
+        correct: str | Matcher = "contains",
         max_tokens: int = DEFAULT_MAX_TOKENS,
+        stop: tuple[str, ...] = (),
+        note: str = "",
     ) -> Task:
         """A task of splits that are given; DataError where one prompt or id is in two of them."""
         _refuse_leaks(splits)
         train, validation, test = (tuple(row.example for row in splits[split]) for split in SPLITS)
-        return cls(name, train, validation, test, correct, max_tokens)
+        return cls(name, train, validation, test, correct, max_tokens, stop, note)
 
     def split(self, name: Split) -> tuple[Example, ...]:
         """The examples of the split called train, validation or test."""
         return {"train": self.train, "validation": self.validation, "test": self.test}[name]
+
+    def first(self, *, validation: int | None = None, test: int | None = None) -> Task:
+        """The task with only the first so many examples of validation and test."""
+        return replace(self, validation=self.validation[:validation], test=self.test[:test])
 
     @property
     def data_hash(self) -> str:
@@ -100,6 +110,23 @@ def divide(
         divided[row.split or _hashed_split(row.example.id, seed, fractions, splits)].append(row)
     _refuse_empty(name, divided, len(rows), fractions, splits)
     return divided
+
+
+def rest(
+    name: str, rows: list[Row], seed: int, fractions: Sequence[float], given: set[Split]
+) -> dict[Split, list[Row]]:
+    """``rows`` divided over the splits that have no file of their own, their shares scaled to sum to 1."""
+    for row in rows:
+        if row.split in given:
+            raise DataError(
+                f"{row.source} says split {row.split}, which has a file of its own; remove the row or that file"
+            )
+    left = [split for split in SPLITS if split not in given]
+    if not given or len(fractions) != len(SPLITS):
+        return divide(name, rows, seed, fractions)
+    shares = [share for split, share in zip(SPLITS, fractions, strict=True) if split in left]
+    total = sum(shares)
+    return divide(name, rows, seed, [share / total for share in shares] if total > 0 else shares, left)
 
 
 def _as_row(example: Example | Row, number: int) -> Row:

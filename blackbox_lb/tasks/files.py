@@ -1,4 +1,4 @@
-"""Examples from the user's own files: JSONL with one object a line, or CSV/TSV with a header.
+"""Examples from the user's own files: JSONL with one object a line, CSV/TSV with a header, or Parquet.
 
 ======== ============================================================================================================
 column   meaning
@@ -10,7 +10,8 @@ id       optional string or integer, unique in the file; otherwise a hash of pro
 split    optional: train, validation or test
 ======== ============================================================================================================
 
-The first three can be renamed; other columns are ignored. An empty CSV cell and a JSON null count as absent.
+The first three can be renamed, and the prompt can be put together from columns by a template; other columns are ignored. An empty
+CSV cell and a JSON null count as absent.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from blackbox_lb.errors import DataError
+from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.tasks.hub_data import table_records
 from blackbox_lb.tasks.records import Record, read_records
 from blackbox_lb.tasks.text import shorten
 from blackbox_lb.types import Example, Message, Prompt, Split
 
-__all__ = ["SPLIT_NAMES", "Columns", "Row", "content_hash", "load_examples", "read_rows"]
+__all__ = ["SPLIT_NAMES", "Columns", "Row", "content_hash", "load_examples", "read_rows", "row_of"]
 
 SPLIT_NAMES: dict[str, Split] = {"train": "train", "validation": "validation", "test": "test"}
 """The splits by name, in order."""
@@ -50,7 +52,7 @@ def load_examples(
     messages_column: str = "messages",
     require_answers: bool = True,
 ) -> list[Example]:
-    """The examples of one file in its order; the suffix (.jsonl, .csv, .tsv) tells the format.
+    """The examples of one file in its order; the suffix (.jsonl, .csv, .tsv, .parquet) tells the format.
 
     ``require_answers=False`` admits rows without an answer, for a reward that needs none. DataError names file, line, value
     and remedy: unreadable or empty file, broken row, no prompt or two, no answer, repeated id.
@@ -61,17 +63,23 @@ def load_examples(
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The names of the columns that hold the prompt, the answer and the chat messages."""
+    """The names of the columns that hold the prompt, the answer and the chat messages.
+
+    ``template``, where given, makes the prompt instead: ``str.format`` on all columns, as in "Question: {question}\\nAnswer:".
+    """
 
     prompt: str = "prompt"
     answer: str = "answer"
     messages: str = "messages"
+    template: str | None = None
 
 
 def read_rows(path: str | Path, columns: Columns | None = None, *, require_answers: bool = True) -> list[Row]:
     """Like :func:`load_examples`, with the source and the split of every row."""
     columns = columns or Columns()
-    rows = [_row(record, columns, require_answers) for record in read_records(Path(path))]
+    path = Path(path)
+    records = table_records(path) if path.suffix.lower() == ".parquet" else read_records(path)
+    rows = [row_of(record, columns, require_answers) for record in records]
     if not rows:
         raise DataError(f"{path} has no rows; give it one {columns.prompt!r} and {columns.answer!r} a row")
     _refuse_repeated_ids(rows)
@@ -84,7 +92,8 @@ def content_hash(prompt: Prompt, answers: tuple[str, ...]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def _row(record: Record, columns: Columns, require_answers: bool) -> Row:
+def row_of(record: Record, columns: Columns, require_answers: bool) -> Row:
+    """The example in one record. DataError names file, line, value and remedy."""
     prompt = _prompt(record, columns)
     answers = _answers(record, columns.answer)
     if require_answers and not answers:
@@ -104,7 +113,23 @@ def _absent(record: Record, *columns: str) -> str:
     return f"has no column {' or '.join(map(repr, columns))} (its columns: {found}; the names can be set)"
 
 
+def _filled(record: Record, template: str) -> Prompt:
+    try:
+        text = template.format_map(record.values)
+    except KeyError as error:
+        raise record.error(f"the prompt template asks for {_absent(record, str(error.args[0]))}") from error
+    except (ValueError, IndexError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"the prompt template {shorten(template)} cannot be filled: {error}; write {{column}}, and {{{{ for a brace"
+        ) from error
+    if not text.strip():
+        raise record.error("the prompt template gives an empty prompt; name a column that has a text")
+    return Prompt.user(text)
+
+
 def _prompt(record: Record, columns: Columns) -> Prompt:
+    if columns.template is not None:
+        return _filled(record, columns.template)
     text, messages = record.values.get(columns.prompt), record.values.get(columns.messages)
     if text is not None and messages is not None:
         raise record.error(f"has both {columns.prompt!r} and {columns.messages!r}; keep one of them")
@@ -152,7 +177,12 @@ def _answers(record: Record, column: str) -> tuple[str, ...]:
 
 
 def _answer(record: Record, column: str, value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == math.inf or value == -math.inf:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, str | int | float)
+        or value in (math.inf, -math.inf)
+        or value != value
+    ):
         raise record.error(f"{column} is {shorten(value)}; it must be a string, a number or a list of accepted strings")
     text = str(value)
     if not text.strip():

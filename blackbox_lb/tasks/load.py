@@ -7,12 +7,18 @@ from pathlib import Path
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import capitals
-from blackbox_lb.tasks.base import DEFAULT_FRACTIONS, SPLITS, Task, divide
+from blackbox_lb.tasks.base import DEFAULT_FRACTIONS, Task, rest
+from blackbox_lb.tasks.dataset import load_dataset
 from blackbox_lb.tasks.files import Columns, Row, read_rows
+from blackbox_lb.tasks.harness import HarnessOptions, load_harness
+from blackbox_lb.tasks.hub_data import HUB
 from blackbox_lb.tasks.text import shorten
 from blackbox_lb.types import Split
 
-__all__ = ["BUILT_IN", "load_task"]
+__all__ = ["BUILT_IN", "HARNESS", "load_task"]
+
+HARNESS = "lm-eval:"
+"""What stands before the name of a task of lm-evaluation-harness."""
 
 BUILT_IN: dict[str, Callable[[], Task]] = {"capitals": capitals.load}
 """The tasks that come with the package, by name."""
@@ -29,37 +35,53 @@ def load_task(
     prompt_column: str = "prompt",
     answer_column: str = "answer",
     messages_column: str = "messages",
+    prompt_template: str | None = None,
     require_answers: bool = True,
+    harness: HarnessOptions | None = None,
 ) -> Task:
-    """The built-in task ``spec``, or the task in the file ``data``, named after it.
+    """A task by its name in ``spec``, or the task in ``data``, named after it.
 
-    ``data`` alone is split three ways. ``validation`` and ``test`` are files used whole for their split; what is left of
-    ``fractions`` then divides ``data``. InputError: an unknown name, both a name and files, or neither. DataError: see
-    :func:`load_examples`, and one prompt or id in two splits.
+    ``spec``: a built-in one, or lm-eval:NAME of lm-evaluation-harness, read as ``harness`` says (:func:`load_harness`). ``data``: a
+    file, a folder that the library ``datasets`` reads, or hf:NAME[/CONFIG][@SPLIT] of the hub. It keeps the splits that it has, and
+    is otherwise split three ways. ``validation`` and ``test`` are files used whole for their split; what is left of ``fractions``
+    then divides ``data``. InputError: an unknown name, both a name and files, or neither. DataError: see :func:`load_examples`, and
+    one prompt or id in two splits.
     """
+    columns = Columns(prompt_column, answer_column, messages_column, prompt_template)
     if spec is not None:
-        if data or validation or test:
-            raise InputError(f"a built-in task ({shorten(spec)}) and data files were both given; give one of them")
+        if data or validation or test or columns != Columns():
+            raise InputError(
+                f"a task by name ({shorten(spec)}) and data or its columns were both given; give one of them"
+            )
+        if spec.startswith(HARNESS):
+            return load_harness(spec.removeprefix(HARNESS), harness)
+    if harness not in (None, HarnessOptions()):
+        raise InputError(
+            "--data-dir, --num-fewshot, --filter, --metric and --validation-size are for --task lm-eval:NAME; leave them out"
+        )
+    if spec is not None:
         return _built_in(spec)
     if data is None:
         raise InputError(
             f"no task: name a built-in one ({', '.join(BUILT_IN)}) or give a data file of prompts to learn from"
         )
-    columns = Columns(prompt_column, answer_column, messages_column)
     given: dict[Split, str | Path] = {}
     if validation is not None:
         given["validation"] = validation
     if test is not None:
         given["test"] = test
     whole = {split: _whole(path, split, columns, require_answers) for split, path in given.items()}
+    if str(data).startswith(HUB) or Path(data).is_dir():
+        return load_dataset(str(data), whole, columns, seed=seed, fractions=fractions, require_answers=require_answers)
     rows = read_rows(data, columns, require_answers=require_answers)
-    return Task.from_splits(Path(data).stem, _rest(str(data), rows, seed, fractions, set(given)) | whole)
+    return Task.from_splits(Path(data).stem, rest(str(data), rows, seed, fractions, set(given)) | whole)
 
 
 def _built_in(spec: str) -> Task:
     if spec not in BUILT_IN:
         raise InputError(
-            f"unknown task {shorten(spec)}; the built-in tasks are: {', '.join(BUILT_IN)}; or give a data file"
+            f"unknown task {shorten(spec)}; the built-in tasks are: {', '.join(BUILT_IN)}; or name one of lm-evaluation-harness "
+            "(lm-eval:gsm8k), or give a data file"
         )
     return BUILT_IN[spec]()
 
@@ -72,20 +94,3 @@ def _whole(path: str | Path, split: Split, columns: Columns, require_answers: bo
                 f"{row.source} says split {row.split}, but the file was given as {split} data; remove the column or the row"
             )
     return rows
-
-
-def _rest(
-    name: str, rows: list[Row], seed: int, fractions: Sequence[float], given: set[Split]
-) -> dict[Split, list[Row]]:
-    """``rows`` divided over the splits that have no file of their own, their shares scaled to sum to 1."""
-    for row in rows:
-        if row.split in given:
-            raise DataError(
-                f"{row.source} says split {row.split}, which has a file of its own; remove the row or that file"
-            )
-    left = [split for split in SPLITS if split not in given]
-    if not given or len(fractions) != len(SPLITS):
-        return divide(name, rows, seed, fractions)
-    shares = [share for split, share in zip(SPLITS, fractions, strict=True) if split in left]
-    total = sum(shares)
-    return divide(name, rows, seed, [share / total for share in shares] if total > 0 else shares, left)

@@ -1,8 +1,9 @@
-"""Whether a completion is correct: three matchers that compare its text with the accepted answers.
+"""Whether a completion is correct: four matchers that compare its text with the accepted answers.
 
 =============== ==========================================================================================
 exact-match     the whole completion equals an accepted answer, both normalised
 contains        an accepted answer occurs in the completion at word boundaries, both normalised
+math            its last mathematical expression (the boxed one, if any) equals an accepted answer, by math-verify
 regex:PATTERN   ``re.search(PATTERN, completion)`` on the text as it is; ``{answer}`` stands for the answers
 =============== ==========================================================================================
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.tasks.math_equality import check_installed, mathematically_equal
 from blackbox_lb.tasks.text import shorten
 from blackbox_lb.types import Example
 
@@ -82,12 +84,14 @@ def _contains(answers: tuple[str, ...], text: str) -> bool:
 class Matcher:
     """One way to tell a correct completion; call it with the example and the completion's text.
 
-    ``spec`` is what :func:`parse_matcher` was given; ``needs_answer`` is False for a regex without ``{answer}``.
+    ``spec`` is what :func:`parse_matcher` was given; ``needs_answer`` is False for a regex without ``{answer}``. ``test`` is
+    called with the accepted answers and the text; ``judge``, where there is one, instead of it with the whole example and the text.
     """
 
     spec: str
     needs_answer: bool
-    test: Callable[[tuple[str, ...], str], bool] = field(repr=False, compare=False)
+    test: Callable[[tuple[str, ...], str], bool] = field(repr=False, compare=False, default=_equals)
+    judge: Callable[[Example, str], bool] | None = field(repr=False, compare=False, default=None)
 
     def __call__(self, example: Example, text: str) -> bool:
         """True where ``text`` is correct. DataError where answers are needed and the example has none."""
@@ -96,18 +100,21 @@ class Matcher:
                 f"example {example.id!r} has no answer, and {self.spec!r} compares with one; "
                 "give it an answer or choose a reward that needs none"
             )
-        return self.test(example.answers, text)
+        return self.test(example.answers, text) if self.judge is None else self.judge(example, text)
 
 
 def parse_matcher(spec: str) -> Matcher:
-    """The matcher that ``spec`` names: exact-match, contains or regex:PATTERN. InputError where there is none."""
+    """The matcher that ``spec`` names: exact-match, contains, math or regex:PATTERN. InputError where there is none."""
     if spec == "exact-match":
         return Matcher(spec, needs_answer=True, test=_equals)
     if spec == "contains":
         return Matcher(spec, needs_answer=True, test=_contains)
+    if spec == "math":
+        check_installed()
+        return Matcher(spec, needs_answer=True, test=mathematically_equal)
     if spec.startswith("regex:"):
         return _regex_matcher(spec)
-    raise InputError(f"unknown correctness matcher {shorten(spec)}; use exact-match, contains or regex:PATTERN")
+    raise InputError(f"unknown correctness matcher {shorten(spec)}; use exact-match, contains, math or regex:PATTERN")
 
 
 def _regex_matcher(spec: str) -> Matcher:

@@ -13,13 +13,15 @@ from typing import Any, NoReturn
 from blackbox_lb.errors import DataError
 from blackbox_lb.tasks.text import shorten
 
-__all__ = ["Record", "read_records"]
+__all__ = ["SUFFIXES", "Record", "read_records"]
 
 MAX_BYTES = 256 * 2**20
 """A file is held in memory whole; the largest public prompt sets are a tenth of this."""
 
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+SUFFIXES = (*_JSON_LINES, *_DELIMITERS)
+"""The files that can be read, by suffix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Record:
     """One row: column values without the absent ones (JSON null, empty CSV cell).
 
     ``columns`` are all columns, the absent ones too. ``textual`` is True where every value is text (CSV, TSV). ``line`` counts
-    from 1; a CSV row over several lines has its first.
+    from 1; a CSV row over several lines has its first. ``unit``: what ``line`` counts, rows in a file without lines.
     """
 
     path: Path
@@ -35,11 +37,12 @@ class Record:
     columns: tuple[str, ...]
     values: dict[str, Any]
     textual: bool
+    unit: str = "line"
 
     @property
     def source(self) -> str:
         """The row as messages name it: "train.jsonl, line 3"."""
-        return f"{self.path}, line {self.line}"
+        return f"{self.path}, {self.unit} {self.line}"
 
     def error(self, problem: str) -> DataError:
         """A DataError about this row, to be raised."""
@@ -58,8 +61,8 @@ class Record:
 def read_records(path: Path) -> Iterator[Record]:
     """The rows of one file in order. DataError: unreadable, not UTF-8, over 256 MiB, of unknown suffix, or a broken row."""
     suffix = path.suffix.lower()
-    if suffix not in _JSON_LINES and suffix not in _DELIMITERS:
-        known = ", ".join((*_JSON_LINES, *_DELIMITERS))
+    if suffix not in SUFFIXES:
+        known = ", ".join(SUFFIXES)
         raise DataError(f"{path} has the suffix {suffix!r}, which tells no format; name the file with one of {known}")
     text = _text(path)
     if not text.strip():

@@ -2,7 +2,8 @@
 
 Served: POST /v1/chat/completions, /v1/completions, /apply-template, /tokenize, /detokenize; GET /v1/models, /props, /health. A
 prompt of token ids must begin with ids that /tokenize made of a prompt. As there, a bias is added first, then top_k, top_p and
-min_p truncate (by default too), then the temperature applies; returned logprobs are those of the model before all of that.
+min_p truncate (by default too), then the temperature applies; returned logprobs are those of the model before all of that. A text
+ends before a stop text, and the list of logprobs is shorter by as many tokens as the stop text has by itself.
 """
 
 from __future__ import annotations
@@ -107,11 +108,12 @@ class Dialect:
         prompt, before = self._prompt(body, chat)
         listed = _listed(body, chat)
         ids, finish = self._generate(body, prompt, before, number)
-        text = "".join(self.texts[token] for token in ids)
+        text, cut = self._cut("".join(self.texts[token] for token in ids), _stops(body))
         choice: JSON = {"finish_reason": finish, "index": 0}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-        if listed > 0:
-            choice["logprobs"] = {"content": self._logprobs(ids, before, self._prompt_of(prompt), listed)}
+        told = ids[: max(len(ids) - cut, 0)]
+        if listed > 0 and told:
+            choice["logprobs"] = {"content": self._logprobs(told, before, self._prompt_of(prompt), listed)}
         used = len(self.tokenize(prompt)) + len(before)
         return {
             "choices": [choice],
@@ -122,6 +124,11 @@ class Dialect:
             "usage": {"completion_tokens": len(ids), "prompt_tokens": used, "total_tokens": used + len(ids)},
             "id": f"chatcmpl-{number:08d}" if chat else f"cmpl-{number:08d}",
         }
+
+    def _cut(self, text: str, stops: list[str]) -> tuple[str, int]:
+        """The text before the first stop text, and how many tokens the list of logprobs lacks for it."""
+        found = min(((text.index(stop), stop) for stop in stops if stop in text), default=None)
+        return (text, 0) if found is None else (text[: found[0]], len(self.tokenize(found[1])))
 
     def _prompt(self, body: JSON, chat: bool) -> tuple[str, list[int]]:
         """The text of the prompt, and the tokens of the completion that it goes on with."""

@@ -92,14 +92,20 @@ def count(answer: Mapping[str, Any], *names: str) -> int | None:
 
 
 def lengths(
-    total: int | None, listed: Sequence[int], reasons: Sequence[str], *, end_token_listed: bool | None
+    total: int | None,
+    listed: Sequence[int],
+    reasons: Sequence[str],
+    *,
+    end_token_listed: bool | None,
+    most_cut: int = 0,
 ) -> list[tuple[int | None, bool]]:
     """For each choice, how many tokens it says it generated and whether all of them are listed.
 
     ``total``: completion tokens of the answer, over all choices. ``listed``: tokens listed of each choice. Where several choices do
     not sum to the total nobody knows which one is short, so none counts as whole. A choice that stopped may have one more than it
     lists unless the end token is sure to be listed: gpt-4o counted it among ``completion_tokens`` and did not list it,
-    gpt-4o-mini does neither.
+    gpt-4o-mini does neither. ``most_cut``: most tokens of a stop text that a choice which stopped may have generated without
+    listing them; a single choice is then as whole as it can be, and of several nobody knows how long each is.
     """
     if total is None:
         return [(None, True) for _ in listed]
@@ -107,4 +113,7 @@ def lengths(
     for hidden in ([0] * len(listed), ends):
         if sum(listed) + sum(hidden) == total:
             return [(own + more, True) for own, more in zip(listed, hidden, strict=True)]
-    return [(total if len(listed) == 1 else None, False) for _ in listed]
+    if len(listed) == 1:
+        cut = total - listed[0] - ends[0]
+        return [(total, reasons[0] == "stop" and 0 < cut <= most_cut)]
+    return [(None, False) for _ in listed]

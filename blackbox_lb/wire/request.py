@@ -10,7 +10,7 @@ from blackbox_lb.profiles import Profile
 from blackbox_lb.rules import EndpointRules
 from blackbox_lb.types import Endpoint, Prompt, Sampling
 
-__all__ = ["asks_logprobs", "build_request"]
+__all__ = ["asks_logprobs", "build_request", "check_stop"]
 
 INCLUDE = "message.output_text.logprobs"
 """What the Responses API calls token logprobs (https://platform.openai.com/docs/api-reference/responses/create)."""
@@ -39,7 +39,7 @@ def build_request(
 
     Raises:
         ProfileError: the provider has no such endpoint, or it lists fewer alternatives, gives fewer completions a request, or takes
-            no seed or no bias, where that is asked for.
+            no seed, no bias or fewer stop texts, where that is asked for.
         InputError: a prompt of several messages on the completions endpoint, or one of token ids on another.
     """
     rules = profile.endpoint(endpoint)
@@ -50,6 +50,8 @@ def build_request(
         body["n"] = n
     if sampling.seed is not None:
         body["seed"] = sampling.seed
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
     if bias:
         if not rules.bias:
             raise ProfileError(f"{profile.name} takes no bias on its {endpoint} endpoint{_others(profile, 'bias')}")
@@ -66,7 +68,29 @@ def logit_bias(profile: Profile, bias: Mapping[int, float]) -> dict[str, float] 
     return {str(token): value for token, value in bias.items()}
 
 
+def check_stop(profile: Profile, endpoint: Endpoint, stop: Sequence[str]) -> None:
+    """Raise ProfileError where the endpoint takes no stop texts, or fewer; InputError where one is empty: it would stop at once."""
+    if not stop:
+        return
+    if not profile.endpoint(endpoint).stop:
+        raise ProfileError(
+            f"{profile.name} takes no stop texts on its {endpoint} endpoint, {len(stop)} are asked for: {list(stop)}"
+            f"{_others(profile, 'stop') or '; use a task without stop texts'}"
+        )
+    most = profile.sampling.stops
+    if most is not None and len(stop) > most:
+        raise ProfileError(
+            f"{profile.name} takes at most {most} stop texts a request, {len(stop)} are asked for: {list(stop)}; use a task with "
+            "fewer, or a provider that takes more"
+        )
+    if "" in stop:
+        raise InputError(
+            f"one of the stop texts {list(stop)} is empty, which ends every completion at once; leave it out"
+        )
+
+
 def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> None:
+    check_stop(profile, endpoint, sampling.stop)
     rules = profile.endpoint(endpoint)
     limit = profile.logprobs.limit if rules.top_logprobs is None else rules.top_logprobs
     asked = asks_logprobs(rules, sampling.top_logprobs)

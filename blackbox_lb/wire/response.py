@@ -57,9 +57,11 @@ def parse_response(
     with _described(profile, answer):
         choices = choices_of(profile, rules, answer)
         read, faults = zip(*(_attempt(reader, endpoint, choice, answer) for choice in choices), strict=True)
-        if all(faults):
+        if all(faults) and not (len(choices) == 1 and _cut_at_once(profile, choices[0], _total(answer), sampling)):
             raise faults[0]
-        sizes = _sizes(profile, answer, choices, read, faults)
+        if sampling.stop and len(read) == 1:
+            read = (_up_to_stop(read[0], _total(answer)),)
+        sizes = _sizes(profile, answer, choices, read, faults, sampling)
         prompt_tokens, model = count(answer, "prompt_tokens", "input_tokens") or 0, str(answer.get("model") or "")
         completions = [
             replace(each, prompt_tokens=prompt_tokens, model=model, generated=generated, whole=each.whole and complete)
@@ -126,6 +128,7 @@ def _sizes(
     choices: Sequence[dict[str, Any]],
     read: Sequence[Completion],
     faults: Sequence[Fault | None],
+    sampling: Sampling,
 ) -> list[tuple[int | None, bool]]:
     """For each choice, how many tokens it says it generated and whether all of them were read."""
     # The provider counts the tokens of a choice that was withheld or cannot be read: the sum then says nothing of the others.
@@ -133,17 +136,48 @@ def _sizes(
         is_filtered(choice) or (fault is not None and not each.whole)
         for choice, each, fault in zip(choices, read, faults, strict=True)
     ]
-    total = None if len(choices) > 1 and any(hidden) else count(answer, "completion_tokens", "output_tokens")
+    total = None if len(choices) > 1 and any(hidden) else _total(answer)
     sizes = lengths(
         total,
         [len(each.token_ids) for each in read],
         [each.finish_reason for each in read],
         end_token_listed=profile.logprobs.end_token_listed,
+        most_cut=0 if profile.logprobs.stop_text_listed else _longest(sampling.stop),
     )
     confirmed = total is not None and all(complete for _, complete in sizes)
     if confirmed or not any(faults):
         return sizes
     return [(None, fault is None) for fault in faults]  # a blank choice was none, as far as anyone knows
+
+
+def _total(answer: dict[str, Any]) -> int | None:
+    return count(answer, "completion_tokens", "output_tokens")
+
+
+def _longest(stop: Sequence[str]) -> int:
+    """Most tokens that one of the stop texts can be: one for each of its bytes, and one for a space that a tokenizer puts first."""
+    return max((len(text.encode()) + 1 for text in stop), default=0)
+
+
+def _cut_at_once(profile: Profile, choice: dict[str, Any], total: int | None, sampling: Sampling) -> bool:
+    """Whether the completion began with a stop text, so that nothing of it is listed: llama.cpp then says nothing of logprobs.
+
+    There may be a text all the same, that of the token in whose middle the stop text begins.
+    """
+    if profile.logprobs.stop_text_listed or total is None or not 0 < total <= _longest(sampling.stop):
+        return False
+    return choice.get("finish_reason") == "stop" and is_blank(choice, "")
+
+
+def _up_to_stop(completion: Completion, total: int | None) -> Completion:
+    """Without the tokens past the stop text that the legacy endpoint of OpenAI lists and does not count."""
+    if total is None or not 0 < total < len(completion.token_ids) or completion.finish_reason != "stop":
+        return completion
+    parts = {name: getattr(completion, name)[:total] for name in ("token_ids", "logprobs", "top_ids", "top_logprobs")}
+    for name in ("propensities", "bounded"):
+        values = getattr(completion, name)
+        parts[name] = None if values is None else values[:total]
+    return replace(completion, **parts)
 
 
 def _check_counted(profile: Profile, endpoint: Endpoint, completions: Sequence[Completion]) -> None:

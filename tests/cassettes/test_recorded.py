@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ from blackbox_lb.types import Endpoint, Example, Prompt, Sampling
 
 T = TypeVar("T")
 END = 2
+PERIOD = 30
 VOCABULARY = 49_152
 FINGERPRINT = "probe-sha256:cd84d358e4b578e905070cbdfe1dab8d"
 RECORDED_AT = "http://127.0.0.1:8000/v1"
@@ -139,6 +141,33 @@ def test_a_bias_moves_sampling(provider: str, vcr: Cassette) -> None:
         free = await session.complete(prompt, SAMPLING)
         assert biased.top_ids[0].tolist() == free.top_ids[0].tolist()
         assert np.allclose(biased.top_logprobs[0], free.top_logprobs[0], atol=0.05)
+
+    talk(provider, "chat", work)
+    assert_played(vcr)
+
+
+@pytest.mark.vcr
+@pytest.mark.parametrize("provider", ["llamacpp"], indirect=True)
+def test_a_stop_text(provider: str, vcr: Cassette) -> None:
+    """The text ends before a stop text, whose tokens are counted and not listed; what is listed can be learned from."""
+
+    async def work(session: Session) -> None:
+        prompt, stopping = (
+            Prompt.user("Write a long story about a dog."),
+            replace(SAMPLING, max_tokens=40, stop=(".", " a dog")),
+        )
+        several = await session.complete(prompt, stopping)
+        free = await session.complete(prompt, replace(stopping, stop=()))
+        assert free.text.startswith(several.text)
+        assert not any(stop in several.text for stop in stopping.stop)
+        assert any(free.text.startswith(several.text + stop) for stop in stopping.stop)
+        assert (several.whole, several.finish_reason) == (True, "stop")
+        listed = len(several.token_ids)
+        assert listed < several.n_tokens <= listed + 2
+        assert several.token_ids.tolist() == free.token_ids[:listed].tolist()
+        assert np.allclose(several.logprobs, free.logprobs[:listed], atol=1e-3)
+        at_once = await session.complete(prompt, stopping, {PERIOD: 100.0})
+        assert (at_once.text, at_once.whole, at_once.n_tokens, len(at_once.token_ids)) == ("", True, 1, 0)
 
     talk(provider, "chat", work)
     assert_played(vcr)

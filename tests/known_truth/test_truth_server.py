@@ -139,9 +139,19 @@ def test_no_alternatives_means_no_logprobs(http: httpx2.Client) -> None:
 
 
 def test_stop_strings(http: httpx2.Client) -> None:
-    """A completion ends with the token that completes a stop string."""
-    answer = chat(http, seed=1, stop=[" a"], logit_bias={"0": 50}, logprobs=True, top_logprobs=1)["choices"][0]
-    assert (ids(answer), answer["finish_reason"]) == ((0,), "stop")
+    """The text ends before a stop string, whose tokens are counted and, as on llama.cpp, not listed."""
+    asked = {"seed": 1, "logprobs": True, "top_logprobs": 1}
+    whole = chat(http, **asked)
+    tokens = ids(whole["choices"][0])
+    second = http.post("/detokenize", json={"tokens": [tokens[1]]}).json()["content"]
+    answer = chat(http, **asked, stop=[second])
+    choice = answer["choices"][0]
+    assert tokens[0] != tokens[1]
+    assert whole["choices"][0]["message"]["content"].startswith(choice["message"]["content"] + second)
+    assert (ids(choice), answer["usage"]["completion_tokens"], choice["finish_reason"]) == (tokens[:1], 2, "stop")
+    at_once = chat(http, **asked, stop=[" a"], logit_bias={"0": 50})
+    assert "logprobs" not in at_once["choices"][0]
+    assert (at_once["choices"][0]["message"]["content"], at_once["usage"]["completion_tokens"]) == ("", 1)
 
 
 def test_tokens_have_texts_of_their_own(server: ExactServer, http: httpx2.Client) -> None:

@@ -14,13 +14,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from blackbox_lb.choosing import Choice, choose
+from blackbox_lb.choosing import choose
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.candidates import Candidate
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.select import Goal, Objective
 from blackbox_lb.estimate.sparse import Sparse
-from blackbox_lb.evaluate import Scores
+from blackbox_lb.evaluate import GREEDY, SAMPLED, Scores, Setting
 from blackbox_lb.profiles import load_profile
 from blackbox_lb.progress import Silent
 from blackbox_lb.session import Session
@@ -28,6 +28,7 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.trials import Trials
+from blackbox_lb.tried import Choice
 from blackbox_lb.types import EndTokens, Example, Prompt
 
 END, MAX_TOKENS, PROMPTS = 5, 6, 16
@@ -144,9 +145,54 @@ def test_why_there_are_no_off_policy_numbers(chosen: Chooser) -> None:
 
 def test_the_same_bias_twice_is_sampled_once(chosen: Chooser) -> None:
     """Two settings that send the same entries are one policy."""
-    choice, _, asked = chosen(MORE_ENDS, dict(MORE_ENDS))
+    choice, _, asked = chosen(MORE_ENDS, dict(MORE_ENDS), WILD)
     assert choice.tried[1].fate == "the same bias as projection (tau 0)"
-    assert len(asked) == 2 * 6 * PROMPTS
+    assert len(asked) == 3 * 6 * PROMPTS
+
+
+def test_a_single_candidate_costs_nothing(chosen: Chooser) -> None:
+    """With nothing to choose between no validation completion is drawn, of the base either, and that is said."""
+    choice, said, asked = chosen(MORE_ENDS, dict(MORE_ENDS), settings=(SAMPLED, GREEDY))
+    assert (choice.candidate.logit_bias, asked) == (MORE_ENDS, [])
+    assert [row.fate for row in choice.tried] == ["chosen", "the same bias as projection (tau 0)"]
+    assert "the only candidate: with nothing to choose between, nothing is drawn on the validation prompts" in said[-1]
+    assert choice.base.as_json() == {"reward": None, "tokens": None, "accuracy": None}
+
+
+def test_every_candidate_is_drawn_at_every_setting(chosen: Chooser) -> None:
+    """Greedy once a prompt; the numbers that choose are the means over the settings, and each setting's are in the table."""
+    settings = (Setting("temperature 0.5", 0.5), GREEDY)
+    choice, said, asked = chosen(FEWER_ENDS, MORE_ENDS, settings=settings)
+    assert len(asked) == 3 * (6 + 1) * PROMPTS
+    assert "they are of temperature 1, which is not deployed with; all 2 candidates are sampled afresh" in said[0]
+    for row in choice.tried:
+        assert [each.setting for each in row.by_setting] == ["temperature 0.5", "greedy"]
+        assert row.tokens == pytest.approx(np.mean([each.tokens for each in row.by_setting]))
+        assert row.kl is None
+    assert [each.setting for each in choice.base_by_setting] == ["temperature 0.5", "greedy"]
+    assert choice.base.tokens == pytest.approx(np.mean([each.tokens for each in choice.base_by_setting]))
+    assert choice.candidate.logit_bias == MORE_ENDS
+    assert any("6 samples a prompt, mean of temperature 0.5, greedy)" in remark for remark in said)
+
+
+def test_logged_completions_among_several_settings(chosen: Chooser) -> None:
+    """They drop what clearly hurts at temperature 1, and nobody for being worse there than another; KL needs no request."""
+    alone, _, _ = chosen({END: 0.1}, MORE_ENDS, {END: 2.0}, samples=20)
+    assert alone.tried[0].fate == "off-policy: clearly worse than the best of them"
+    both, said, asked = chosen({END: 0.1}, MORE_ENDS, {END: -2.0}, samples=20, settings=(SAMPLED, GREEDY))
+    assert [row.samples > 0 for row in both.tried] == [True, True, False]
+    assert both.tried[2].fate == "off-policy, at temperature 1: clearly worse than the base"
+    assert "of the validation prompts at temperature 1:" in " ".join(said)
+    assert both.tried[1].kl is not None
+    assert both.tried[1].kl > 0
+    assert len(chosen({END: 0.1}, MORE_ENDS, {END: -2.0}, samples=20, settings=(SAMPLED, GREEDY))[2]) == len(asked)
+
+
+def test_all_greedy_is_drawn_once(chosen: Chooser) -> None:
+    """Deployed greedily there is one completion a prompt and candidate, however many samples are allowed."""
+    choice, _, asked = chosen(FEWER_ENDS, MORE_ENDS, {END: 2.0}, settings=(GREEDY,))
+    assert len(asked) == 4 * PROMPTS
+    assert {row.samples for row in choice.tried} == {1}
 
 
 def test_nothing_beats_the_base(chosen: Chooser) -> None:
@@ -166,7 +212,9 @@ def test_objectives(chosen: Chooser, objective: Objective, tau: float, best: int
     goal = Goal(objective, tau)
     choice, _, _ = chosen({END: 0.1}, {END: 0.9}, goal=goal)
     assert choice.candidate.settings["tau"] == best
-    assert (choice.tried[best].kl is None) == (objective != "reward-kl")
+    kl = choice.tried[best].kl
+    assert kl is not None
+    assert kl > 0
 
 
 def test_a_kl_that_nobody_tells(chosen: Chooser) -> None:
@@ -177,7 +225,7 @@ def test_a_kl_that_nobody_tells(chosen: Chooser) -> None:
     assert choice.tried[0].fate == "its KL is not known"
     assert choice.tried[1].kl == pytest.approx(0.1, abs=0.2)
     with pytest.raises(InputError, match="own does not return the base model's logprobs with a bias"):
-        chosen(WILD, goal=goal, rows=rows)
+        chosen(WILD, {0: 7.0, 1: -7.0}, goal=goal, rows=rows)
 
 
 def test_what_cannot_be_compared_is_refused(chosen: Chooser) -> None:
@@ -186,7 +234,7 @@ def test_what_cannot_be_compared_is_refused(chosen: Chooser) -> None:
         chosen()
     never = Reward("own", "own", "own", "linear", False, MAX_TOKENS, LENGTH.matcher, lambda *_: -math.inf)
     with pytest.raises(InputError, match="own is -inf for 96 of 96 completions"):
-        chosen(MORE_ENDS, reward=never)
+        chosen(MORE_ENDS, FEWER_ENDS, reward=never)
 
 
 class _Told:
@@ -225,4 +273,4 @@ def test_validation_prompts_that_are_all_filtered() -> None:
     """Without a single completion there is nothing to choose by."""
     trials = cast(Trials, _Told(math.nan))
     with pytest.raises(InputError, match="passed the content filter"):
-        asyncio.run(choose(trials, EXAMPLES[:1], [candidate(0, MORE_ENDS)], TAIL, samples=1))
+        asyncio.run(choose(trials, EXAMPLES[:1], [candidate(0, MORE_ENDS), candidate(1, WILD)], TAIL, samples=1))

@@ -13,9 +13,10 @@ from click.testing import CliRunner, Result
 
 from blackbox_lb.bias import Bias, Entry
 from blackbox_lb.cli import main
-from blackbox_lb.fitting import FitResult, Tried
+from blackbox_lb.fit_result import FitResult
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.tried import Measured, Tried
 
 END, TOP = 11, 4
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
@@ -37,12 +38,12 @@ def call(server: ExactServer, tmp_path: Path) -> Call:
     rows = [{"prompt": f"question {n}", "answer": "a", "split": split} for split, ns in SPLITS for n in ns]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def run(command: str, *more: object, rows: str = "") -> Result:
+    def run(command: str, *more: object, rows: str = "", code: int = 0) -> Result:
         profile.write_text(f'extends = "llamacpp"\nname = "own"\n{rows}\n')
         where = ("--provider", profile, "--base-url", server.base_url, "--out", tmp_path / "run", "--seed", 1)
         options = ("--data", data, "--reward", "length", "--max-tokens", 8, "--top-logprobs", TOP, *where, *more)
         result = CliRunner().invoke(main, [str(each) for each in (command, *options)])
-        assert result.exit_code == 0, result.output
+        assert result.exit_code == code, result.output
         return result
 
     return run
@@ -143,12 +144,72 @@ def test_forbidden_ids_are_never_sent(call: Call, server: ExactServer, tmp_path:
     assert (bias.compiled.kept_share or 0) < 1
 
 
+def test_the_settings_that_are_deployed_with(call: Call, server: ExactServer, tmp_path: Path) -> None:
+    """They replace the default: requests, verdicts and the numbers that choose are at these and no others, but for the KL."""
+    call(
+        "fit",
+        *small(
+            "--l2", 5, "--l2", 50, "--deploy", "temperature=0.5", "--deploy", "greedy", "--deploy", "temperature=0.5"
+        ),
+    )
+    document = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert list(dict.fromkeys(row["setting"] for row in document["verdict"])) == ["temperature 0.5", "greedy"]
+    for row in document["validation"]["tried"]:
+        assert [each["setting"] for each in row["by_setting"]] == ["temperature 0.5", "greedy"]
+        assert row["tokens"] == pytest.approx(sum(each["tokens"] for each in row["by_setting"]) / 2)
+        assert row["kl_nats_per_completion"] is None
+    assert set(document["validation"]["base"]) == {"reward", "tokens", "accuracy"}
+    biased = [
+        body["temperature"] for path, body in server.calls if path.endswith("completions") and body.get("logit_bias")
+    ]
+    assert {0.5, 0.0, 1.0} == set(biased)
+    assert biased.count(1.0) == 4, "one completion of each test prompt, for the KL alone"
+
+
+def test_what_a_result_says_of_its_making(call: Call, server: ExactServer, tmp_path: Path) -> None:
+    """Every completion that was drawn is counted, the gain kept never falls with more entries, remarks and command are there."""
+    fitted = call("fit", *small("--l2", 5, "--l2", 50))
+    document = json.loads((tmp_path / "run" / "result.json").read_text())
+    asked = [body for path, body in server.calls if path.endswith("completions")]
+    assert document["usage"]["completions"] == len(asked)
+    assert 0 < document["usage"]["completion_tokens"] <= 8 * len(asked)
+    assert document["usage"]["prompt_tokens"] > 0
+    curve = document["entries_curve"]
+    assert {row["integers"] for row in curve} == {True, False}
+    kept = [row["kept"] for row in curve if not row["integers"]]
+    assert kept == sorted(kept)
+    assert kept[-1] == pytest.approx(1, abs=1e-6)
+    assert document["provenance"]["remarks"]
+    assert all(
+        " ".join(remark.split()) in " ".join(fitted.stderr.split()) for remark in document["provenance"]["remarks"]
+    )
+    assert all(row["kl_nats_per_completion"] > 0 for row in document["validation"]["tried"] if row["samples"])
+    call("fit", *small("--l2", 5, "--l2", 50))
+    again = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert again["usage"] == document["usage"], "a run that resumes tells what the fit took, not what was left of it"
+
+
+@pytest.mark.parametrize("file", ["learned.json", "bias.json", "result.json"])
+def test_a_file_that_cannot_be_written_takes_no_other_with_it(call: Call, tmp_path: Path, file: str) -> None:
+    """The verdict is printed, the other files are written, and the end is one sentence on what is missing, with exit code 2."""
+    (tmp_path / "run" / file / "in the way").mkdir(parents=True)
+    ended = call("fit", *small("--l2", 5), code=2)
+    assert "tokens" in ended.stdout
+    assert "Verdict" in ended.stdout or "verdict" in ended.stdout
+    (sentence,) = [line for line in ended.stderr.splitlines() if "cannot be written" in line]
+    assert file in sentence
+    assert "Traceback" not in ended.output
+    written = {"learned.json", "bias.json", "result.json"} - {file}
+    assert all((tmp_path / "run" / name).is_file() for name in written)
+    assert f"wrote {tmp_path / 'run' / file}" not in " ".join(ended.stdout.split())
+
+
 def result(kl: float, missing: str | None, reward: float = 0.5) -> FitResult:
     """A result with this KL."""
     bias = Bias(
         provider="p", model="m", tokenizer="t", reward="length", estimator="ips", entries=(Entry(id=1, bias=1.0),)
     )
-    return FitResult(bias, bias, 0.4, (Tried("ips", {"tau": 0.5}, 1, reward),), kl, missing, 2, 3)
+    return FitResult(bias, bias, Measured(0.4, 7.0), (Tried("ips", {"tau": 0.5}, 1, reward),), kl, missing, 2, 3)
 
 
 def test_what_is_not_known_is_null() -> None:

@@ -14,16 +14,19 @@ import blackbox_lb
 ROOT = Path(blackbox_lb.__file__).parent
 LAYERS = (
     {"errors", "types"},
-    {"rules", "tokens", "bias", "injection", "policy", "packing", "scratch", "tasks"},
+    {"rules", "tokens", "bias", "injection", "policy", "packing", "scratch", "surface", "tasks"},
     {"profiles", "vocabulary", "rate_limits", "faults", "embedding"},
     {"wire", "estimate", "compile", "credentials", "tying"},
     {"channel", "store", "_engine", "hub"},
     {"session"},
     {"local"},
-    {"collect", "progress", "evaluate", "training", "connection", "trials", "testing", "serve", "addresses", "export"}
-    | {"batch", "client", "openai", "wrapping"},
-    {"choosing", "explaining", "fidelity", "learning", "logged", "plan", "plots", "prefixes", "reference", "rounds"},
-    {"fitting", "doctor"},
+    {"collect", "progress", "connection", "remote_rewards", "scoring", "training", "trials", "testing", "serve"}
+    | {"addresses", "batch", "client", "export", "openai", "wrapping"}
+    | {"analysis", "arms", "comparing", "evaluate", "evaluating", "evaluation", "intervals", "provenance", "summary"},
+    {"analyzing", "biased", "choosing", "explaining", "fidelity", "fit_result", "interpreting", "learning", "logged"}
+    | {"plan", "plots", "prefixes", "reference", "rounds", "tried"},
+    {"fitting", "doctor", "reproduce"},
+    {"report"},
     {"cli"},
 )
 """From the nouns outwards: a module imports from its own layer and from those before it."""

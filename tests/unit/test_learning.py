@@ -77,7 +77,9 @@ def test_the_first_look_is_part_of_the_whole(fit: Call, server: ExactServer, tmp
     bias = Bias.load(tmp_path / "run" / "bias.json")
     assert bias.rollouts == 4 * TRAIN
     trained = [body for path, body in server.calls if path.endswith("/completions") and not body.get("logit_bias")]
-    assert len(trained) == 4 * TRAIN + 2 * 4 + (2 + 1) * 12, "training, validation, test at two settings, each once"
+    assert len(trained) == 4 * TRAIN + (2 + 1) * 12, (
+        "training, test at two settings, each once; one candidate, no validation"
+    )
     assert {each.code for each in bias.findings} >= {"test", "reward", "samples", "context", "censoring", "touched"}
     assert bias.findings[0].code == "test"
     assert all(entry.error is None or entry.error > 0 for entry in bias.entries)
@@ -147,7 +149,7 @@ def test_another_estimator_pays_for_its_own_bias_only(fit: Call, server: ExactSe
     before = len(server.calls)
     assert fit("length", "--limit", 20, "--estimator", "snips", "--tau", 0.7, "--kappa", 4).exit_code == 0
     asked = [body for path, body in server.calls[before:] if path.endswith("/completions")]
-    assert len(asked) == 2 * 4 + (2 + 1) * 12, "validation and test at two settings"
+    assert len(asked) == (2 + 1) * 12, "test at two settings; a single candidate needs no validation"
     assert all(body.get("logit_bias") for body in asked)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -125,6 +126,7 @@ def test_any_accepted_answer_will_do(spec: str) -> None:
 def test_every_capital_is_recognised_in_a_sentence() -> None:
     """The built-in task's own answers are correct in the sentence a model would write, and the question alone is not."""
     task = load_task("capitals")
+    assert isinstance(task.correct, str)
     matcher = parse_matcher(task.correct)
     for example in task.train + task.validation + task.test:
         assert not matcher(example, example.prompt.text)
@@ -150,6 +152,12 @@ def test_every_capital_is_recognised_in_a_sentence() -> None:
         ("log-accuracy", "Bergen", 7, -math.inf, 0.0),
         ("correct-and-short", "Oslo", 12, math.log(4), 4.0),
         ("correct-and-short", "Bergen", 12, -math.inf, 0.0),
+        ("accuracy", "Oslo", 7, 1.0, 1.0),
+        ("accuracy", "Bergen", 7, 0.0, 0.0),
+        ("accuracy-minus-length", "Oslo", 12, 0.75, 0.75),
+        ("accuracy-minus-length", "Bergen", 48, -1.0, -1.0),
+        ("accuracy-gated-length", "Oslo", 12, 4.0, 4.0),
+        ("accuracy-gated-length", "Bergen", 12, 0.0, 0.0),
     ],
 )
 def test_rewards_worked_examples(spec: str, text: str, tokens: int, nats: float, read: float) -> None:
@@ -170,6 +178,9 @@ def test_rewards_worked_examples(spec: str, text: str, tokens: int, nats: float,
         ("length", "log", False, "T/len"),
         ("log-accuracy", "log", True, "accuracy"),
         ("correct-and-short", "log", True, "correct x T/len"),
+        ("accuracy", "linear", True, "accuracy"),
+        ("accuracy-minus-length", "linear", True, "accuracy - len/T"),
+        ("accuracy-gated-length", "linear", True, "correct x T/len"),
         ("math:dist", "linear", False, "math:dist"),
     ],
 )
@@ -199,7 +210,10 @@ def test_accuracy_is_known_where_there_is_an_answer() -> None:
     )
 
 
-@pytest.mark.parametrize("spec", ["contains", "exact-match", "regex:{answer}", "log-accuracy", "correct-and-short"])
+GATED = ["accuracy", "log-accuracy", "correct-and-short", "accuracy-gated-length", "accuracy-minus-length"]
+
+
+@pytest.mark.parametrize("spec", ["contains", "exact-match", "regex:{answer}", *GATED])
 def test_an_example_without_answer_is_refused(spec: str) -> None:
     """A reward that compares never scores an example with nothing to compare with."""
     with pytest.raises(DataError, match=r"example 'q1' has no answer, .* choose a reward that needs none"):
@@ -215,7 +229,18 @@ def test_shorter_is_better(one: int, two: int) -> None:
     assert (first > second) == (one < two)
 
 
-@pytest.mark.parametrize("spec", ["accuracy", "", "regex", "my-module:f", "a:", ":f", "a:b c", "length:3"])
+@settings(deadline=None)
+@given(st.sampled_from(["Oslo", "Bergen"]), st.integers(0, 100))
+def test_the_formulas_of_the_paper_agree(text: str, tokens: int) -> None:
+    """The compression reward is the exponential of its logarithm, and accuracy less a share of the limit lies within [-1, 1]."""
+    values = {spec: parse_reward(spec, max_tokens=100).score(OSLO, completion(text, tokens)) for spec in GATED}
+    assert math.exp(values["correct-and-short"]) == pytest.approx(values["accuracy-gated-length"])
+    assert math.exp(values["log-accuracy"]) == values["accuracy"]
+    assert -1 <= values["accuracy-minus-length"] <= 1
+    assert values["accuracy"] - values["accuracy-minus-length"] == pytest.approx(max(tokens, 1) / 100)
+
+
+@pytest.mark.parametrize("spec", ["precision", "", "regex", "my-module:f", "a:", ":f", "a:b c", "length:3"])
 def test_an_unknown_reward_lists_the_known_ones(spec: str) -> None:
     """The error names every reward with its meaning."""
     with pytest.raises(InputError) as caught:
@@ -230,6 +255,9 @@ def test_an_unknown_reward_lists_the_known_ones(spec: str) -> None:
         "log-accuracy",
         "correct-and-short",
         "module:function",
+        "json-schema:FILE",
+        "https://HOST/PATH",
+        "judge:FILE.toml",
     ):
         assert f"\n  {name} " in str(caught.value)
 
@@ -240,7 +268,7 @@ def test_an_unknown_reward_lists_the_known_ones(spec: str) -> None:
         ("regex:(", "contains", 48, r"regex '\(' is not a valid regular expression: missing \)"),
         ("regex:", "contains", 48, "'regex:' has no pattern"),
         ("length", "regex:[", 48, "not a valid regular expression"),
-        ("length", "fuzzy", 48, "unknown correctness matcher 'fuzzy'; use exact-match, contains or regex:PATTERN"),
+        ("length", "fuzzy", 48, "unknown correctness matcher 'fuzzy'; use exact-match, contains, "),
         ("length", "contains", 0, "max_tokens is 0; .* at least 1 token"),
     ],
 )
@@ -373,3 +401,79 @@ def test_rewards_are_values() -> None:
     assert reward == parse_reward("contains", max_tokens=48)
     with pytest.raises(dataclasses.FrozenInstanceError):
         reward.spec = "length"  # type: ignore[misc]
+
+
+# JSON Schema
+
+PERSON = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}, "age": {"minimum": 0}}}
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Callable[[str], str]:
+    """Write a schema and return the reward of it."""
+
+    def write(text: str) -> str:
+        (tmp_path / "schema.json").write_text(text)
+        return f"json-schema:{tmp_path / 'schema.json'}"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"name": "Ada", "age": 36}', 1.0),
+        (' \n{"name": "Ada"}\n', 1.0),
+        ('Here it is:\n```json\n{"name": "Ada"}\n```\nAnything else?', 1.0),
+        ('```json\n{"age": 1}\n```\n```json\n{"name": "Ada"}\n```', 0.0),
+        ('```json\n{"name":\n```\n```json\n{"name": "Ada"}\n```', 0.0),
+        ('```\n{"name": "Ada"}\n```', 0.0),
+        ('{"name": "Ada"} is the answer', 0.0),
+        ('{"name": "Ada", "age": -1}', 0.0),
+        ('{"name": "Ada", "age": NaN}', 0.0),
+        ("[]", 0.0),
+        ("null", 0.0),
+        ("", 0.0),
+        ("[" * 100_000, 0.0),
+    ],
+)
+def test_a_completion_that_fits_the_schema_is_worth_one(schema: Callable[[str], str], text: str, value: float) -> None:
+    """The whole completion, or its first block fenced as JSON, must be JSON that the schema accepts; no answer is needed."""
+    reward = parse_reward(schema(json.dumps(PERSON)), max_tokens=48)
+    assert reward.score(asked(), completion(text)) == value
+    assert (reward.name, reward.scale, reward.label, reward.needs_answer) == (
+        "json-schema",
+        "linear",
+        "valid JSON",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"schema\.json is not JSON"),
+        ("3", "is 3; a schema is an object, true or false"),
+        ('{"properties": {"a": {"type": "sting"}}}', r"schema\.json is not valid at properties/a/type"),
+    ],
+)
+def test_a_broken_schema_is_refused_at_once(schema: Callable[[str], str], text: str, message: str) -> None:
+    """What is wrong with the file, and where, is said before anything is sampled."""
+    with pytest.raises(InputError, match=message):
+        parse_reward(schema(text), max_tokens=48)
+    with pytest.raises(InputError, match=r"cannot read the schema nowhere\.json: No such file"):
+        parse_reward("json-schema:nowhere.json", max_tokens=48)
+
+
+def test_a_schema_fetches_nothing(schema: Callable[[str], str]) -> None:
+    """A reference that leaves the file is an error, and not a request to whoever is named."""
+    reward = parse_reward(schema('{"$ref": "http://127.0.0.1:9/other.json"}'), max_tokens=48)
+    with pytest.raises(InputError, match=r"cannot be applied .* references must stay inside the file"):
+        reward.score(OSLO, completion("{}"))
+
+
+def test_jsonschema_is_an_extra(schema: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is missing, the message says how to get it."""
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    with pytest.raises(InputError, match=r"pip install 'blackbox-lb\[tasks\]'"):
+        parse_reward(schema("true"), max_tokens=48)

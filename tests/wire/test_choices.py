@@ -26,10 +26,12 @@ def choice(n: int, finish: str | None = "stop", name: str = " cat", **more: Any)
     return {"index": 0, "message": message, "finish_reason": finish, "logprobs": {"content": [entry] * n}, **more}
 
 
-def read(profile: Profile, vocabulary: Vocabulary, total: int | None, *choices: dict[str, Any]) -> list[Completion]:
+def read(
+    profile: Profile, vocabulary: Vocabulary, total: int | None, *choices: dict[str, Any], stop: tuple[str, ...] = ()
+) -> list[Completion]:
     """The completions of an answer that says it has ``total`` tokens."""
     usage = None if total is None else {"completion_tokens": total, "prompt_tokens": 11}
-    return parse_response(profile, "chat", {"choices": list(choices), "usage": usage}, Sampling(), vocabulary)
+    return parse_response(profile, "chat", {"choices": list(choices), "usage": usage}, Sampling(stop=stop), vocabulary)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +65,84 @@ def test_one_choice_is_whole_where_its_list_is_what_it_generated(
     (found,) = read(profile, vocabulary, total, choice(listed, finish))
     assert (len(found.token_ids), found.generated, found.whole) == (listed, generated, whole)
     assert found.n_tokens == (listed if generated is None else generated)
+
+
+@pytest.mark.parametrize(
+    ("stop_listed", "end_listed", "finish", "total", "whole"),
+    [
+        (False, True, "stop", 3, True),
+        (False, True, "stop", 4, True),
+        (False, True, "stop", 6, True),  # "two" may be a token a byte
+        (False, True, "stop", 8, False),
+        (False, True, "length", 4, False),
+        (None, True, "stop", 6, True),
+        (None, False, "stop", 8, True),  # and the end token besides, which is not listed
+        (None, False, "stop", 9, False),
+        (True, True, "stop", 4, False),
+        (True, False, "stop", 4, True),
+        (True, False, "stop", 5, False),
+    ],
+)
+def test_a_stop_text_may_be_counted_and_not_listed(
+    profile_with: ProfileWith,
+    vocabulary: Vocabulary,
+    stop_listed: bool | None,
+    end_listed: bool,
+    finish: str,
+    total: int,
+    whole: bool,
+) -> None:
+    """Of 3 listed tokens, where "x" and "two" end a completion: whole as far as the longest stop text accounts for the rest."""
+    profile = profile_with(logprobs={"end_token_listed": end_listed, "stop_text_listed": stop_listed})
+    (found,) = read(profile, vocabulary, total, choice(3, finish), stop=("x", "two"))
+    assert (found.whole, found.generated, found.n_tokens, len(found.token_ids)) == (whole, total, total, 3)
+    (without,) = read(profile, vocabulary, total, choice(3, finish))
+    assert without.whole == (total == 3 or (total == 4 and not end_listed and finish == "stop"))
+
+
+def test_which_of_several_choices_a_stop_text_shortened_is_not_known(
+    profile_with: ProfileWith, vocabulary: Vocabulary
+) -> None:
+    """So neither counts, and one completion a request is asked for (see collect)."""
+    profile = profile_with(logprobs={"end_token_listed": True, "stop_text_listed": False})
+    found = read(profile, vocabulary, 7, choice(3), choice(2), stop=("x",))
+    assert [(each.generated, each.whole) for each in found] == [(None, False)] * 2
+
+
+@pytest.mark.parametrize("logprobs", [None, {"content": []}, {"content": None}])
+def test_a_completion_that_begins_with_a_stop_text(
+    profile_with: ProfileWith, vocabulary: Vocabulary, logprobs: Any
+) -> None:
+    """Nothing of it is listed, and its tokens were generated; without stop texts the same answer is one without logprobs."""
+    profile = profile_with(logprobs={"end_token_listed": True, "stop_text_listed": False})
+    blank = choice(0, logprobs=logprobs)
+    (found,) = read(profile, vocabulary, 2, blank, stop=("x",))
+    assert (found.text, found.whole, found.n_tokens, len(found.token_ids)) == ("", True, 2, 0)
+    with pytest.raises(NoLogprobs):
+        read(profile, vocabulary, 3, choice(0, logprobs=None), stop=("x",))
+    if logprobs != {"content": []}:
+        with pytest.raises(NoLogprobs):
+            read(profile, vocabulary, 2, blank)
+
+
+def test_tokens_past_a_stop_text_are_left_out(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
+    """OpenAI's legacy endpoint lists more than belongs to the completion; what it counts is kept."""
+    lists = {
+        "tokens": [" cat", " a", " the"],
+        "token_logprobs": [-1.0, -2.0, -9999.0],
+        "top_logprobs": [{" a": -0.5}] * 3,
+    }
+    answer = {
+        "choices": [{"index": 0, "text": " cat", "finish_reason": "stop", "logprobs": lists}],
+        "usage": {"completion_tokens": 2, "prompt_tokens": 3},
+    }
+    (found,) = parse_response(profile_with(), "completions", answer, Sampling(stop=(" a",)), vocabulary)
+    assert (found.token_ids.tolist(), found.logprobs.tolist(), found.top_ids.tolist()) == ([2, 1], [-1, -2], [[1], [1]])
+    assert (found.whole, found.n_tokens) == (True, 2)
+    assert found.bounded is not None
+    assert found.bounded.tolist() == [False, False]
+    (untouched,) = parse_response(profile_with(), "completions", answer, Sampling(), vocabulary)
+    assert (untouched.whole, len(untouched.token_ids)) == (False, 3)
 
 
 @pytest.mark.parametrize(

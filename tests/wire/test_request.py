@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -129,37 +129,38 @@ EXPECTED: dict[tuple[str, Endpoint], dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Takes:
-    """What an endpoint takes: most alternatives (None: any number, or none at all), most completions a request, a seed, and how the
-    bias {5: 2 nats, 9: -100 nats} is written (None: it takes no bias)."""
+    """What an endpoint takes: most alternatives (None: any number, or none at all), most completions a request, a seed, how the
+    bias {5: 2 nats, 9: -100 nats} is written (None: it takes no bias), and most stop texts (None: any number)."""
 
     alternatives: int | None
     n: int
     seed: bool
     bias: Any
+    stops: int | None
 
 
 WHOLE = {"5": 2, "9": -100}
 FLOATS = {"5": 2.0, "9": -100.0}
 PAIRS = [[5, 2.0], [9, -100.0]]
 TAKES: dict[tuple[str, Endpoint], Takes] = {
-    ("openai", "chat"): Takes(20, 128, True, WHOLE),
-    ("openai", "completions"): Takes(5, 128, True, WHOLE),
-    ("azure", "chat"): Takes(20, 128, True, WHOLE),
-    ("azure", "completions"): Takes(5, 128, True, WHOLE),
-    ("azure-classic", "chat"): Takes(20, 128, True, WHOLE),
-    ("azure-classic", "completions"): Takes(5, 128, True, WHOLE),
-    ("fireworks", "chat"): Takes(5, 128, True, FLOATS),
-    ("fireworks", "completions"): Takes(5, 128, True, FLOATS),
-    ("vllm", "chat"): Takes(20, 64, True, FLOATS),
-    ("vllm", "completions"): Takes(20, 64, True, FLOATS),
-    ("sglang", "chat"): Takes(None, 1, True, FLOATS),
-    ("sglang", "completions"): Takes(None, 1, True, FLOATS),
-    ("llamacpp", "chat"): Takes(None, 1, True, PAIRS),
-    ("llamacpp", "completions"): Takes(None, 1, True, PAIRS),
-    ("local", "chat"): Takes(None, 1, True, PAIRS),
-    ("local", "completions"): Takes(None, 1, True, PAIRS),
-    ("lmstudio", "chat"): Takes(None, 1, False, FLOATS),
-    ("lmstudio", "responses"): Takes(None, 1, False, None),
+    ("openai", "chat"): Takes(20, 128, True, WHOLE, 4),
+    ("openai", "completions"): Takes(5, 128, True, WHOLE, 4),
+    ("azure", "chat"): Takes(20, 128, True, WHOLE, 4),
+    ("azure", "completions"): Takes(5, 128, True, WHOLE, 4),
+    ("azure-classic", "chat"): Takes(20, 128, True, WHOLE, 4),
+    ("azure-classic", "completions"): Takes(5, 128, True, WHOLE, 4),
+    ("fireworks", "chat"): Takes(5, 128, True, FLOATS, 4),
+    ("fireworks", "completions"): Takes(5, 128, True, FLOATS, 4),
+    ("vllm", "chat"): Takes(20, 64, True, FLOATS, None),
+    ("vllm", "completions"): Takes(20, 64, True, FLOATS, None),
+    ("sglang", "chat"): Takes(None, 1, True, FLOATS, None),
+    ("sglang", "completions"): Takes(None, 1, True, FLOATS, None),
+    ("llamacpp", "chat"): Takes(None, 1, True, PAIRS, None),
+    ("llamacpp", "completions"): Takes(None, 1, True, PAIRS, None),
+    ("local", "chat"): Takes(None, 1, True, PAIRS, None),
+    ("local", "completions"): Takes(None, 1, True, PAIRS, None),
+    ("lmstudio", "chat"): Takes(None, 1, False, FLOATS, None),
+    ("lmstudio", "responses"): Takes(None, 1, False, None, 0),
 }
 ENDPOINTS = pytest.mark.parametrize(("name", "endpoint"), list(EXPECTED))
 ASKED: dict[str, str | None] = {"flag": "top_logprobs", "count": "logprobs", "include": "top_logprobs", "no": None}
@@ -312,6 +313,26 @@ def test_the_bias_goes_out_in_the_providers_form(name: str, endpoint: Endpoint) 
     else:
         sent = body(profile, endpoint, bias={5: 2.0, 9: -100.0})["logit_bias"]
         assert not differences({"logit_bias": sent}, {"logit_bias": form})
+
+
+@ENDPOINTS
+def test_as_many_stop_texts_as_are_taken_and_no_more(name: str, endpoint: Endpoint) -> None:
+    """They are a list in the order given, nothing where there are none; one more than the limit is refused with both numbers."""
+    profile, most = load_profile(name), TAKES[name, endpoint].stops
+    texts = tuple(f"stop {i}" for i in range(9 if most is None else most))
+    assert "stop" not in body(profile, endpoint)
+    if texts:
+        assert body(profile, endpoint, sampling=replace(SAMPLING, stop=texts))["stop"] == list(texts)
+    if most is not None:
+        words = f"at most {most} stop texts a request, {most + 1}" if most else "no stop texts on its .* endpoint, 1"
+        with pytest.raises(ProfileError, match=rf"{words} are asked for: .*; use "):
+            body(profile, endpoint, sampling=replace(SAMPLING, stop=(*texts, "one more")))
+
+
+def test_an_empty_stop_text_is_refused() -> None:
+    """Every text begins with it."""
+    with pytest.raises(InputError, match="is empty, which ends every completion at once"):
+        body(load_profile("vllm"), sampling=Sampling(top_logprobs=5, stop=("a", "")))
 
 
 def test_a_fraction_is_never_made_whole() -> None:

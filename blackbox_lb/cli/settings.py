@@ -1,0 +1,218 @@
+"""``blb.toml``: the value of any option in a file, below the command line and the environment."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from blackbox_lb.cli.completion import described
+from blackbox_lb.errors import InputError
+
+__all__ = ["FILE", "PER_COMMAND", "SHARED", "Settings", "find_settings", "key_of", "keys_of"]
+
+FILE = "blb.toml"
+SHARED = "defaults"
+"""The table of all commands."""
+PER_COMMAND = frozenset({"out", "save"})
+"""Options that name something else in each command (a folder here, a file there), so that no shared value can be right."""
+EITHER_OR = ({"task"}, {"data", "validation_data", "test_data"})
+"""Who gives an option of one set on the command line does not want the file's of the other."""
+FILES = (".toml", ".json", ".jsonl", ".csv", ".parquet", ".gguf")
+"""Endings of what is taken for a file where it is one, also after = or a colon: mine.toml, judge:judge.toml, short=b.json."""
+
+
+def key_of(option: click.Option) -> str:
+    """What an option is called in the file: its long name with underscores, as in ``top_logprobs``."""
+    return max(option.opts, key=len).lstrip("-").replace("-", "_")
+
+
+def keys_of(command: click.Command) -> dict[str, click.Option]:
+    """Key -> option, for all that a file may set; ``--help`` is none."""
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    return {key_of(option): option for option in options if option.expose_value}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a file says; ``path`` is None where there is no file. ``tables``: name of the table -> key -> value."""
+
+    path: Path | None = None
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def of(self, name: str, command: click.Command, arguments: Sequence[str] = ()) -> dict[str, Any]:
+        """Parameter name -> value for the command ``name``, its own table before the shared one.
+
+        ``arguments`` are what the command line gives it. InputError: an unknown key or table, or a value of the wrong kind.
+        """
+        self._check_tables()
+        options, found = keys_of(command), dict[str, Any]()
+        away = _displaced(name, arguments)
+        for table in (SHARED, name):
+            for raw, value in self.tables.get(table, {}).items():
+                key = raw.replace("-", "_")
+                self._check_key(table, raw, key, options)
+                if key in options and key not in away:
+                    option = options[key]
+                    found[option.name or key] = self._converted(table, raw, value, option, name)
+        return {key: value for key, value in found.items() if value is not None}
+
+    def _check_tables(self) -> None:
+        from blackbox_lb.cli import COMMANDS
+
+        known = [SHARED, *sorted(COMMANDS)]
+        for name, table in self.tables.items():
+            if not isinstance(table, Mapping):
+                raise InputError(
+                    f"{self.path}: {name} stands outside a table; put it under [{SHARED}], or under [fit] for blb fit alone"
+                )
+            if name not in known:
+                raise InputError(
+                    f"{self.path}: there is no command for the table [{name}]{_nearest(name, known)}; tables are "
+                    f"{', '.join(known)}"
+                )
+
+    def _check_key(self, table: str, raw: str, key: str, options: Collection[str]) -> None:
+        if table == SHARED and key in PER_COMMAND:
+            raise InputError(
+                f"{self.path}: [{table}] {raw} means something else in each command; put it under the command's own table, as in "
+                "[fit]"
+            )
+        known = set(options) if table != SHARED else set(options).union(*_all_keys())
+        if key not in known:
+            where = f"blb {table} has no option" if table != SHARED else "no command has an option"
+            listed = "blb COMMAND --help" if table == SHARED else f"blb {table} --help"
+            raise InputError(
+                f"{self.path}: [{table}] {raw}: {where} --{raw.replace('_', '-')}{_nearest(key, known)}; "
+                f"{listed} lists the options"
+            )
+
+    def _converted(self, table: str, raw: str, value: Any, option: click.Option, name: str) -> Any:
+        try:
+            return self._fitted(value, option)
+        except (click.BadParameter, TypeError) as error:
+            told = error.message.rstrip(".") if isinstance(error, click.BadParameter) else str(error)
+            own = f"; if it is meant for another command, put it under that command's table, not [{SHARED}]"
+            raise InputError(
+                f"{self.path}: [{table}] {raw} = {_shown(value)} is no value of blb {name} {option.opts[0]}: {told}"
+                f"{own if table == SHARED else ''}"
+            ) from error
+
+    def _fitted(self, value: Any, option: click.Option) -> Any:
+        """``value`` as click wants it. TypeError, click.BadParameter: it is of the wrong kind."""
+        if option.is_flag:
+            if not isinstance(value, bool):
+                raise TypeError("it takes true or false")
+            return value
+        if option.multiple:
+            values = value if isinstance(value, list) else [value]
+            return tuple(self._single(each, option) for each in values)
+        return self._single(value, option)
+
+    def _single(self, value: Any, option: click.Option) -> Any:
+        if isinstance(value, bool):
+            return _bare(value, option)
+        wanted: tuple[type, ...] = (str, int, float)
+        if isinstance(option.type, click.types.IntParamType):
+            wanted = (int,)
+        elif isinstance(option.type, click.types.FloatParamType):
+            wanted = (int, float)
+        elif isinstance(option.type, click.Path | click.Choice):
+            wanted = (str,)
+        if not isinstance(value, wanted):
+            raise TypeError(f"it takes {_KINDS[wanted]}, not {_kind(value)}")
+        if isinstance(value, str):
+            value = self._located(value, option)
+        elif isinstance(option.type, click.types.StringParamType):
+            value = str(value)
+        option.type.convert(value, option, None)
+        return value
+
+    def _located(self, text: str, option: click.Option) -> str:
+        """A path as seen from the file's folder; any other text, a hub name say, as it is."""
+        if self.path is None or self.path.parent.resolve() == Path.cwd():
+            return str(Path(text).expanduser()) if text.startswith("~") else text
+        folder = self.path.parent
+        if (isinstance(option.type, click.Path) and not _foreign(text)) or text.startswith(("./", "../", "~")):
+            return str(folder / Path(text).expanduser())
+        for mark in ("", "=", ":"):
+            head, _, rest = text.rpartition(mark) if mark else ("", "", text)
+            there = folder / rest
+            if there.suffix in FILES and there.is_file():
+                return f"{head}{mark}{there}" if head else str(there)
+        return text
+
+
+_KINDS: dict[tuple[type, ...], str] = {
+    (int,): "a whole number",
+    (int, float): "a number",
+    (str,): "text",
+    (str, int, float): "text or a number",
+}
+
+
+def _kind(value: Any) -> str:
+    kinds = {str: "text", int: "a whole number", float: "a number with a fraction", list: "a list", dict: "a table"}
+    return kinds.get(type(value), f"a {type(value).__name__}")
+
+
+def _shown(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _bare(value: bool, option: click.Option) -> Any:
+    """An option that may stand without its value, as --full-vocab may: true is that, false is not given."""
+    if not isinstance(option.flag_value, str | int | float) or isinstance(option.flag_value, bool):
+        raise TypeError("it takes a value, not true or false")
+    return option.flag_value if value else None
+
+
+def _foreign(text: str) -> bool:
+    """Whether a text where a path may stand names something elsewhere, as in ``hf:name`` or ``https://...``."""
+    return len(text.partition(":")[0]) > 1 and ":" in text
+
+
+def _displaced(name: str, arguments: Sequence[str]) -> set[str]:
+    """Keys of the file that the command line or the environment leaves no place for."""
+    given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
+    given |= {key for side in EITHER_OR for key in side if os.environ.get(f"BLB_{name}_{key}".upper())}
+    one, other = EITHER_OR
+    return (other if given & one else set()) | (one if given & other else set())
+
+
+def _all_keys() -> Iterable[set[str]]:
+    for options in described()["commands"].values():
+        yield {max(row["opts"], key=len).lstrip("-").replace("-", "_") for row in options if row["opts"][0][0] == "-"}
+
+
+def _nearest(word: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def find_settings(given: Path | None = None, start: Path | None = None) -> Settings:
+    """The file ``given``, or the nearest ``blb.toml`` from ``start`` (the working directory) upwards, or nothing.
+
+    InputError: a file that was given and is not there, or one that is no TOML.
+    """
+    path = given
+    if path is None:
+        here = (start or Path.cwd()).resolve()
+        path = next((folder / FILE for folder in (here, *here.parents) if (folder / FILE).is_file()), None)
+    if path is None:
+        return Settings()
+    try:
+        return Settings(path, tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InputError(
+            f"cannot read the settings file {path}: {error.strerror}; give another with --config"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no TOML: {error}") from error

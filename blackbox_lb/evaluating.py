@@ -1,0 +1,149 @@
+"""The whole evaluation: every arm is drawn on the same test prompts, compared, and told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from blackbox_lb.arms import BASE, Alternative, Arm, Drawn, arms_at, draw, unranked
+from blackbox_lb.bias import Bias
+from blackbox_lb.comparing import Prices, comparisons, policy, resolvable
+from blackbox_lb.errors import InputError
+from blackbox_lb.evaluate import GREEDY, SAMPLED, Setting
+from blackbox_lb.evaluation import Comparison, Evaluation, Shown
+from blackbox_lb.provenance import Remembering, provenance
+from blackbox_lb.summary import notes, summarise
+from blackbox_lb.tasks import Task
+from blackbox_lb.trials import Trials
+from blackbox_lb.types import Example
+
+__all__ = ["EvalPlan", "evaluate"]
+
+MOST_SHOWN = 30
+"""Test prompts whose completions are shown side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalPlan:
+    """What an evaluation does. ``samples``: completions a prompt and policy.
+
+    ``effect``: a difference of the reward whose sample size is wanted. ``prices``: None where costs are not.
+    """
+
+    settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
+    alternatives: tuple[Alternative, ...] = ()
+    samples: int = 6
+    effect: float | None = None
+    prices: Prices | None = None
+
+
+async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan: EvalPlan) -> Evaluation:
+    """Base, biases, alternatives and both together on the test prompts. What is in the trials' store is not asked for again.
+
+    ``biases``: by the names that the result calls them; they must fit the model's tokenizer and the provider's limits already.
+
+    Raises:
+        ProviderError: the API failed; what was received is kept.
+        InputError: a name that is taken, completions that cannot be ranked, or nothing to compare.
+    """
+    if BASE in biases:
+        raise InputError(f"a bias cannot be called {BASE!r}, which is the policy without one; name it with NAME=FILE")
+    remembering = Remembering(trials.report)
+    trials = replace(trials, report=remembering)
+    examples = task.test
+    values = {name: bias.logit_bias for name, bias in biases.items()}
+    arms = [
+        arm
+        for setting in dict.fromkeys(plan.settings)
+        for arm in arms_at(setting, values, plan.alternatives)
+        if _ranked(trials, arm)
+    ]
+    _announce(trials, plan, examples, arms)
+    drawn = [await draw(trials, examples, arm, plan.samples) for arm in arms]
+    return _told(trials, task, plan, examples, drawn, remembering)
+
+
+def _told(
+    trials: Trials,
+    task: Task,
+    plan: EvalPlan,
+    examples: Sequence[Example],
+    drawn: Sequence[Drawn],
+    remembering: Remembering,
+) -> Evaluation:
+    label, limit = trials.reward.label, trials.reward.max_tokens
+    policies = tuple(policy(each, label, limit, plan.prices) for each in drawn)
+    rows = comparisons(drawn, label, plan.effect)
+    _warn(trials, rows)
+    if plan.prices is not None and any(row.prompt_tokens == 0 for row in policies):
+        trials.report.remark(
+            f"{trials.session.profile.name} does not count prompt tokens: costs are of completions only"
+        )
+    return Evaluation(
+        provider=trials.session.profile.name,
+        model=trials.session.model,
+        task=task.name,
+        reward=trials.reward.spec,
+        label=label,
+        policies=policies,
+        comparisons=rows,
+        summary=summarise(policies, rows, label, plan.effect),
+        notes=notes(rows, plan.samples),
+        effect=plan.effect,
+        examples=tuple(_shown(examples, drawn)),
+        provenance=provenance(remembering.remarks),
+    )
+
+
+def _ranked(trials: Trials, arm: Arm) -> bool:
+    """Whether the arm can be drawn; one without a bias that cannot is refused, one with a bias is left out and told."""
+    why = unranked(trials, arm)
+    if why is not None and arm.bias_name is None:
+        raise InputError(f"--best-of cannot tell the best at {arm.setting.name}: {why}; drop --best-of")
+    if why is not None:
+        trials.report.remark(f"{arm.setting.name}, {arm.name} is left out: {why}")
+    return why is None
+
+
+def _announce(trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms: Sequence[Arm]) -> None:
+    """What it will cost at most, and what the user should know of the prompts, before anything is paid for."""
+    trials.report.remark(
+        f"{len(arms)} policies on {len(examples)} test prompts, {plan.samples} completions of each (one where greedy); what is in "
+        "the store is not asked for again"
+    )
+    instructed = any(arm.alternative.instruction for arm in arms)
+    if instructed and trials.session.biased_endpoint == "completions":
+        trials.report.remark(
+            "the completions endpoint takes one text, so instructions stand at its very end, after any cue for the answer; a chat "
+            "endpoint treats them more fairly"
+        )
+
+
+def _warn(trials: Trials, rows: Sequence[Comparison]) -> None:
+    fewest = min((row.n_prompts for row in rows), default=0)
+    if rows and not resolvable(fewest, len(rows)):
+        trials.report.remark(
+            f"{fewest} prompts are too few for {len(rows)} comparisons: even the clearest difference would not be significant; "
+            "give more test prompts, or compare less at a time"
+        )
+
+
+def _shown(examples: Sequence[Example], drawn: Sequence[Drawn]) -> Iterator[Shown]:
+    """Answers of base and biases side by side, greedy ones where there are any, else first samples; without a bias, of all arms.
+
+    Prompts where an answer differs from the base's come first; else their order is the task's.
+    """
+    settings = dict.fromkeys(each.arm.setting for each in drawn)
+    chosen = next((setting for setting in settings if setting.deterministic), next(iter(settings)))
+    here = [each for each in drawn if each.arm.setting == chosen]
+    biased = any(each.arm.bias_name for each in here)
+    sides = [each for each in here if not (biased and each.arm.alternative.name)]
+    rows = list(zip(examples, *(each.first for each in sides), strict=True))
+    rows.sort(key=lambda row: len({answer.text for answer in row[1:] if answer is not None}) < 2)
+    for example, *answers in rows[:MOST_SHOWN]:
+        yield Shown(
+            id=example.id,
+            prompt=example.prompt.text,
+            answers=example.answers,
+            completions=tuple(answer for answer in answers if answer is not None),
+        )

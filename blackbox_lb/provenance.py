@@ -1,0 +1,64 @@
+"""Where a result comes from: the command, the versions, the machine, the date, and every remark that was made on the way."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from blackbox_lb.collect import Watcher
+from blackbox_lb.progress import Reporter
+
+__all__ = ["Remembering", "command_line", "provenance"]
+
+PACKAGES = ("blackbox-lb", "numpy", "scipy", "openai", "lm-eval", "xllamacpp")
+"""Distributions whose version can change a number."""
+USER = re.compile(r"(?<=://)[^/@\s]*@")
+"""The user and password in an address."""
+
+
+def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
+    """What a document records of its origin: ``command``, ``date`` (UTC), ``python``, ``machine``, ``versions``, ``remarks``."""
+    return {
+        "command": command_line(sys.argv[1:]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "remarks": list(remarks),
+    }
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """The command as a shell takes it, without the user and password that an address may hold."""
+    return shlex.join(["blb", *(USER.sub("", argument) for argument in arguments)])
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+class Remembering:
+    """A reporter that keeps every remark and passes everything on."""
+
+    def __init__(self, listener: Reporter) -> None:
+        self._listener = listener
+        self.remarks: list[str] = []
+
+    def stage(self, title: str, completions: int) -> AbstractContextManager[Watcher]:
+        """The listener's."""
+        return self._listener.stage(title, completions)
+
+    def remark(self, text: str) -> None:
+        """Keep the sentence and pass it on."""
+        self.remarks.append(text)
+        self._listener.remark(text)

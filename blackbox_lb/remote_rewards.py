@@ -1,0 +1,223 @@
+"""Fetching remote rewards: completions go out in batches, many at a time, and every answer is stored before the next is awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+import httpx2
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    CorruptResponse,
+    ProviderError,
+    QuotaExhausted,
+    RateLimited,
+    RequestRejected,
+    ServerFailed,
+)
+from blackbox_lb.faults import classify, masked
+from blackbox_lb.progress import Reporter
+from blackbox_lb.rate_limits import retry_after
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Reward
+from blackbox_lb.tasks.remote import Remote
+from blackbox_lb.types import Completion, Example
+
+__all__ = ["fetch_rewards"]
+
+ATTEMPTS = 6
+"""Tries of one request: with exponential waits these span about half a minute, the time a server takes to restart."""
+LONGEST_WAIT = 20.0
+LONGEST_RETRY_AFTER = 120.0
+"""Seconds: our own waits, and the longest that a server's retry-after gets."""
+TIMEOUT = 600.0
+"""Seconds for one answer: a batch on a slow judge is normal, silence for ten minutes is not."""
+KEPT = "the rewards that came are kept, the same command goes on from there"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+Items: TypeAlias = list[tuple[str, "_Wanted"]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """One completion to ask about: what is told of it, the id of its example, and its tokens."""
+
+    item: dict[str, Any]
+    example: str
+    tokens: int
+
+
+async def fetch_rewards(
+    store: RolloutStore, reward: Reward, pairs: Iterable[tuple[Example, Completion]], report: Reporter, title: str
+) -> int:
+    """Make sure that ``reward.score`` knows the remote reward of every completion; how many were asked for.
+
+    Answers that ``store`` holds are read from there, and what has no text to judge is left out. A reward that is not remote needs
+    nothing. When one request fails for good, no new ones start, those in flight are still stored, and the failure is raised.
+
+    Raises:
+        ProviderError: one of its subclasses: the failure that retries did not cure, or an answer that is no reward.
+    """
+    remote = reward.remote
+    if remote is None:
+        return 0
+    wanted = _wanted(remote, pairs)
+    stored = store.rewards(wanted)
+    unread = sum(_learn(remote, key, answer, wanted[key].example) for key, answer in stored.items())
+    missing = [(key, each) for key, each in wanted.items() if key not in stored]
+    if missing:
+        unread += await _fetch(store, remote, missing, report, title)
+        report.remark(f"{title}: rewards from {remote.name}: {len(missing)} came, {len(stored)} were stored")
+    if unread:
+        report.remark(
+            f"{title}: {unread} of {len(wanted)} answers of {remote.name} hold no number and count as {remote.otherwise:g}"
+        )
+    return len(missing)
+
+
+def _wanted(remote: Remote, pairs: Iterable[tuple[Example, Completion]]) -> dict[str, _Wanted]:
+    """By key, what is not known yet."""
+    wanted: dict[str, _Wanted] = {}
+    for example, completion in pairs:
+        if completion.readable or (completion.text and not completion.filtered):
+            item = remote.item(example, completion)
+            if (key := remote.key_of(item)) not in remote.known:
+                wanted[key] = _Wanted(item, example.id, completion.n_tokens)
+    return wanted
+
+
+def _learn(remote: Remote, key: str, answer: str, example: str) -> bool:
+    """Take an answer in; whether it held no number."""
+    number = remote.number(answer)
+    value = remote.otherwise if number is None else number
+    if value is None:
+        said = masked(answer, remote.secrets())
+        raise CorruptResponse(
+            f"{remote.name} said {said[:200]!r} of a completion of example {example!r}, where the pattern finds no number; correct "
+            f"pattern or prompt, or say with otherwise what such an answer is worth ({KEPT})"
+        )
+    remote.known[key] = value
+    return number is None
+
+
+async def _fetch(store: RolloutStore, remote: Remote, missing: Items, report: Reporter, title: str) -> int:
+    """Ask, store and take in; how many answers held no number."""
+    batches = [missing[start : start + remote.batch] for start in range(0, len(missing), remote.batch)]
+    unread = 0
+    with report.stage(f"{title}: rewards", len(missing)) as watch:
+        async with _client(remote) as client:
+
+            async def receive(batch: Items) -> None:
+                nonlocal unread
+                answers = await _ask(client, remote, [each.item for _, each in batch])
+                store.add_rewards({key: answer for (key, _), answer in zip(batch, answers, strict=True)})
+                for (key, each), answer in zip(batch, answers, strict=True):
+                    unread += _learn(remote, key, answer, each.example)
+                    watch(replace(Completion.empty("stop"), generated=each.tokens))
+
+            await _each(batches, receive, remote.concurrency)
+    return unread
+
+
+def _client(remote: Remote) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(
+        headers={**remote.headers(), "Content-Type": "application/json"},
+        timeout=TIMEOUT,
+        # A redirect would take the credentials to whatever host it names.
+        follow_redirects=False,
+        # A proxy for the outside world cannot reach this machine's own servers.
+        trust_env=urlsplit(remote.url).hostname not in LOOPBACK,
+    )
+
+
+async def _each(batches: Sequence[Items], receive: Callable[[Items], Awaitable[None]], concurrency: int) -> None:
+    """Run ``receive`` over all, at most ``concurrency`` at a time; after a failure those in flight end, and it is raised."""
+    queue: Iterator[Items] = iter(batches)
+    failures: list[Exception] = []
+
+    async def worker() -> None:
+        for batch in queue:
+            if failures:
+                return
+            try:
+                await receive(batch)
+            except Exception as error:  # noqa: BLE001  (raised again below, once the others have been stored)
+                failures.append(error)
+                return
+
+    await asyncio.gather(*(worker() for _ in range(min(concurrency, len(batches)))))
+    if failures:
+        raise failures[0]
+
+
+async def _ask(client: httpx2.AsyncClient, remote: Remote, items: Sequence[dict[str, Any]]) -> list[str]:
+    """The answers to one batch, after as many tries as the fault deserves."""
+    content = json.dumps(remote.body(items)).encode()
+    async for attempt in AsyncRetrying(
+        retry=retry_if_exception(_passing), wait=_wait, stop=stop_after_attempt(ATTEMPTS), reraise=True
+    ):
+        with attempt:
+            return remote.answers(await _once(client, remote, content), items)
+    raise AssertionError("tenacity ends by returning or raising")  # pragma: no cover
+
+
+async def _once(client: httpx2.AsyncClient, remote: Remote, content: bytes) -> Any:
+    try:
+        response = await client.post(remote.url, content=content)
+    except httpx2.HTTPError as error:
+        reason = masked(str(error) or type(error).__name__, remote.secrets())
+        raise ConnectionFailed(
+            f"{remote.name} does not answer at {remote.url}: {reason}; is it running? {KEPT}"
+        ) from error
+    if not response.is_success:
+        fault = httpx2.HTTPStatusError("refused", request=response.request, response=response)
+        raise _refused(remote, response) from fault
+    try:
+        return response.json()
+    except ValueError as error:
+        said = masked(response.text[:100], remote.secrets())
+        raise CorruptResponse(f"{remote.name} answered with something that is not JSON: {said!r}") from error
+
+
+def _refused(remote: Remote, response: httpx2.Response) -> ProviderError:
+    """The refusal as one of our errors, in the words of the other side."""
+    if response.status_code < 400:
+        to = masked(response.headers.get("location", "no address"), remote.secrets())
+        return RequestRejected(
+            f"{remote.name} answered {response.status_code}: it has moved to {to}; give that address"
+        )
+    fault = classify(response.status_code, response.text, remote.name, secrets=remote.secrets())
+    match fault.kind:
+        case "authentication":
+            return AuthenticationFailed(f"{fault}; check the credentials of {remote.name}")
+        case "quota":
+            return QuotaExhausted(f"{fault}; {KEPT}")
+        case "rate limit":
+            return RateLimited(f"{fault}; it was tried {ATTEMPTS} times, {KEPT}")
+        case "overloaded" | "server" | "timeout" | "conflict":
+            return ServerFailed(f"{fault}; it was tried {ATTEMPTS} times, {KEPT}")
+        case _:
+            return RequestRejected(str(fault))
+
+
+def _passing(error: BaseException) -> bool:
+    """Whether the same request may succeed later. A spent quota answers 429 too, and never does."""
+    return isinstance(error, RateLimited | ConnectionFailed | ServerFailed) and not isinstance(error, QuotaExhausted)
+
+
+_backoff = wait_exponential_jitter(multiplier=0.5, max=LONGEST_WAIT, jitter=1.0)
+
+
+def _wait(state: RetryCallState) -> float:
+    """Seconds until the next try: exponential with jitter, or longer where the other side says so."""
+    error = state.outcome.exception() if state.outcome else None
+    response = getattr(error.__cause__ if error else None, "response", None)
+    headers: Mapping[str, str] = {} if response is None else response.headers
+    return max(_backoff(state), min(retry_after(headers) or 0.0, LONGEST_RETRY_AFTER))

@@ -1,0 +1,106 @@
+"use strict";
+// Sorting, searching and the theme. Without it the page is whole: all rows, everything readable, nothing to click.
+(() => {
+  const FIRST = 50;
+  const root = document.documentElement;
+
+  const remembered = () => {
+    try { return localStorage.getItem("blb-theme"); } catch { return null; }
+  };
+  const remember = (theme) => {
+    try { localStorage.setItem("blb-theme", theme); } catch { /* files and private windows may have no storage */ }
+  };
+  const systemDark = window.matchMedia("(prefers-color-scheme: dark)");
+  const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : systemDark.matches);
+  const toggle = document.getElementById("theme");
+  const name = () => { toggle.textContent = dark() ? "Light" : "Dark"; };
+  if (["light", "dark"].includes(remembered())) root.dataset.theme = remembered();
+  toggle.addEventListener("click", () => {
+    root.dataset.theme = dark() ? "light" : "dark";
+    remember(root.dataset.theme);
+    name();
+  });
+  systemDark.addEventListener("change", name);
+  name();
+  document.getElementById("print").addEventListener("click", () => window.print());
+  for (const each of document.querySelectorAll(".controls")) each.hidden = false;
+
+  let opened = [];
+  window.addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("details:not([open])")];
+    for (const each of opened) each.open = true;
+  });
+  window.addEventListener("afterprint", () => {
+    for (const each of opened) each.open = false;
+  });
+
+  const key = (row, column) => {
+    const cell = row.cells[column];
+    const raw = cell.dataset.v;
+    if (!cell.classList.contains("number")) return (raw ?? cell.textContent).toLocaleLowerCase();
+    return raw === undefined ? null : Number(raw);
+  };
+  const byKey = (one, other, sign) => {
+    if (one === null || other === null) return (one === null) - (other === null); // the unknown last, both ways
+    if (typeof one === "number") return sign * (one - other);
+    return sign * (one < other ? -1 : one > other ? 1 : 0);
+  };
+
+  const equip = (table) => {
+    const body = table.tBodies[0];
+    const box = table.closest(".table");
+    const search = box.querySelector("input[type=search]");
+    const found = box.querySelector("output");
+    const more = box.querySelector("button.more");
+    let rows = [...body.rows];
+    const text = new Map();
+    let all = false;
+
+    const show = () => {
+      const wanted = search ? search.value.trim().toLocaleLowerCase() : "";
+      let hits = 0;
+      for (const row of rows) {
+        if (wanted && !text.has(row)) {
+          const raw = [...row.cells].map((cell) => cell.dataset.v ?? "").join("\n");
+          text.set(row, `${row.textContent}\n${raw}`.toLocaleLowerCase());
+        }
+        const hit = !wanted || text.get(row).includes(wanted);
+        hits += hit;
+        row.hidden = !hit || (more !== null && !all && hits > FIRST);
+      }
+      if (found) found.textContent = wanted ? `${hits.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rows` : "";
+      if (more) {
+        more.hidden = all || hits <= FIRST;
+        more.textContent = `Show all ${hits.toLocaleString("en")} rows`;
+      }
+    };
+
+    const sort = (header, column) => {
+      const first = header.classList.contains("number") ? "descending" : "ascending";
+      const other = first === "ascending" ? "descending" : "ascending";
+      const order = header.getAttribute("aria-sort") === first ? other : first;
+      for (const each of table.tHead.rows[0].cells) each.removeAttribute("aria-sort");
+      header.setAttribute("aria-sort", order);
+      const sign = order === "ascending" ? 1 : -1;
+      rows = rows
+        .map((row) => [key(row, column), row])
+        .sort((one, another) => byKey(one[0], another[0], sign))
+        .map((pair) => pair[1]);
+      body.append(...rows);
+      show();
+    };
+
+    [...table.tHead.rows[0].cells].forEach((header, column) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "sort";
+      button.append(...header.childNodes);
+      header.append(button);
+      button.addEventListener("click", () => sort(header, column));
+    });
+    if (search) search.addEventListener("input", show);
+    if (more) more.addEventListener("click", () => { all = true; show(); });
+    show();
+  };
+  for (const table of document.querySelectorAll("table.sortable")) equip(table);
+})();

@@ -1,0 +1,113 @@
+"""Surface: what a token looks like, from its text alone: its class, and which other tokens nearly spell the same."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+__all__ = ["CLASSES", "nearly_equal", "surface_class"]
+
+CLASSES = (
+    "special",
+    "not known",
+    "part of a character",
+    "whitespace",
+    "digits",
+    "other script",
+    "LaTeX",
+    "punctuation",
+    "code",
+    "word start",
+    "capitalised",
+    "fragment",
+)
+"""In the order in which they are tried: a token belongs to the first that fits. See ``surface_class``."""
+
+SPECIAL = re.compile(
+    r"<\|[^|]*\|>|</?s>|<(bos|eos|pad|unk|mask|start_of_turn|end_of_turn)>|\[(BOS|EOS|PAD|UNK|MASK|/?INST)\]"
+)
+INSIDE_WORDS = "'’-"
+ENDINGS = (("'s", ""), ("’s", ""), ("s", ""), ("es", ""), ("ed", ""), ("ed", "e"), ("ing", ""), ("ing", "e"))
+"""What an inflected form ends in, and what its base form has instead."""
+VOWELS = frozenset("aeiouy")
+SHORTEST_WORD = 3
+
+
+def surface_class(raw: bytes | None, text: str, *, special: bool = False) -> str:
+    """The class of a token with the bytes ``raw`` (None: not known) and the text ``text``.
+
+    special: stands for no text, or is written like such a token (``<|im_end|>``). not known: without bytes and text. part of a
+    character: bytes that are no UTF-8. whitespace: nothing else. digits: nothing else but whitespace. other script: holds a letter
+    that is not Latin. LaTeX: holds a backslash or a dollar sign. punctuation: holds no letter and no digit. code: letters with
+    digits or symbols, apostrophes and hyphens aside. The rest are letters: word start after whitespace, capitalised where the first
+    is a capital, else fragment.
+    """
+    if special or SPECIAL.fullmatch(text.strip()):
+        return "special"
+    if not text:
+        return "not known"
+    if raw is not None and not _is_utf8(raw):
+        return "part of a character"
+    core = text.strip()
+    if not core:
+        return "whitespace"
+    if all(each.isdecimal() for each in core):
+        return "digits"
+    return _written(text, core)
+
+
+def _written(text: str, core: str) -> str:
+    letters = [each for each in core if each.isalpha()]
+    if any(not unicodedata.name(each, "").startswith("LATIN") for each in letters):
+        return "other script"
+    if "\\" in core or "$" in core:
+        return "LaTeX"
+    if not any(each.isalnum() for each in core):
+        return "punctuation"
+    if not all(each.isalpha() or each in INSIDE_WORDS or unicodedata.combining(each) for each in core):
+        return "code"
+    if text[0].isspace():
+        return "word start"
+    return "capitalised" if core[0].isupper() else "fragment"
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def nearly_equal(text: str) -> Iterator[tuple[str, str]]:
+    """(relation, key) pairs, the closest relation first: two texts are related where they share one.
+
+    space: equal but for whitespace around them. case: equal then but for capitals. ending: words of one base form (``Use``,
+    `` using``). repetition: one symbol, repeated (``$``, `` $$``). whitespace: both are nothing else.
+    """
+    core = text.strip()
+    if not core:
+        if text:
+            yield "whitespace", ""
+        return
+    yield "space", core
+    word = core.casefold()
+    if core[0].isalpha():
+        yield "case", word
+    yield from (("ending", base) for base in sorted(_bases(word)))
+    if len(set(core)) == 1 and not core[0].isalnum():
+        yield "repetition", core[0]
+
+
+def _bases(word: str) -> set[str]:
+    """What ``word`` could be a form of: itself, itself less an English ending, or with an e for ing and ed; 3 letters at least.
+
+    What is left of a word must hold a vowel: ``thing`` is no form of ``the``.
+    """
+    found = {word}
+    for ending, instead in ENDINGS:
+        stem = word.removesuffix(ending)
+        if stem != word and VOWELS.intersection(stem):
+            found.add(stem + instead)
+    return {base for base in found if len(base) >= SHORTEST_WORD and base.isalpha()}

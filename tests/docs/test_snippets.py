@@ -1,0 +1,189 @@
+"""Every block of code in docs/ is run, parsed or says why not; the site builds, without a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.cli import COMMANDS, main
+from blackbox_lb.cli.settings import Settings
+from blackbox_lb.testing import ExactModel, ExactServer
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+NOT_RUN = 3
+"""Blocks that say why they cannot run here. One more needs a reason that a reviewer reads."""
+LANGUAGES = {"bash", "console", "js", "json", "python", "text", "toml", "yaml"}
+QUICK = {"completion", "export", "providers", "show"}
+"""Commands that need no server."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code; ``excused``: it says why it is not run."""
+
+    page: str
+    language: str
+    code: str
+    excused: bool
+
+
+def blocks() -> list[Block]:
+    """Every fenced block of docs/."""
+    pattern = re.compile(r"(<!-- not run here: [^>]+ -->\n)?^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return [
+        Block(page.name, match[2], match[3], bool(match[1]))
+        for page in PAGES
+        for match in pattern.finditer(page.read_text(encoding="utf-8"))
+    ]
+
+
+def of(language: str) -> list[Block]:
+    """The blocks of one language that are run."""
+    return [block for block in blocks() if block.language == language and not block.excused]
+
+
+def command_lines() -> list[tuple[str, list[str]]]:
+    """(page, words after blb) of every ``$ blb`` line, continued lines joined."""
+    joined = [(block.page, block.code.replace("\\\n", " ")) for block in of("console")]
+    lines = [
+        (page, line) for page, code in joined for line in code.splitlines() if re.match(r"\$ (uv run )?blb ", line)
+    ]
+    return [(page, shlex.split(line.split("blb ", 1)[1], comments=True)) for page, line in lines]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the files that the pages name."""
+    entry = Entry(id=1, text=" a", bias=1.0)
+    bias = Bias(provider="vllm", model="m", tokenizer="t", reward="length", estimator="ips", entries=(entry,))
+    for place in (tmp_path, tmp_path / "runs" / "train", tmp_path / "runs" / "capitals"):
+        place.mkdir(parents=True, exist_ok=True)
+        bias.save(place / "bias.json")
+    rows = [json.dumps({"prompt": f"question {n}", "answer": "a"}) for n in range(30)]
+    (tmp_path / "train.jsonl").write_text("\n".join(rows))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_block_names_its_language_and_few_are_excused() -> None:
+    """A block in another language would be checked by nobody."""
+    found = blocks()
+    assert {block.language for block in found} <= LANGUAGES
+    assert sum(block.excused for block in found) == NOT_RUN
+
+
+@pytest.mark.parametrize("block", of("python"), ids=lambda block: block.page)
+def test_python_blocks_run(block: Block, folder: Path) -> None:
+    """Each, in a folder with a bias file and a run."""
+    exec(compile(block.code, block.page, "exec"), {})
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), command_lines(), ids=lambda value: value if isinstance(value, str) else value[0]
+)
+def test_command_lines_parse(page: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every option exists and takes such a value. What a page leaves to its blb.toml may be missing."""
+    command = main.get_command(click.Context(main), words[0])
+    assert command is not None, words
+    for param in command.params:
+        if param.name in ("reward",):
+            monkeypatch.setattr(param, "required", False)
+    command.make_context(words[0], list(words[1:]))
+
+
+@pytest.mark.parametrize("words", [words for _, words in command_lines() if words[0] in QUICK], ids=" ".join)
+def test_quick_command_lines_run(words: list[str], folder: Path) -> None:
+    """Those that need no server end with exit code 0."""
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+
+
+def test_toml_blocks_are_settings() -> None:
+    """Each is a blb.toml: every command takes what it says."""
+    found = of("toml")
+    assert found
+    for block in found:
+        settings = Settings(ROOT / "blb.toml", tomllib.loads(block.code))
+        for name in COMMANDS:
+            command = main.get_command(click.Context(main), name)
+            assert command is not None
+            settings.of(name, command)
+
+
+def test_json_blocks_parse() -> None:
+    """Line by line, as JSONL."""
+    for block in of("json"):
+        assert [json.loads(line) for line in block.code.splitlines()]
+
+
+def test_shell_blocks_have_no_syntax_error() -> None:
+    """bash reads every command of the pages."""
+    scripts = [block.code for block in of("bash")]
+    for block in of("console"):
+        typed = re.findall(r"^\$ ((?:.*\\\n)*.*)$", block.code, flags=re.MULTILINE)
+        assert typed, block
+        scripts.append("\n".join(typed))
+    for script in scripts:
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
+def test_javascript_blocks_have_no_syntax_error(tmp_path: Path) -> None:
+    """node reads them as modules."""
+    for block in of("js"):
+        (tmp_path / "block.mjs").write_text(block.code)
+        subprocess.run(["node", "--check", tmp_path / "block.mjs"], check=True)
+
+
+def test_every_command_is_in_the_reference() -> None:
+    """A heading each."""
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## blb (\w+)$", text, flags=re.MULTILINE) == sorted(COMMANDS)
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """An exact model with an end token."""
+    with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as running:
+        yield running
+
+
+def test_the_tutorial_runs(folder: Path, server: ExactServer) -> None:
+    """Its commands from init to the report, in order, against an exact model's server in place of vLLM's."""
+    (folder / "runs" / "train" / "bias.json").unlink()
+    steps = [words for page, words in command_lines() if page == "tutorial.md" and words[0] not in ("proxy",)]
+    steps = [words for words in steps if "local" not in words and "runs/capitals/bias.json" not in words]
+    assert [words[0] for words in steps] == ["init", "eval", "fit", "eval", "analyze", "report", "export"]
+    for words in steps:
+        swap = {"vllm": "llamacpp", "http://127.0.0.1:8000/v1": server.base_url, "correct-and-short": "length"}
+        more = ["--max-tokens", "8"] if words[0] in ("eval", "fit") else []
+        result = CliRunner().invoke(main, [*(swap.get(word, word) for word in words), *more])
+        assert result.exit_code == 0, (words, result.output)
+    assert (folder / "runs" / "train" / "report.html").is_file()
+
+
+def test_the_site_builds_and_needs_no_network(tmp_path: Path) -> None:
+    """mkdocs --strict finds no broken link, and no page loads a script, style or font from elsewhere."""
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    pages = list(tmp_path.rglob("index.html"))
+    assert len(pages) >= len(PAGES)
+    for page in pages:
+        assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"?https?://", page.read_text("utf-8"))

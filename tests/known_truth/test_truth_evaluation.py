@@ -1,0 +1,49 @@
+"""Evaluations that hold: of policies that are all the same, seldom is anything said, however many are compared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from blackbox_lb.arms import NO_ALTERNATIVE, Alternative, Arm, Drawn
+from blackbox_lb.comparing import comparisons
+from blackbox_lb.evaluate import SAMPLED, Scores
+from blackbox_lb.testing import ExactModel
+from blackbox_lb.testing.model import NOTHING
+
+MODEL = ExactModel(12, 6, end=True, prompts=40, sharpness=0.7, seed=4)
+SAMPLES = 4
+
+
+def drawn(arm: Arm, seed: int, salt: int) -> Drawn:
+    """Completions of the base model, whatever the arm is called: reward and accuracy ask for token 3."""
+    of = np.repeat(np.arange(MODEL.prompts), SAMPLES)
+    rows = MODEL.sample(len(of), np.random.default_rng([seed, salt]), prompts=of)
+    right = (rows == 3).any(axis=1).astype(np.float64).reshape(-1, SAMPLES)
+    lengths = (rows != NOTHING).sum(axis=1).astype(np.float64).reshape(-1, SAMPLES)
+    scores = Scores(tuple(right / lengths), tuple(right), tuple(lengths))
+    return Drawn(arm, scores, 0.0, 0.0, (None,) * MODEL.prompts, len(of))
+
+
+def loud(seed: int) -> bool:
+    """Whether anything is said of a bias, an alternative and both together, 11 comparisons, none of which changes anything."""
+    arms = [Arm(SAMPLED, name, {1: 1.0} if name else {}, other) for other in OTHERS for name in (None, "b")]
+    rows = comparisons([drawn(arm, seed, salt) for salt, arm in enumerate(arms)], "share")
+    assert len(rows) == 11
+    return any(row.verdict != "NO EVIDENCE" for row in rows)
+
+
+OTHERS = (NO_ALTERNATIVE, Alternative("same"))
+
+
+def test_the_same_policies_are_seldom_told_apart() -> None:
+    """In ten evaluations, of which one may be loud by chance."""
+    assert sum(map(loud, range(10))) <= 1
+
+
+@pytest.mark.slow
+def test_the_same_policies_are_told_apart_in_five_percent() -> None:
+    """In at most 5 % of 200 evaluations is any of the comparisons called anything."""
+    found = sum(map(loud, range(200)))
+    print(f"\nnothing changes: something is said in {found} of 200 evaluations")
+    assert found <= 10

@@ -1,0 +1,346 @@
+"""Terminal manners: pipes, colours, encodings, narrow screens, Ctrl-C, completion, ``blb init``, and help that answers at once."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner, Result
+
+from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.cli import COMMANDS, main, terminal
+from blackbox_lb.cli.settings import find_settings
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.types import Completion
+
+BLB = [sys.executable, "-m", "blackbox_lb"]
+WITHOUT_JSON = {
+    "completion": "prints a script",
+    "export": "prints code; --format json is the numbers",
+    "init": "writes a file",
+    "report": "writes a page; its numbers are evaluation.json and analysis.json",
+}
+WITHOUT_QUIET = {
+    **WITHOUT_JSON,
+    "providers": "prints what was asked for and nothing else",
+    "show": "prints what was asked for and nothing else",
+}
+
+
+def blb(*arguments: object, **more: Any) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], **more)
+
+
+def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the command in a process of its own, both outputs piped."""
+    plain = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR", "NO_COLOR")}
+    return subprocess.run(
+        [*BLB, *map(str, arguments)], capture_output=True, env=plain | environment, check=False, timeout=60
+    )
+
+
+@pytest.fixture
+def bias_file(tmp_path: Path) -> Path:
+    """A bias with a token that ASCII lacks."""
+    entries = (Entry(id=1, text=" é漢", bias=1.25), Entry(id=2, text=" a", bias=-0.5))
+    bias = Bias(provider="vllm", model="modèle", tokenizer="t", reward="length", estimator="ips", entries=entries)
+    bias.save(tmp_path / "bias.json")
+    return tmp_path / "bias.json"
+
+
+def test_help_answers_at_once() -> None:
+    """The best of several runs of ``blb --help`` takes less than .3 s more than starting Python."""
+
+    def best(*command: str) -> float:
+        taken = []
+        for _ in range(5):
+            begin = time.perf_counter()
+            subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+            taken.append(time.perf_counter() - begin)
+        return min(taken)
+
+    assert best(*BLB, "--help") - best(sys.executable, "-c", "pass") < 0.3
+
+
+@pytest.mark.parametrize("name", ["show", "export", "providers", "proxy", "init", "completion"])
+def test_commands_that_estimate_nothing_load_no_estimator(name: str) -> None:
+    """They answer without scipy or openai."""
+    script = f"import sys, blackbox_lb.cli.{name}; print([m for m in ('scipy', 'openai') if m in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_json_and_quiet(name: str) -> None:
+    """All but those for which a reason is stated."""
+    command = importlib.import_module(f"blackbox_lb.cli.{name}").command
+    opts = {opt for param in command.params for opt in param.opts}
+    assert ("--json" in opts) is (name not in WITHOUT_JSON)
+    assert ("--quiet" in opts) is (name not in WITHOUT_QUIET)
+
+
+def test_a_terminal_that_knows_no_unicode(bias_file: Path) -> None:
+    """Tables and JSON arrive on an ASCII terminal, unknown characters as escapes, and the JSON says the same."""
+    shown = run("show", bias_file, PYTHONIOENCODING="ascii")
+    assert shown.returncode == 0, shown.stderr
+    assert b"\\xe9\\u6f22" in shown.stdout
+    document = json.loads(run("show", bias_file, "--json", PYTHONIOENCODING="ascii").stdout.decode("ascii"))
+    assert document["model"] == "modèle"
+    latin = run("show", bias_file, PYTHONIOENCODING="latin-1").stdout.decode("latin-1")
+    assert "modèle" in latin
+    assert "é\\u6f22" in latin
+
+
+def test_colours_only_where_they_are_wanted(bias_file: Path) -> None:
+    """None in a pipe, some with FORCE_COLOR, and NO_COLOR wins; a pipe's rows stay whole either way."""
+    plain, forced = run("show", bias_file).stdout, run("show", bias_file, FORCE_COLOR="1").stdout
+    assert b"\x1b[" not in plain
+    assert b"\x1b[" in forced
+    assert re.sub(rb"\x1b\[[\d;]*m", b"", forced) == plain
+    both = run("show", bias_file, FORCE_COLOR="1", NO_COLOR="1").stdout
+    assert not re.search(rb"\x1b\[(?:\d+;)*(?:3|4|9)\d", both), "weight may stay, colours may not"
+
+
+@pytest.mark.parametrize("width", [30, 80])
+def test_numbers_stay_whole_on_a_narrow_screen(width: int, bias_file: Path) -> None:
+    """No line is wider than the screen, no number is broken: rows become blocks where columns have no room."""
+    shown = run("show", bias_file, COLUMNS=str(width)).stdout.decode()
+    table = shown[shown.index("Promoted") :]
+    assert "+1.250" in table
+    assert "-0.500" in table
+    assert all(len(line) <= width for line in table.splitlines())
+    assert ("bias (nats): +1.250" in table) is (width == 30)
+
+
+def completion_of(tokens: int) -> Completion:
+    """A completion with so many tokens and nothing else that progress reads."""
+
+    class Fake:
+        n_tokens = tokens
+
+    return Fake()  # type: ignore[return-value]
+
+
+def test_progress_in_a_log_file() -> None:
+    """Without a terminal a line comes at most every 5 s and at least every 30 s, and one at the end, which counts all."""
+    now, lines = 0.0, list[tuple[float, str]]()
+    progress = terminal.Lines("training", 100, lambda text: lines.append((now, text)), lambda: now)
+    for _ in range(50):
+        now += 1.0
+        progress(completion_of(10))
+    now += 40.0
+    progress(completion_of(10))
+    progress.end()
+    times = [at for at, _ in lines]
+    assert times == [10, 20, 30, 40, 50, 90, 90]
+    assert lines[0][1] == "training: 10 of 100 in 0:00:10, 10 tokens/s, 0:01:30 left"
+    assert lines[-1][1] == "training: 51 of 100 in 0:01:30, 6 tokens/s, 49 were stored"
+
+
+def test_progress_of_a_slow_stage() -> None:
+    """One completion in 12 s is told of every 36 s although no tenth of the stage is done."""
+    now, lines = 0.0, list[str]()
+    progress = terminal.Lines("training", 1000, lines.append, lambda: now)
+    for _ in range(9):
+        now += 12.0
+        progress(completion_of(10))
+    assert len(lines) == 3
+
+
+def test_progress_goes_to_stderr_while_the_stage_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """A stage that is captured prints no control characters, and stdout stays empty."""
+    with terminal.Terminal().stage("training", 3) as watch:
+        watch(completion_of(2))
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "training: 1 of 3 in 0:00:00, 2 were stored\n"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Thirty questions."""
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"question {n}", "answer": "a"}) + "\n" for n in range(30)))
+    return path
+
+
+def test_ctrl_c_loses_nothing(data: Path, tmp_path: Path) -> None:
+    """One sentence, exit code 130, and what was answered is not asked for again: both runs together ask for each sample once."""
+    with ExactServer(ExactModel(12, 8, end=True, prompts=4), delay=0.02) as server:
+        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run")
+        more = ("--data", data, "--reward", "length", "--max-tokens", 8, "--concurrency", 2)
+        command = [*BLB, "collect", *map(str, (*where, *more, "--samples-per-prompt", 4, "--quiet"))]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while sum(path.endswith("/chat/completions") for path, _ in server.calls) < 12:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 130, err
+        assert out == ""
+        assert err.strip() == "Interrupted: what was received is kept, and the same command goes on from there"
+        asked = sum(path.endswith("/chat/completions") for path, _ in server.calls)
+        server.delay = 0.0
+        again = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+        total = sum(path.endswith("/chat/completions") for path, _ in server.calls)
+        wanted = json.loads(again.stdout)["completions"]
+        assert wanted < total <= wanted + 2 * asked
+        assert total - asked <= wanted - (asked - 2), "only the two in flight were lost"
+
+
+def test_a_question_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C at a question ends with 130 like anywhere else, an end of input with 1; neither writes anything."""
+    monkeypatch.chdir(tmp_path)
+    assert blb("init", input="").exit_code == 1
+
+    def leave(*arguments: object, **more: object) -> str:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise click.Abort from None  # as click.prompt does
+
+    monkeypatch.setattr(click, "prompt", leave)
+    result = blb("init")
+    assert result.exit_code == 130
+    assert result.stderr.endswith("Interrupted\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("shell", "word"), [("bash", "complete -o"), ("zsh", "compdef"), ("fish", "complete --no-files")]
+)
+def test_completion_scripts(shell: str, word: str) -> None:
+    """Each names the program, its variable and how that shell registers a function; bash accepts its syntax."""
+    script = blb("completion", shell).stdout
+    assert word in script
+    assert "_BLB_COMPLETE=" in script
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    assert blb("completion", "tcsh").exit_code == 2
+
+
+def completions(*words: str) -> list[str]:
+    """What is offered for the last word."""
+    complete = ShellComplete(main, {}, "blb", "_BLB_COMPLETE")
+    return [item.value for item in complete.get_completions(list(words[:-1]), words[-1])]
+
+
+def test_what_is_completed(bias_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands, options, choices, providers, tasks, rewards, and bias files here and in the runs below."""
+    monkeypatch.chdir(bias_file.parent)
+    run_folder = bias_file.parent / "runs" / "capitals"
+    run_folder.mkdir(parents=True)
+    for name in ("bias.json", "learned.json", "result.json"):
+        (run_folder / name).write_text("{}")
+    assert completions("comp") == ["compile", "completion"]
+    assert "--top-logprobs" in completions("fit", "--top")
+    assert completions("fit", "--estimator", "s") == ["snips"]
+    assert completions("fit", "--provider", "az") == ["azure", "azure-classic"]
+    assert completions("eval", "x.json", "--task", "cap") == ["capitals"]
+    assert "correct-and-short" in completions("fit", "--reward", "c")
+    assert completions("show", "") == ["bias.json", "runs/capitals/bias.json", "runs/capitals/learned.json"]
+    assert completions("proxy", "--bias", "runs/capitals/b") == ["runs/capitals/bias.json"]
+
+
+def test_completion_loads_nothing_heavy() -> None:
+    """A key press waits for no estimator, no pydantic and no rich."""
+    script = (
+        "import sys\nfrom blackbox_lb.cli import main\nfrom click.shell_completion import ShellComplete\n"
+        "print(len(ShellComplete(main, {}, 'blb', '_BLB_COMPLETE').get_completions(['fit'], '--')))\n"
+        "print([m for m in ('numpy', 'scipy', 'openai', 'pydantic', 'rich') if m in sys.modules])"
+    )
+    number, loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert int(number) > 30
+    assert loaded == "[]"
+
+
+def test_init_asks_and_writes(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong answer is said and asked for again; the file holds the answers, no key, and is what later commands read."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FIREWORKS_API_KEY", raising=False)
+    answers = ["nobody", "fireworks", "", "accounts/x/models/y", "nowhere.jsonl", "data.jsonl", "shortness", "length"]
+    answers += ["cheap", "0.2,0.2"]
+    result = blb("init", input="\n".join(answers) + "\n")
+    assert result.exit_code == 0, result.output
+    told = tomllib.loads((tmp_path / "blb.toml").read_text())
+    assert told == {
+        "defaults": {
+            "provider": "fireworks",
+            "model": "accounts/x/models/y",
+            "data": "data.jsonl",
+            "reward": "length",
+        },
+        "eval": {"price": "0.2,0.2"},
+    }
+    for part in ("unknown provider", "nowhere.jsonl", "unknown reward", "0.15,0.60"):
+        assert part in result.stderr
+    assert "FIREWORKS_API_KEY is not set" in result.stdout
+    assert "next: blb fit" in result.stdout
+    refused = blb("fit")
+    assert refused.exit_code == 2
+    assert "FIREWORKS_API_KEY" in refused.stderr
+
+
+def test_init_without_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--yes takes defaults and options, names what has no default, and overwrites only with --force."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody-may-read-this")
+    missing = blb("init", "--yes", "--provider", "openai")
+    assert missing.exit_code == 2
+    assert "give --data" in missing.stderr
+    assert not list(tmp_path.iterdir())
+    assert blb("init", "--yes").exit_code == 0
+    assert find_settings().tables == {
+        "defaults": {"provider": "local", "task": "capitals", "reward": "correct-and-short"}
+    }
+    again = blb("init", "--yes", "--provider", "openai", "--task", "capitals", "--model", "gpt-4o-mini")
+    assert again.exit_code == 2
+    assert "--force" in again.stderr
+    assert (
+        blb(
+            "init", "--yes", "--force", "--provider", "openai", "--task", "capitals", "--model", "gpt-4o-mini"
+        ).exit_code
+        == 0
+    )
+    written = (tmp_path / "blb.toml").read_text()
+    assert 'model = "gpt-4o-mini"' in written
+    assert "sk-nobody" not in written
+
+
+def test_init_writes_no_key_that_an_address_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password or token in the address is refused, and so is what is no address."""
+    monkeypatch.chdir(tmp_path)
+    for address, part in (
+        ("http://me:secret@h/v1", "keys stay"),
+        ("h:8000", "no address"),
+        ("http://h/v1?key=x", "keys"),
+    ):
+        result = blb("init", "--yes", "--provider", "vllm", "--task", "capitals", "--base-url", address)
+        assert result.exit_code == 2
+        assert part in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_print_json_is_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a stream of another encoding characters become JSON's own escapes, which read back as they were."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    terminal.print_json({"a": "é"})
+    stream.flush()
+    assert json.loads(stream.buffer.getvalue()) == {"a": "é"}

@@ -1,0 +1,217 @@
+"""blb.toml: every option of every command arrives from it, below the command line and the environment, or is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from blackbox_lb.cli import COMMANDS, main
+from blackbox_lb.cli.settings import PER_COMMAND, Settings, find_settings, key_of, keys_of
+from blackbox_lb.errors import InputError
+
+
+def command_of(name: str) -> click.Command:
+    """The command, imported."""
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    return command
+
+
+OPTIONS = [(name, option) for name in sorted(COMMANDS) for option in keys_of(command_of(name)).values()]
+
+
+def sample(option: click.Option) -> tuple[Any, Any]:
+    """A value for the file that is not the default, and what the command must get."""
+    kind: click.ParamType[Any] = option.type
+    if option.is_flag:
+        return True, True
+    if isinstance(kind, click.Choice):
+        value: Any = next(choice for choice in reversed(list(kind.choices)) if choice != option.default)
+        return ([value], (value,)) if option.multiple else (value, value)
+    if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
+        low, high = (getattr(kind, edge, None) for edge in ("min", "max"))
+        value = int(low or 0) + 3 if high is None or high > 4 else 0.37 * high
+    elif isinstance(kind, click.Path):
+        value = "there.json"
+    elif isinstance(kind, click.types.StringParamType):
+        value = "x-1"
+    else:
+        value = 0.75
+    return ([value], (value,)) if option.multiple else (value, value)
+
+
+def received(arguments: list[str], name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The options that the command's function would be called with."""
+    seen: dict[str, Any] = {}
+    command = command_of(name)
+    monkeypatch.setattr(command, "callback", lambda **options: seen.update(options))
+    for param in command.params:
+        monkeypatch.setattr(param, "required", False)
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return seen
+
+
+def toml(table: str, key: str, value: Any) -> str:
+    """One table with one key."""
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return f"[{table}]\n{key} = {text}\n"
+
+
+def plain(value: Any) -> Any:
+    """Paths as text and numbers as numbers, to compare what arrives with what was written."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    return str(value) if isinstance(value, Path) else value
+
+
+@pytest.mark.parametrize(("name", "option"), OPTIONS, ids=[f"{name}{option.opts[0]}" for name, option in OPTIONS])
+def test_every_option_arrives_from_the_file(
+    name: str, option: click.Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The value of the command's own table; that of the shared table too, unless the option means another thing elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    written, wanted = sample(option)
+    for table in [name, *([] if key_of(option) in PER_COMMAND else ["defaults"])]:
+        (tmp_path / "blb.toml").write_text(toml(table, key_of(option), written))
+        got = received([name], name, monkeypatch)[option.name or ""]
+        assert plain(got) == wanted, table
+
+
+@pytest.mark.parametrize("key", ["l2", "tau", "tokenizer", "full-vocab", "deploy"])
+def test_the_command_line_wins_over_the_environment_over_the_file(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three different values the outermost arrives."""
+    monkeypatch.chdir(tmp_path)
+    option = keys_of(command_of("fit"))[key.replace("-", "_")]
+    for_all = {"l2": 1.0, "tau": 1.0, "tokenizer": "one", "full-vocab": 7, "deploy": "one"}
+    (tmp_path / "blb.toml").write_text(toml("fit", key, for_all[key]))
+
+    def arrives(*arguments: str) -> Any:
+        got = received(["fit", *arguments], "fit", monkeypatch)[option.name or ""]
+        return got[0] if isinstance(got, tuple) else got
+
+    assert arrives() == for_all[key]
+    second, third = ("20", "30") if key in ("l2", "tau", "full-vocab") else ("two", "three")
+    monkeypatch.setenv(f"BLB_FIT_{key.upper().replace('-', '_')}", second)
+    assert str(arrives()).removesuffix(".0") == second
+    assert str(arrives(f"--{key}", third)).removesuffix(".0") == third
+
+
+def test_a_command_s_own_table_wins_over_the_shared_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[fit] before [defaults], and other commands keep the shared value."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blb.toml").write_text('[defaults]\nprovider = "vllm"\n[fit]\nprovider = "sglang"\n')
+    assert received(["fit"], "fit", monkeypatch)["provider"] == "sglang"
+    assert received(["eval"], "eval", monkeypatch)["provider"] == "vllm"
+
+
+def test_the_nearest_file_upwards_counts_and_paths_start_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in a folder above is found, its relative paths are its own, and hub names stay what they are."""
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    (tmp_path / "mine.toml").write_text('extends = "vllm"\n')
+    (tmp_path / "short.json").write_text("{}")
+    (tmp_path / "blb.toml").write_text(
+        '[defaults]\ndata = "train.jsonl"\nprovider = "mine.toml"\nmodel = "org/name:Q4_1"\n'
+        '[proxy]\nbias = "s=short.json"\nupstream = "http://127.0.0.1:1/v1"\n'
+    )
+    monkeypatch.chdir(inner)
+    got = received(["fit"], "fit", monkeypatch)
+    assert got["data"] == tmp_path / "train.jsonl"
+    assert got["provider"] == str(tmp_path / "mine.toml")
+    assert got["model"] == "org/name:Q4_1"
+    assert received(["proxy"], "proxy", monkeypatch)["biases"] == (f"s={tmp_path / 'short.json'}",)
+    monkeypatch.chdir(tmp_path)
+    assert received(["fit"], "fit", monkeypatch)["data"] == Path("train.jsonl"), "no longer than need be"
+
+
+def test_config_names_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--config before BLB_CONFIG before what is found; an empty file switches all off."""
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("blb.toml", 1), ("two.toml", 2), ("three.toml", 3)):
+        (tmp_path / name).write_text(f"[fit]\nseed = {seed}\n")
+    (tmp_path / "none.toml").write_text("")
+    assert received(["fit"], "fit", monkeypatch)["seed"] == 1
+    monkeypatch.setenv("BLB_CONFIG", "two.toml")
+    assert received(["fit"], "fit", monkeypatch)["seed"] == 2
+    assert received(["--config", "three.toml", "fit"], "fit", monkeypatch)["seed"] == 3
+    assert received(["--config", "none.toml", "fit"], "fit", monkeypatch)["seed"] is None
+
+
+def test_who_names_a_task_does_not_get_the_file_s_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--task on the command line leaves out data of the file, and the other way round."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blb.toml").write_text('[defaults]\ndata = "train.jsonl"\ntest_data = "test.jsonl"\n')
+    got = received(["fit", "--task", "capitals"], "fit", monkeypatch)
+    assert (got["task"], got["data"], got["test_data"]) == ("capitals", None, None)
+    (tmp_path / "blb.toml").write_text('[defaults]\ntask = "capitals"\n')
+    got = received(["fit", "--data", "x.jsonl"], "fit", monkeypatch)
+    assert (got["task"], got["data"]) == (None, Path("x.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[fit]\ntua = 0.5\n", ["[fit] tua", "did you mean tau?", "blb fit --help"]),
+        ("[fit]\ntau = 'strong'\n", ["[fit] tau = 'strong'", "--tau", "it takes a number, not text"]),
+        ("[fit]\ntau = -1\n", ["[fit] tau = -1", "x>0"]),
+        ("[fit]\nconcurrency = 2.5\n", ["concurrency = 2.5", "whole number"]),
+        ("[fit]\nseed = true\n", ["seed = true", "it takes a value, not true or false"]),
+        ("[fit]\nquiet = 'yes'\n", ["quiet = 'yes'", "true or false"]),
+        ("[fit]\nreward = ['length']\n", ["reward = ['length']", "not a list"]),
+        ("[fit]\nestimator = 'projektion'\n", ["estimator = 'projektion'", "'projection'"]),
+        ("[fti]\ntau = 0.5\n", ["[fti]", "did you mean fit?"]),
+        ("tau = 0.5\n", ["tau stands outside a table", "[defaults]"]),
+        ("[defaults]\nprovidr = 'vllm'\n", ["[defaults] providr", "did you mean provider?"]),
+        ("[defaults]\nout = 'x'\n", ["[defaults] out", "put it under the command's own table"]),
+        ("[defaults]\nentries = 'cv'\n[fit]\nentries = 2.5e\n", ["is no TOML"]),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(
+    text: str, parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File, table, key, value, what would do and the nearest right name; exit code 2 and no traceback."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blb.toml").write_text(text)
+    result = CliRunner().invoke(main, ["fit", "--task", "capitals", "--reward", "length"])
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
+    for part in [str(tmp_path / "blb.toml"), *parts]:
+        assert part in result.stderr
+    assert CliRunner().invoke(main, ["fit", "--help"]).exit_code == 0, "help is there for whoever must repair the file"
+
+
+def test_a_shared_value_that_another_command_does_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """entries = "cv" is for fit; compile says so instead of reading it as something else."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blb.toml").write_text('[defaults]\nentries = "cv"\n')
+    result = CliRunner().invoke(main, ["compile", "learned.json"])
+    assert result.exit_code == 2
+    assert "no value of blb compile --entries" in result.stderr
+    assert "put it under that command's table" in result.stderr
+
+
+def test_a_named_file_that_is_missing(tmp_path: Path) -> None:
+    """It is an error, not an empty file."""
+    with pytest.raises(InputError, match=r"nowhere.toml: No such file"):
+        find_settings(tmp_path / "nowhere.toml")
+
+
+def test_no_file_is_no_settings(tmp_path: Path) -> None:
+    """Without a file nothing is set."""
+    assert Settings().of("fit", command_of("fit")) == {}
+
+
+def test_what_the_file_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file and the options that come from it, on stderr; not those that the command line gave, and nothing with --quiet."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blb.toml").write_text('[defaults]\nprovider = "vllm"\nreward = "length"\ntask = "nothing"\n')
+    said = CliRunner().invoke(main, ["fit", "--reward", "contains"]).stderr
+    assert f"{tmp_path / 'blb.toml'} gives --provider, --task\n" in said
+    assert "gives" not in CliRunner().invoke(main, ["fit", "--quiet"]).stderr

@@ -1,0 +1,391 @@
+"""``blb eval``: arms whose truth is known by one softmax, worked examples of its rows, and what its sentences say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from scipy.special import softmax
+
+from blackbox_lb.arms import NO_ALTERNATIVE, Alternative, Arm, Drawn, alternatives, arms_at, unranked
+from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.cli import main
+from blackbox_lb.comparing import Prices, comparisons, policy, resolvable
+from blackbox_lb.evaluate import GREEDY, SAMPLED, Scores, Setting
+from blackbox_lb.evaluation import Evaluation
+from blackbox_lb.intervals import bootstrap
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.summary import figure, summarise
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.tokens import PROBE_TEXT, fingerprint
+from blackbox_lb.types import Example, Message, Prompt
+
+INSTRUCTION = "Say a."
+MODEL = ExactModel(6, 1, prompts=2, sharpness=0.8, seed=2)
+"""One token a completion, so softmax(logits / temperature) is the whole policy. Prompt 1 stands for prompt 0 with INSTRUCTION."""
+GOOD = int(MODEL.logprobs(prompt=0).argmax())
+SAMPLES, PROMPTS = 3, 30
+
+
+def chance(prompt: int = 0, temperature: float = 1.0, bias: float = 0.0) -> float:
+    """The true accuracy: the probability of the right token."""
+    logits = MODEL.logprobs(prompt=prompt) + bias * (np.arange(6) == GOOD)
+    return float(softmax(logits / temperature)[GOOD])
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """The model behind HTTP."""
+    with ExactServer(MODEL, prompt_of=lambda text: int(INSTRUCTION in text)) as running:
+        yield running
+
+
+def made(server: ExactServer, path: Path, value: float, tokenizer: str | None = None) -> Path:
+    """A bias file with one entry: the right token's."""
+    path.parent.mkdir(exist_ok=True)
+    Bias(
+        provider="llamacpp",
+        model="exact",
+        tokenizer=tokenizer or fingerprint(server.tokenize(PROBE_TEXT)),
+        reward="contains",
+        estimator="projection",
+        entries=(Entry(id=GOOD, text=server.texts[GOOD], bias=value),),
+    ).save(path)
+    return path
+
+
+def blb_eval(server: ExactServer, folder: Path, *more: object) -> Result:
+    """``blb eval`` on 30 questions whose answer is the right token."""
+    data = folder / "test.jsonl"
+    rows = [
+        {"prompt": f"question {n}", "answer": server.texts[GOOD].strip(), "split": split}
+        for split, numbers in (
+            ("train", range(1)),
+            ("validation", range(1, 2)),
+            ("test", range(2, 2 + PROMPTS)),
+        )
+        for n in numbers
+    ]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", folder / "run")
+    call = ("eval", *where, "--reward", "contains", "--max-tokens", 4, "--top-logprobs", 3, "--quiet", *more)
+    return CliRunner().invoke(main, [str(argument) for argument in call])
+
+
+def found(result: Result) -> Evaluation:
+    """The document that ``--json`` printed."""
+    assert result.exit_code == 0, result.output
+    return Evaluation.model_validate_json(result.stdout)
+
+
+def drawn(server: ExactServer) -> int:
+    """Completions that were asked for so far."""
+    return sum(path.endswith("completions") for path, _ in server.calls)
+
+
+def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
+    """Every mean is the softmax's within four standard errors. The lower temperature and the instruction win over a weak bias, and
+    the summary says so. The base is drawn once, and a second run draws nothing."""
+    weak = made(server, tmp_path / "weak" / "bias.json", 0.4)
+    options = (
+        *("--deploy", "temperature=1", "--baseline-prompt", INSTRUCTION, "--baseline-temperature", 0.3),
+        *("--best-of", 3, "--test-samples", SAMPLES, "--price", "1,2", "--effect", 0.1, "--seed", 5, "--json"),
+    )
+    told = found(blb_eval(server, tmp_path, weak, *options))
+    prompt = f'prompt + "{INSTRUCTION}"'
+    best = [1 - (1 - chance(bias=value)) ** 3 for value in (0, 0.4)]
+    truth = {
+        "base": chance(),
+        "weak": chance(bias=0.4),
+        prompt: chance(1),
+        f"{prompt} and weak": chance(1, bias=0.4),
+        "T = 0.3": chance(temperature=0.3),
+        "T = 0.3 and weak": chance(temperature=0.3, bias=0.4),
+        "best of 3": best[0],
+        "best of 3 and weak": best[1],
+    }
+    policies = {row.name: row for row in told.policies}
+    for name, value in truth.items():
+        row = policies[name]
+        error = np.sqrt(max(value * (1 - value), 0.01) / row.completions)
+        assert row.metrics["contains"].mean == pytest.approx(value, abs=4 * error), name
+        assert row.metrics["contains"].low <= row.metrics["contains"].mean <= row.metrics["contains"].high
+    verdict = {(row.base, row.other): row.verdict for row in told.comparisons if row.metric == "contains"}
+    assert verdict["base", "T = 0.3"] == "HELPS"
+    assert verdict["T = 0.3", "weak"] == "HURTS"
+    assert any(line.startswith("At temperature 1, T = 0.3 alone WINS over weak") for line in told.summary)
+    assert told.summary[0].startswith("At temperature 1, weak")
+    assert (policies["best of 3"].completions, policies["base"].completions) == (PROMPTS, SAMPLES * PROMPTS)
+    assert policies["best of 3"].completion_tokens == 3 * policies["base"].completion_tokens == 3
+    assert policies["best of 3"].prompt_tokens == pytest.approx(3 * policies["base"].prompt_tokens)
+    assert policies["base"].cost == pytest.approx(1000 * (policies["base"].prompt_tokens + 2) / 1e6)
+    assert policies[prompt].prompt_tokens > policies["base"].prompt_tokens
+    assert all(row.needed_for_effect for row in told.comparisons if row.metric == "contains")
+    assert drawn(server) == 6 * SAMPLES * PROMPTS  # best-of takes what the policies without it drew
+    again = found(blb_eval(server, tmp_path, weak, *options))
+    assert drawn(server) == 6 * SAMPLES * PROMPTS
+    assert again.model_copy(update={"provenance": {}}) == told.model_copy(update={"provenance": {}})
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["summary"] == list(told.summary)
+
+
+def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Path) -> None:
+    """At the default settings: sentences, a table of policies for each, the differences; each bias file keeps its rows against the
+    base, with the p-values of the whole table. A bias against the right token HURTS."""
+    good, bad = made(server, tmp_path / "good.json", 4.0), made(server, tmp_path / "bad.json", -4.0)
+    result = blb_eval(server, tmp_path, good, f"worse={bad}", "--save", "--test-limit", 20, "--test-samples", 2)
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stdout.split())
+    assert said.startswith("At temperature 1, good helps: contains 0.")
+    assert "Temperature 1, 20 test prompts: means (95 % intervals)" in said
+    assert "At temperature 1, worse HURTS: contains 0." in said
+    assert "At temperature 1, good is better than worse" in said
+    assert f"wrote {tmp_path / 'run' / 'evaluation.json'}" in said
+    for path, verdict in ((good, "HELPS"), (bad, "HURTS")):
+        rows = Bias.load(path).verdict
+        assert [(row.setting, row.metric) for row in rows] == [
+            (setting, metric)
+            for setting in ("temperature 1", "greedy")
+            for metric in ("contains", "accuracy", "tokens")
+        ]
+        assert (rows[0].verdict, rows[0].n_prompts, rows[0].n_base, rows[3].n_base) == (verdict, 20, 40, 20)
+
+
+def test_without_a_bias_the_alternatives_are_judged(server: ExactServer, tmp_path: Path) -> None:
+    """Base and alternative only: its effect is told like a bias's, and examples show both, changed answers first."""
+    told = found(
+        blb_eval(
+            server,
+            tmp_path,
+            "--baseline-temperature",
+            0.3,
+            "--deploy",
+            "temperature=1",
+            "--test-samples",
+            2,
+            "--json",
+            "--seed",
+            1,
+        )
+    )
+    assert [row.name for row in told.policies] == ["base", "T = 0.3"]
+    assert told.summary[0].startswith("At temperature 1, T = 0.3 helps")
+    changed = [len({answer.text for answer in shown.completions}) > 1 for shown in told.examples]
+    assert (len(changed), changed) == (30, sorted(changed, reverse=True))
+    assert [answer.policy for answer in told.examples[0].completions] == ["base", "T = 0.3"]
+
+
+def test_biases_that_do_not_fit_are_refused_before_anything_is_drawn(server: ExactServer, tmp_path: Path) -> None:
+    """The second of two files is of another tokenizer; it is named, and no completion was asked for."""
+    good, foreign = made(server, tmp_path / "good.json", 1.0), made(server, tmp_path / "foreign.json", 1.0, "probe:0")
+    result = blb_eval(server, tmp_path, good, foreign)
+    assert (result.exit_code, drawn(server)) == (2, 0)
+    assert "Error: foreign: this bias was learned under tokenizer probe:0" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--save",), "none was given"),
+        (("FOLDER/a/bias.json", "FOLDER/a.json"), "are both called 'a' here; tell them apart with NAME=FILE"),
+        (("base=FOLDER/a.json",), "a bias cannot be called 'base'"),
+        (("--price", "3"), "give two prices"),
+        (("--price", "3,x"), "give two prices"),
+        (("--baseline-temperature", "1"), "not below the highest temperature that is judged, 1"),
+        (("--baseline-temperature", "nan"), "not below the highest"),
+        (("--baseline-max-tokens", "4"), "not below the 4 tokens of the others"),
+        (("--baseline-prompt", "  "), "--baseline-prompt is empty"),
+        (("--best-of", "1"), "give 2 or more"),
+        (("--best-of", "4", "--deploy", "greedy"), "at a temperature above 0"),
+        (("--best-of", "4", "--top-logprobs", "0"), "no logprobs are returned on the chat endpoint"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(
+    server: ExactServer, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    """One sentence, exit code 2, and nothing was drawn."""
+    for path in (tmp_path / "a" / "bias.json", tmp_path / "a.json"):
+        made(server, path, 1.0)
+    given = [part.replace("FOLDER", str(tmp_path)) for part in arguments]
+    result = blb_eval(server, tmp_path, *given)
+    assert (result.exit_code, drawn(server)) == (2, 0)
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("messages", "asked"),
+    [
+        ([("user", "What?")], [("user", "What? Be brief.")]),
+        ([("user", "Q: one\nA:")], [("user", "Q: one\nA:\n\nBe brief.")]),
+        (
+            [("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")],
+            [("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c Be brief."), ("assistant", "d")],
+        ),
+    ],
+)
+def test_where_an_instruction_goes(messages: list[tuple[str, str]], asked: list[tuple[str, str]]) -> None:
+    """Into the last user message: after a space, or after a blank line where the message has several lines."""
+    example = Example("1", Prompt(tuple(Message(*each) for each in messages)))
+    there = Alternative("x", instruction="Be brief.").asked(example)
+    assert [(each.role, each.content) for each in there.prompt.messages] == asked
+    assert NO_ALTERNATIVE.asked(example) is example
+
+
+def test_the_arms_of_a_setting() -> None:
+    """Base, bias, and each alternative that changes something, alone and with the bias: at greedy no temperature and no best-of."""
+    tried = alternatives(["Be brief."], [0.5], [2], [3], settings=[SAMPLED, GREEDY], limit=8)
+    names = {
+        setting.name: [arm.name for arm in arms_at(setting, {"b": {1: 1.0}}, tried)] for setting in (SAMPLED, GREEDY)
+    }
+    brief = ['prompt + "Be brief."', 'prompt + "Be brief." and b']
+    short = ["max_tokens 2", "max_tokens 2 and b"]
+    warm = [["T = 0.5", "T = 0.5 and b"], ["best of 3", "best of 3 and b"]]
+    assert names == {
+        "temperature 1": ["base", "b", *brief, *warm[0], *short, *warm[1]],
+        "greedy": ["base", "b", *brief, *short],
+    }
+
+
+@pytest.mark.parametrize(
+    ("provider", "bias", "temperature", "why"),
+    [
+        ("vllm", {1: 1.0}, 1.0, None),
+        ("sglang", {}, 1.0, None),
+        ("sglang", {}, 0.5, "does not return"),
+        ("sglang", {1: 1.0}, 1.0, "does not return"),
+        ("azure", {1: 1.0}, 1.0, "is not known to return"),
+    ],
+)
+def test_the_best_is_told_by_the_base_model_only(
+    provider: str, bias: Mapping[int, float], temperature: float, why: str | None
+) -> None:
+    """Logprobs after bias and temperature are the base's only without either."""
+    session = SimpleNamespace(profile=load_profile(provider), biased_endpoint="chat")
+    trials = cast(Any, SimpleNamespace(session=session, top_logprobs=5))
+    arm = Arm(
+        Setting(f"temperature {temperature}", temperature), "b" if bias else None, bias, Alternative("x", best_of=2)
+    )
+    told = unranked(trials, arm)
+    assert (told is None) == (why is None)
+    assert (why or "") in (told or "")
+
+
+def arm_of(
+    values: list[float], lengths: list[float], bias: str | None = None, other: Alternative = NO_ALTERNATIVE
+) -> Drawn:
+    """An arm at temperature 1 with one completion a prompt, right where the value is above 0."""
+    rows = tuple(np.array([value]) for value in values)
+    right = tuple(np.array([float(value > 0)]) for value in values)
+    scores = Scores(rows, right, tuple(np.array([length]) for length in lengths))
+    arm = Arm(SAMPLED, bias, {1: 1.0} if bias else {}, other)
+    return Drawn(arm, scores, 10.0, float(np.mean(lengths)), (None,) * len(rows), len(rows))
+
+
+def test_a_policy_by_eye() -> None:
+    """Right in 3 of 4: accuracy .75, interval .25 to 1 (see test_intervals); lengths 1, 2, 3, 4: mean 2.5. 10 + 2.5 tokens at 2 and
+    4 dollars a million are 30 millionths an answer, 3 cents for a thousand."""
+    row = policy(arm_of([1, 2, 3, 0], [1, 2, 3, 4]), "points", 8, Prices(2.0, 4.0))
+    assert list(row.metrics) == ["points", "accuracy", "tokens"]
+    accuracy = row.metrics["accuracy"]
+    assert (accuracy.mean, accuracy.low, accuracy.high) == (0.75, 0.25, 1.0)
+    assert (row.metrics["tokens"].mean, row.prompts, row.max_tokens) == (2.5, 4, 8)
+    assert row.cost == pytest.approx(0.03)
+
+
+def test_a_comparison_by_eye() -> None:
+    """Twenty prompts, each 1 better and 2 tokens shorter: difference 1, every percentile 1, sign p 2/2^20; all 15 rows are adjusted
+    together, so that none has a p below 15 times what it would have alone."""
+    values, lengths = [float(n) for n in range(20)], [5.0] * 20
+    arms = [
+        arm_of(values, lengths),
+        arm_of([value + 1 for value in values], [3.0] * 20, "b"),
+        arm_of(values, lengths, other=Alternative("x")),
+        arm_of([value + 1 for value in values], lengths, "b", Alternative("x")),
+        arm_of([value - 1 for value in values], lengths, "c"),
+    ]
+    rows = {(row.base, row.other, row.metric): row for row in comparisons(arms, "points", effect=0.5)}
+    assert set(rows) == {
+        *(
+            ("base", other, metric)
+            for other in ("b", "x", "x and b", "c")
+            for metric in ("points", "accuracy", "tokens")
+        ),
+        *((("x", "b", "points"), ("x", "x and b", "points"), ("b", "c", "points"))),
+    }
+    row = rows["base", "b", "points"]
+    assert (row.difference, row.low, row.high, row.percentile_low, row.percentile_high, row.sd) == (1, 1, 1, 1, 1, 0)
+    assert row.p_sign == pytest.approx(2 / 2**20)
+    assert row.p == min(each.p for each in rows.values()) == pytest.approx(15 * bootstrap(np.ones(20)).p)
+    assert rows["base", "b", "tokens"].verdict == "HELPS"
+    assert rows["base", "c", "points"].verdict == rows["b", "c", "points"].verdict == "HURTS"
+    same = rows["base", "x", "points"]
+    assert (same.p, same.p_sign, same.needed, same.verdict) == (1, 1, None, "NO EVIDENCE")
+    assert (row.needed_for_effect, rows["base", "b", "tokens"].needed_for_effect) == (row.needed, None)
+
+
+def test_what_so_few_prompts_can_show() -> None:
+    """Six prompts of one sign have p = 1/32, which one comparison shows and two do not."""
+    assert resolvable(6, 1)
+    assert not resolvable(6, 2)
+    assert not resolvable(5, 1)
+
+
+def told(*arms: Drawn) -> tuple[str, ...]:
+    """The sentences about these arms."""
+    policies = [policy(each, "points", 8, None) for each in arms]
+    return summarise(policies, comparisons(arms, "points"), "points")
+
+
+def test_sentences_say_who_wins() -> None:
+    """A bias beside a better and a worse alternative: it helps; one wins over it, which is told first; it adds to the other."""
+    rng = np.random.default_rng(0)
+    base = rng.uniform(1, 2, 40)
+    better, worse = Alternative("better"), Alternative("worse")
+
+    def arm(shift: float, bias: str | None = None, other: Alternative = NO_ALTERNATIVE) -> Drawn:
+        return arm_of((base + shift + rng.normal(0, 0.1, 40)).tolist(), [5.0] * 40, bias, other)
+
+    lines = told(
+        arm(0), arm(1, "b"), arm(3, None, better), arm(3, "b", better), arm(0, None, worse), arm(1, "b", worse)
+    )
+    beginnings = [
+        "b helps: points 2.",
+        "better alone WINS over b: points 4.",
+        "b wins over worse alone: points 2.",
+        "b is not shown to add to better: points 4.",
+        "b adds to worse: points 2.",
+    ]
+    for line, beginning in zip(lines, beginnings, strict=False):
+        assert line.startswith(f"At temperature 1, {beginning}")
+    assert "not significant with 40 prompts" in lines[3]
+    assert "accuracy 1.00 against 1.00 (not significant)" in lines[0]
+    assert "The highest points of all 6 policies is that of better" in lines[5]
+
+
+def test_a_bias_that_hurts_reads_as_clearly() -> None:
+    """HURTS in capitals, with what else got worse, and no word of help."""
+    rng = np.random.default_rng(1)
+    base = rng.uniform(1, 2, 30)
+    lines = told(arm_of(base.tolist(), [5.0] * 30), arm_of((base - 1.5).tolist(), [9.0] * 30, "b"))
+    assert lines[0].startswith("At temperature 1, b HURTS: points")
+    assert "(WORSE)" in lines[0]
+    assert "helps" not in lines[0]
+    assert "tokens 9.00 against 5.00 (WORSE)" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0.00"), (1.005, "1.00"), (0.0123, "0.01"), (0.00123, "0.00123"), (123456.0, "1.23e+05")]
+)
+def test_figures(value: float, text: str) -> None:
+    """Two decimals, or three digits where those say nothing or too much."""
+    assert figure(value) == text
+
+
+def test_equal_alternatives_are_one() -> None:
+    """An instruction that is given twice is tried once."""
+    assert len(alternatives(["Be brief.", " Be brief. "], [], [], [], settings=[GREEDY], limit=8)) == 1

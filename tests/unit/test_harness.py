@@ -1,0 +1,315 @@
+"""lm-evaluation-harness tasks: its prompts, its splits as the paper has them, its own verdict on every answer; no network."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from bench.harness_agreement import agreement
+from blackbox_lb.cli import main
+from blackbox_lb.cli.options import load
+from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.tasks import Task, hub_data, load_task, parse_reward
+from blackbox_lb.tasks.harness import HarnessOptions, Judge, load_harness
+from blackbox_lb.tasks.harness_load import working
+from blackbox_lb.tasks.matching import Matcher
+from blackbox_lb.types import Completion, Example, Prompt
+
+pytest.importorskip("lm_eval")
+
+FRUIT = ("apples", "pears", "plums", "figs", "limes", "dates", "kiwis", "mangos")
+SUBJECTS = (
+    "algebra",
+    "counting_and_probability",
+    "geometry",
+    "intermediate_algebra",
+    "number_theory",
+    "prealgebra",
+    "precalculus",
+)
+ANSWERS = (
+    "",
+    "I do not know.",
+    "The answer is {0}.",
+    "The answer is {0}",
+    "So she has {0} in all. The answer is {0}.",
+    "The answer is ${0}.00.",
+    "The answer is {0}, I think. The answer is 1.",
+    "1 and then {0}",
+    "#### {0}",
+    "Two steps.\n#### {0}.",
+    "#### -{0}",
+    "####{0}",
+    "the ANSWER is {0}.",
+    "It is {0} or 7",
+    "1,000",
+    "The answer is 1,{0}.",
+    "The answer is minus {0}.\n\nQ: and then? A: The answer is 3.",
+    "{0}",
+    "３ or {0}٣",
+    "$ , . -",
+)
+"""{0} stands for the accepted number."""
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """One JSON object a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def sums(start: int, count: int) -> list[dict[str, Any]]:
+    """Word problems in the columns of GSM8K."""
+    return [
+        {
+            "question": f"Ann has {number} {FRUIT[number % 8]} and buys {number + 2} more. How many has she now?",
+            "answer": f"She has {number} + {number + 2} = <<{number}+{number + 2}={2 * number + 2}>>{2 * number + 2}.\n"
+            f"#### {2 * number + 2}",
+        }
+        for number in range(start, start + count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def gsm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 60 train and 12 test rows, of which one train row asks what a test row asks."""
+    folder = tmp_path_factory.mktemp("gsm")
+    write(folder / "train.jsonl", [*sums(10, 59), sums(500, 1)[0]])
+    write(folder / "test.jsonl", sums(500, 12))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shots(gsm: Path) -> Task:
+    """The task gsm8k with 2 few-shot examples."""
+    return load_harness("gsm8k", HarnessOptions(gsm, num_fewshot=2))
+
+
+@pytest.fixture(scope="module")
+def gpqa(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the one split of GPQA, as CSV, 80 rows."""
+    folder = tmp_path_factory.mktemp("gpqa")
+    lines = ["Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3"]
+    lines += [
+        f"Which is {n} squared?,{n * n} units,{n * n + 1} units,{n * n + 2} units,{n * n + 3} units"
+        for n in range(2, 82)
+    ]
+    (folder / "train.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def judge_of(task: Task) -> Judge:
+    """The harness's verdict in a task."""
+    assert isinstance(task.correct, Matcher)
+    assert isinstance(task.correct.judge, Judge)
+    return task.correct.judge
+
+
+def test_the_prompts_are_the_harnesss(gsm: Path, shots: Task) -> None:
+    """The test prompts are those that the harness itself builds for its requests, in its order, few-shot examples and all."""
+    with working():
+        task = judge_of(shots).documents["gsm8k:test:0"].task
+        fresh = importlib.import_module("lm_eval.tasks").TaskManager(
+            include_defaults=False, include_path=str(Path(task.config.metadata["config_source"]).parent)
+        )
+        more = {"dataset_path": "json", "dataset_name": None, "num_fewshot": 2}
+        files = {split: str(gsm / f"{split}.jsonl") for split in ("train", "test")}
+        member = {"task": "gsm8k", **more, "dataset_kwargs": {"data_files": files, "cache_dir": str(gsm / "cache")}}
+        harness = fresh.load([{"group": "fresh", "task": [member]}])["tasks"]["gsm8k"]
+        harness.set_fewshot_seed(1234)
+        harness.build_all_requests()
+    assert [example.prompt.text for example in shots.test] == [request.args[0] for request in harness.instances]
+    assert shots.stop == tuple(harness.instances[0].args[1]["until"])
+    assert shots.test[0].prompt.text.count("Question:") == 3
+
+
+def test_splits_are_the_papers(shots: Task) -> None:
+    """Test is the test split, validation 20 % of train by hash, and a train document that test asks too is dropped and counted."""
+    assert (len(shots.train), len(shots.validation), len(shots.test)) == (48, 11, 12)
+    assert "validation: 11 of 59 documents of train, by hash" in shots.note
+    assert "1 documents dropped that ask what a later split asks" in shots.note
+    assert [example.id for example in shots.test] == [f"gsm8k:test:{index}" for index in range(12)]
+
+
+def test_no_judged_document_is_a_few_shot_example(shots: Task) -> None:
+    """None of validation and test stands before another question, nor any before itself; the one that train repeats is counted."""
+    questions = {name: document.doc["question"] for name, document in judge_of(shots).documents.items()}
+    for example in (*shots.train, *shots.validation, *shots.test):
+        harnesss = example in shots.test
+        for judged in (*shots.validation, *shots.test):
+            if judged.id != "gsm8k:test:0" or not harnesss:
+                assert example.prompt.text.count(questions[judged.id]) == (judged.id == example.id)
+        assert harnesss or example.prompt.text.count(questions[example.id]) == 1
+    repeated = sum(example.prompt.text.count(questions["gsm8k:test:0"]) for example in shots.test) > 1
+    assert ("1 validation or test documents in test prompts" in shots.note) is repeated
+
+
+def test_the_same_every_time(gsm: Path, gpqa: Path, shots: Task) -> None:
+    """Loading again gives the same prompts, answers and splits, shuffled choices too, whatever the caller's random numbers are."""
+    state = random.getstate()
+    assert load_harness("gsm8k", HarnessOptions(gsm, num_fewshot=2)).data_hash == shots.data_hash
+    first = load_harness("gpqa_main_cot_zeroshot", HarnessOptions(gpqa))
+    assert random.getstate() == state
+    random.seed(5)
+    assert load_harness("gpqa_main_cot_zeroshot", HarnessOptions(gpqa)).data_hash == first.data_hash
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "gsm8k_cot"])
+def test_every_score_is_the_harnesss(gsm: Path, name: str) -> None:
+    """Over a spread of answers and every filter, extracted answer and score are those of the harness's own ``evaluate``."""
+    task = load_harness(name, HarnessOptions(gsm, num_fewshot=0 if name == "gsm8k" else None))
+    answers = []
+    for example in task.test[:3]:
+        number = judge_of(task).documents[example.id].doc["answer"].split("#### ")[1]
+        answers += [(example, text.format(number)) for text in ANSWERS]
+    with working():
+        counts = agreement(name, answers, HarnessOptions(gsm))
+    assert set(counts) == {"strict-match", "flexible-extract"}
+    for count in counts.values():
+        assert count["same answer"] == count["same score"] == count["completions"] == 60
+        assert 0 < count["correct"] < 60
+
+
+def test_gpqa_is_divided_and_shuffled(gpqa: Path) -> None:
+    """One split: about 80/10/10 by hash; the right choice stands at every place; the answer is judged by the chosen filter."""
+    task = load_harness("gpqa_main_cot_zeroshot", HarnessOptions(gpqa, filter="flexible-extract"))
+    sizes = [len(task.train), len(task.validation), len(task.test)]
+    assert sum(sizes) == 80
+    assert sizes[0] > 50
+    assert min(sizes) > 0
+    places = Counter(example.answers[0] for example in (*task.train, *task.validation, *task.test))
+    assert set(places) == {"(A)", "(B)", "(C)", "(D)"}
+    assert max(places.values()) < 40
+    example = task.test[0]
+    assert example.prompt.text.endswith("Let's think step by step: ")
+    reward = parse_reward("log-accuracy", max_tokens=task.max_tokens, correct=task.correct)
+    other = "(A)" if example.answers != ("(A)",) else "(B)"
+    assert reward.matcher(example, f"We square it, so {example.answers[0]}") is True
+    assert reward.matcher(example, f"We square it, so {other}") is False
+    assert "divided 80/10/10 by hash" in task.note
+
+
+def test_gpqa_few_shot_examples_are_train_documents(gpqa: Path) -> None:
+    """Where examples come from the one split that is also judged, they are drawn from train alone."""
+    task = load_harness("gpqa_main_generative_n_shot", HarnessOptions(gpqa, num_fewshot=3))
+    documents = judge_of(task).documents
+    for example in (*task.validation, *task.test):
+        for judged in (*task.validation, *task.test):
+            asked = documents[judged.id].doc["Question"]
+            assert example.prompt.text.count(asked) == (judged.id == example.id)
+
+
+def test_a_group_is_one_task(tmp_path: Path) -> None:
+    """hendrycks_math joins its seven subjects in the order of a hash; mathematics is judged by the harness's own equivalence."""
+    for subject in SUBJECTS:
+        for split, start in (("train", 10), ("test", 50)):
+            write(
+                tmp_path / subject / f"{split}.jsonl",
+                [
+                    {
+                        "problem": f"In {subject}, what is half of {number}?",
+                        "level": "Level 1",
+                        "type": subject,
+                        "solution": f"Half of it is $\\boxed{{\\frac{{{number}}}{{2}}}}$.",
+                    }
+                    for number in range(start, start + 10)
+                ],
+            )
+    task = load_harness("hendrycks_math", HarnessOptions(tmp_path))
+    assert (len(task.train), len(task.validation), len(task.test)) == (56, 14, 70)
+    assert len({example.id.split(":")[0] for example in task.test[:20]}) > 3
+    example = next(example for example in task.test if example.id == "hendrycks_math_geometry:test:3")
+    assert example.prompt.text == "Problem: In geometry, what is half of 53?\nAnswer:"
+    assert example.answers == (r"\frac{53}{2}",)
+    matcher = parse_reward("log-accuracy", max_tokens=1, correct=task.correct).matcher
+    assert [matcher(example, text) for text in (r"$\frac{53}{2}$", r"$\frac53 2$", r"$\dfrac{53}{2}$", "26")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert task.stop == ("Problem:",)
+
+
+def test_limits_and_sizes(gsm: Path) -> None:
+    """The command line's limits take the first of each split; the validation sample has the size that was asked for."""
+    options = dict.fromkeys(("data", "validation_data", "test_data", "correct", "max_tokens", "num_fewshot", "metric"))
+    options |= {"task": "lm-eval:gsm8k_cot", "reward": "log-accuracy", "data_dir": gsm, "filter": "flexible-extract"}
+    task, reward = load({**options, "validation_size": 9, "validation_limit": 4, "test_limit": 5})
+    assert (len(task.train), len(task.validation), len(task.test)) == (50, 4, 5)
+    assert task.test[-1].id == "gsm8k_cot:test:4"
+    assert reward.max_tokens == 256
+    assert reward.matcher(task.test[0], "makes 1002") is True
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gsm9k", {}, "no task 'gsm9k'; close to it: .*gsm8k"),
+        ("gpqa_main_n_shot", {}, "type multiple_choice: .*take a generative one: .*gpqa_main_generative_n_shot"),
+        ("gsm8k", {"filter": "loose"}, "--filter is 'loose'; lm-eval task gsm8k has strict-match, flexible-extract"),
+        ("gsm8k", {"metric": "bleu"}, "--metric is 'bleu'; lm-eval task gsm8k has exact_match"),
+        ("gsm8k_cot_zeroshot", {"num_fewshot": 2}, "fixes 0 few-shot examples"),
+        ("gsm8k", {"validation_size": 59}, "59 documents, of which 59 cannot be"),
+        ("gsm8k", {"num_fewshot": 48}, "examples that are no validation or test documents"),
+        ("hendrycks_math", {}, "has no folder hendrycks_math_algebra or algebra"),
+        ("gsm8k", {"data_dir": Path("nowhere")}, "there is no folder nowhere"),
+    ],
+)
+def test_what_cannot_be(gsm: Path, name: str, options: dict[str, Any], message: str) -> None:
+    """Whatever cannot be had is refused with the names that can."""
+    with pytest.raises(InputError, match=message):
+        load_harness(name, HarnessOptions(**{"data_dir": gsm, **options}))
+
+
+def test_missing_split(tmp_path: Path) -> None:
+    """A folder without a split that the task asks for is refused, naming it."""
+    write(tmp_path / "train.jsonl", sums(1, 9))
+    with pytest.raises(InputError, match="do not suit lm-eval task gsm8k: it asks for the split 'test'"):
+        load_harness("gsm8k", HarnessOptions(tmp_path))
+
+
+def test_without_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where the hub does not answer, one sentence says so and how to do without, and settings are as before."""
+    monkeypatch.setattr(hub_data, "_answers", lambda _endpoint: False)
+    config = importlib.import_module("datasets").config
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path))
+    with pytest.raises(InputError, match=r"hub does not answer and the cache does not have it\).*--data-dir"):
+        load_harness("gsm8k")
+    assert config.HF_HUB_OFFLINE is False
+
+
+def test_the_command_line_says_it_in_one_sentence(gsm: Path) -> None:
+    """Exit code 2 and no traceback; options of the harness without one of its tasks are refused."""
+    done = CliRunner().invoke(main, ["collect", "--task", "lm-eval:gsm9k", "--reward", "length"])
+    assert done.exit_code == 2
+    assert "lm-evaluation-harness has no task 'gsm9k'" in done.output
+    done = CliRunner().invoke(main, ["collect", "--task", "capitals", "--reward", "length", "--data-dir", str(gsm)])
+    assert done.exit_code == 2
+    assert "are for --task lm-eval:NAME" in done.output
+
+
+def test_a_foreign_example_is_refused(shots: Task) -> None:
+    """An example of another task has no verdict here."""
+    with pytest.raises(DataError, match="'x' is none of this lm-eval task's"):
+        judge_of(shots)(Example("x", Prompt.user("hello")), "4")
+
+
+def test_load_task_by_name(gsm: Path, shots: Task) -> None:
+    """``lm-eval:NAME`` is a task like any other, and its verdict works in a thread."""
+    task = load_task("lm-eval:gsm8k", harness=HarnessOptions(gsm, num_fewshot=2))
+    assert task.data_hash == shots.data_hash
+    found: list[bool | None] = []
+    reward = parse_reward("log-accuracy", max_tokens=9, correct=task.correct)
+    thread = threading.Thread(target=lambda: found.append(reward.correct(task.test[0], Completion.empty("stop"))))
+    thread.start()
+    thread.join()
+    assert found == [False]

@@ -1,0 +1,113 @@
+"""From scores to bands, families, pairs and contexts, by example."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blackbox_lb.analysis import TokenScore
+from blackbox_lb.estimate.intervention import intervention_scores
+from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.interpreting import Texts, bands, families, minimal_pairs, token_scores
+
+WORDS = ["The", " capital", " of", " France", " is", " Paris", ".", "<end>", "\n", "\x1b[31m", " Lima", " capitals"]
+TEXTS = Texts({n: word.encode() for n, word in enumerate(WORDS) if n != 7}, {7: "<|end|>"}, frozenset({7}))
+
+
+def rollouts(*completions: Sequence[int]) -> Rollouts:
+    """Completions of these tokens, without lists."""
+    tokens = np.array([token for each in completions for token in each], dtype=np.int32)
+    none = np.zeros((len(tokens), 0))
+    return Rollouts(
+        keys=tuple(str(n) for n in range(len(completions))),
+        prompts=np.zeros(len(completions), np.int64),
+        rewards=np.zeros(len(completions)),
+        lengths=np.array([len(each) for each in completions]),
+        token_ids=tokens,
+        logprobs=np.zeros(len(tokens), np.float32),
+        top_ids=none.astype(np.int32),
+        top_logprobs=none.astype(np.float32),
+    )
+
+
+def rows(drawn: Rollouts, shifts: Sequence[float], **more: Any) -> dict[int, TokenScore]:
+    """The token rows by id."""
+    values = np.array(shifts, dtype=float)
+    scores = intervention_scores(drawn.token_ids, drawn.rollout_of, values)
+    return {each.id: each for each in token_scores(scores, {5: 1.5}, TEXTS, drawn, values, **more)}
+
+
+def test_bands_are_the_papers() -> None:
+    """Lower ends are included, 0 is in none, and every other score is in exactly one."""
+    scores = np.array([1.0, 0.999, 0.1, 0.0999, 0.01, 0.0099, 0.0, -0.001, -0.0011, -0.01, -0.1, -0.11, -1.0, -1.01])
+    assert [row.count for row in bands(scores)] == [1, 2, 2, 1, 1, 2, 1, 2, 1]
+    assert bands(scores)[3].label == "0 < S < 0.01"
+
+
+def test_a_token_is_shown_in_its_contexts() -> None:
+    """Marked, from three completions at most, without what could move a cursor."""
+    one, other = [0, 1, 2, 3, 4, 5, 6, 7], [9, 5, 8]
+    found = rows(rollouts(one, other, one, [5]), [0.5] * 20)
+    assert found[5].contexts == ("The capital of France is« Paris».<|end|>", "\\x1b[31m« Paris»\\n")
+    assert found[7].contexts[0] == "The capital of France is Paris.«<|end|>»"
+    assert found[9].text == "\\x1b[31m"
+    assert (found[5].bias, found[4].bias, found[5].count, found[5].bytes) == (1.5, 0.0, 4, b" Paris".hex())
+    assert (found[7].surface, found[7].bytes) == ("special", "")
+
+
+def test_a_context_is_cut_and_split_characters_are_joined() -> None:
+    """40 characters before, 20 after; two tokens that make one character show it."""
+    texts = Texts({0: b"abcdefghij", 1: b"\xe4\xb8", 2: b"\xad"}, {})
+    drawn = rollouts([0] * 6 + [1, 2, 0, 0, 0])
+    values = np.full(11, 0.1)
+    scores = intervention_scores(drawn.token_ids, drawn.rollout_of, values)
+    by_id = {each.id: each for each in token_scores(scores, {}, texts, drawn, values)}
+    assert by_id[0].contexts[2] == "abcdefghijabcdefghij«abcdefghij»abcdefghijabcdefghij…"
+    assert by_id[1].surface == "part of a character"
+    assert by_id[2].contexts == ("…bcdefghij" + "abcdefghij" * 3 + "\ufffd«\ufffd»abcdefghijabcdefghij…",)
+
+
+def test_only_scored_positions_count() -> None:
+    """A position without a shift gives neither a row nor a context."""
+    found = rows(rollouts([0, 5], [1, 5]), [np.nan, np.nan, 0.2, 0.3])
+    assert sorted(found) == [1, 5]
+    assert found[5].contexts == (" capital« Paris»",)
+
+
+def test_families_by_surface() -> None:
+    """Each side apart, the promoted from the highest mean on, the suppressed from the lowest on."""
+    found = families(rows(rollouts([0, 1, 5, 6, 7, 8, 3]), [0.2, -0.5, 1.0, -0.1, 2.0, -3.0, 0.5]).values())
+    assert [(row.side, row.name, row.size, row.mean_score) for row in found] == [
+        ("promoted", "special", 1, 2.0),
+        ("promoted", "word start", 2, 0.75),
+        ("promoted", "capitalised", 1, 0.2),
+        ("suppressed", "whitespace", 1, -3.0),
+        ("suppressed", "word start", 1, -0.5),
+        ("suppressed", "punctuation", 1, -0.1),
+    ]
+    assert found[1].examples == (" Paris", " France")
+
+
+def test_families_by_embedding() -> None:
+    """Neighbours of one side are one family, which its most used tokens name."""
+    pytest.importorskip("sklearn")
+    order = [1, 2, 3, 4, 5, 10, 0, 11]
+
+    def encoder(texts: Sequence[str]) -> np.ndarray[Any, Any]:
+        return np.array([[1.0, 0.01 * len(text)] if text[0].isupper() else [0.0, 0.01 * len(text)] for text in texts])
+
+    found = rows(rollouts([*order, 5, 5, 2]), [0.1] * 11, encoder=lambda: encoder)
+    assert {found[token].family for token in (0, 3, 5, 10)} == {"Paris, The, France"}
+    assert {found[token].family for token in (1, 2, 4, 11)} == {"of, capital, is"}
+
+
+def test_minimal_pairs() -> None:
+    """Opposite signs only; by use times distance; the weight of the one below is (2 + 1) (0.2 + 0.4)."""
+    found = rows(rollouts([1, 11, 1, 0, 5]), [0.1, -0.4, 0.3, 0.5, -0.2])
+    (pair,) = minimal_pairs(list(found.values()), TEXTS)
+    assert (pair.promoted, pair.suppressed, pair.relation) == (1, 11, "ending")
+    assert pair.weight == pytest.approx(3 * 0.6)
+    assert minimal_pairs(list(rows(rollouts([1, 11]), [0.1, 0.4]).values()), TEXTS) == ()

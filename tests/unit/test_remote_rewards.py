@@ -1,0 +1,486 @@
+"""Remote rewards: what is sent and taken, that nothing is asked twice or lost, and that no credentials get out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb import remote_rewards
+from blackbox_lb.bias import Bias
+from blackbox_lb.cli import main
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    BlbError,
+    ConnectionFailed,
+    CorruptResponse,
+    InputError,
+    QuotaExhausted,
+    RateLimited,
+    RequestRejected,
+    ServerFailed,
+)
+from blackbox_lb.progress import Silent
+from blackbox_lb.remote_rewards import ATTEMPTS, fetch_rewards
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Reward, parse_reward
+from blackbox_lb.tasks.remote import BATCH
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.testing._listener import Listener, Reply, Request
+from blackbox_lb.types import Completion, Example, Message, Prompt
+
+EXAMPLE = Example("q1", Prompt.user("Capital of Norway?"), ("Oslo",))
+Answer = Callable[[int, Any], Reply | Literal["drop"]]
+
+
+class Scorer:
+    """An endpoint on loopback that gives a completion its length in characters, unless told to answer otherwise."""
+
+    def __init__(self) -> None:
+        self.seen: list[Request] = []
+        self.answer: Answer = lambda _number, body: Reply(200, {"rewards": lengths(body)})
+        self._lock = threading.Lock()
+        self.listener = Listener(self._reply)
+
+    def _reply(self, request: Request) -> Reply | Literal["drop"]:
+        with self._lock:
+            number = len(self.seen)
+            self.seen.append(request)
+        return self.answer(number, json.loads(request.body))
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"{self.listener.url}/score"
+
+    @property
+    def items(self) -> list[Any]:
+        """Every item that it was asked about."""
+        return [item for request in self.seen for item in json.loads(request.body)["items"]]
+
+
+def lengths(body: Any) -> list[float]:
+    """Characters of each completion."""
+    return [float(len(item["completion"])) for item in body["items"]]
+
+
+@pytest.fixture
+def scorer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scorer]:
+    """An endpoint; retries do not wait."""
+    monkeypatch.setattr(remote_rewards, "_wait", lambda state: 0.001)
+    monkeypatch.delenv("BLB_REWARD_KEY", raising=False)
+    running = Scorer()
+    running.listener.start()
+    yield running
+    running.listener.stop()
+
+
+def completion(text: str, tokens: int = 3) -> Completion:
+    """A completion of which text and length matter."""
+    none = np.zeros((tokens, 0))
+    ids, logprobs = np.zeros(tokens, np.int32), np.zeros(tokens, np.float32)
+    return Completion(text, "stop", ids, logprobs, none.astype(np.int32), none.astype(np.float32))
+
+
+def texts(count: int) -> list[tuple[Example, Completion]]:
+    """That many different completions of one example."""
+    return [(EXAMPLE, completion("x" * (n + 1))) for n in range(count)]
+
+
+class Remarks(Silent):
+    """A reporter that keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def remark(self, text: str) -> None:
+        """Keep it."""
+        self.said.append(text)
+
+
+def fetch(reward: Reward, path: Path, pairs: list[tuple[Example, Completion]], report: Silent | None = None) -> int:
+    """Fetch into the store at ``path``; how many were asked for."""
+    with RolloutStore(path) as store:
+        return asyncio.run(fetch_rewards(store, reward, pairs, report or Silent(), "training"))
+
+
+def test_what_an_endpoint_is_told(scorer: Scorer, tmp_path: Path) -> None:
+    """One object a completion, with exactly the documented fields; what comes back is the reward in nats."""
+    prompt = Prompt((Message("system", "Be brief."), Message("user", "Capital of Norway?")))
+    example = Example("q1", prompt, ("Oslo", "Christiania"))
+    reward = parse_reward(scorer.url, max_tokens=48)
+    assert fetch(reward, tmp_path / "s.db", [(example, completion("Oslo.", 4))]) == 1
+    (request,) = scorer.seen
+    assert (request.method, request.path) == ("POST", "/score")
+    assert json.loads(request.body) == {
+        "items": [
+            {
+                "id": "q1",
+                "prompt": [
+                    {"role": "system", "content": "Be brief."},
+                    {"role": "user", "content": "Capital of Norway?"},
+                ],
+                "answers": ["Oslo", "Christiania"],
+                "completion": "Oslo.",
+                "finish_reason": "stop",
+                "tokens": 4,
+            }
+        ]
+    }
+    assert reward.score(example, completion("Oslo.", 4)) == 5.0
+    assert (reward.name, reward.spec, reward.scale, reward.needs_answer) == ("endpoint", scorer.url, "linear", False)
+
+
+def test_completions_go_out_in_batches(scorer: Scorer, tmp_path: Path) -> None:
+    """Seventy completions are three requests, and each gets the reward of its own text."""
+    reward, pairs = parse_reward(scorer.url, max_tokens=48), texts(2 * BATCH + 6)
+    assert fetch(reward, tmp_path / "s.db", pairs) == len(pairs)
+    assert sorted(len(json.loads(request.body)["items"]) for request in scorer.seen) == [6, BATCH, BATCH]
+    assert [reward.score(*pair) for pair in pairs] == [n + 1 for n in range(len(pairs))]
+
+
+def test_nothing_is_asked_twice(scorer: Scorer, tmp_path: Path) -> None:
+    """Not what is repeated or known, and after a restart not what is stored; whatever else is told makes it another item."""
+    pairs = texts(5)
+    reward = parse_reward(scorer.url, max_tokens=48)
+    assert fetch(reward, tmp_path / "s.db", pairs + pairs) == 5
+    assert fetch(reward, tmp_path / "s.db", pairs) == 0
+    again = parse_reward(scorer.url, max_tokens=48)
+    assert fetch(again, tmp_path / "s.db", pairs) == 0
+    assert [again.score(*pair) for pair in pairs] == [reward.score(*pair) for pair in pairs]
+    other = replace(EXAMPLE, answers=("Bergen",))
+    changed = [
+        (other, pairs[0][1]),
+        (EXAMPLE, completion("x", 9)),
+        (EXAMPLE, replace(pairs[0][1], finish_reason="length")),
+    ]
+    assert fetch(again, tmp_path / "s.db", changed) == 3
+    assert len(scorer.items) == 8
+
+
+def test_what_has_nothing_to_score_is_not_sent(scorer: Scorer, tmp_path: Path) -> None:
+    """What a content filter stopped, and what nobody could read, costs nothing; an empty completion is one."""
+    pairs = [
+        (EXAMPLE, Completion.empty("content_filter")),
+        (EXAMPLE, Completion.empty("stop")),
+        (EXAMPLE, completion("", 0)),
+    ]
+    assert fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", pairs) == 1
+
+
+def test_a_reward_that_was_never_fetched_is_an_error(scorer: Scorer) -> None:
+    """It is not imputed, and not asked for behind the caller's back."""
+    with pytest.raises(InputError, match=r"of example 'q1' was never fetched; collect it through Trials\.collect"):
+        parse_reward(scorer.url, max_tokens=48).score(EXAMPLE, completion("Oslo"))
+    assert not scorer.seen
+
+
+@pytest.mark.parametrize("fault", [429, 500, 503, 408, "drop"])
+def test_passing_faults_are_tried_again(scorer: Scorer, tmp_path: Path, fault: int | str) -> None:
+    """Two faults and then an answer: three requests, one reward."""
+    honest = scorer.answer
+    scorer.answer = lambda number, body: (
+        honest(number, body) if number >= 2 else "drop" if isinstance(fault, str) else Reply(fault, {})
+    )
+    reward = parse_reward(scorer.url, max_tokens=48)
+    assert fetch(reward, tmp_path / "s.db", texts(1)) == 1
+    assert len(scorer.seen) == 3
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "tries", "message"),
+    [
+        (
+            Reply(429, {"detail": "slow down"}),
+            RateLimited,
+            ATTEMPTS,
+            "answered 429: slow down; it was tried 6 times, the rewards",
+        ),
+        (Reply(503, {}), ServerFailed, ATTEMPTS, "the same command goes on from there"),
+        ("drop", ConnectionFailed, ATTEMPTS, "does not answer at http://127.0.0.1:.*; is it running?"),
+        (Reply(429, {"error": {"code": "insufficient_quota", "message": "no credit"}}), QuotaExhausted, 1, "no credit"),
+        (Reply(401, {}), AuthenticationFailed, 1, "check the credentials"),
+        (Reply(422, {"detail": "no field items"}), RequestRejected, 1, "answered 422: no field items"),
+        (
+            Reply(302, {}, {"location": "http://127.0.0.1:9/"}),
+            RequestRejected,
+            1,
+            "it has moved to http://127.0.0.1:9/",
+        ),
+    ],
+)
+def test_a_fault_that_stays_is_explained(
+    scorer: Scorer, tmp_path: Path, reply: Reply | Literal["drop"], kind: type[BlbError], tries: int, message: str
+) -> None:
+    """What retrying cannot cure is tried once, and the message says who answered what and what is kept."""
+    scorer.answer = lambda _number, _body: reply
+    with pytest.raises(kind, match=message):
+        fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(1))
+    assert len(scorer.seen) == tries
+
+
+def test_an_interrupted_fetch_loses_nothing(scorer: Scorer, tmp_path: Path) -> None:
+    """When a batch is refused for good, those that were answered are stored, and the next run asks for the rest alone."""
+    honest = scorer.answer
+    scorer.answer = lambda number, body: Reply(400, {"detail": "full"}) if number == 5 else honest(number, body)
+    pairs = texts(10 * BATCH)
+    with pytest.raises(RequestRejected, match="full"):
+        fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", pairs)
+    answered, before = (len(scorer.seen) - 1) * BATCH, len(scorer.seen)
+    assert before < 10
+    scorer.answer = honest
+    assert fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", pairs) == len(pairs) - answered
+
+
+@pytest.mark.parametrize(
+    ("rewards", "message"),
+    [
+        ([float("nan"), 1], "answered nan for example 'q1'; a reward is a number of nats"),
+        ([float("inf"), 1], "answered inf for example 'q1'"),
+        ([10**400, 1], "answered 1000000000.* for example 'q1'"),
+        ([None, 1], "answered None for example 'q1'"),
+        ([True, 1], "answered True for example 'q1'"),
+        (["0.5", 1], "answered '0.5' for example 'q1'"),
+        ([1], "answered 1 rewards for 2 items"),
+        ([1, 2, 3], "answered 3 rewards for 2 items"),
+        ({"q1": 1}, r"answered \{'rewards': \{'q1': 1\}\}; expected is"),
+        (None, r"answered \{'rewards': None\}; expected is"),
+    ],
+)
+def test_an_answer_that_is_no_reward_is_refused(scorer: Scorer, tmp_path: Path, rewards: Any, message: str) -> None:
+    """Not a number, infinite, missing, too many: the message says what came, and nothing of it is stored."""
+    scorer.answer = lambda _number, _body: Reply(200, {"rewards": rewards})
+    reward = parse_reward(scorer.url, max_tokens=48)
+    with pytest.raises(CorruptResponse, match=message):
+        fetch(reward, tmp_path / "s.db", texts(2))
+    scorer.answer = lambda _number, _body: Reply(200, {"rewards": ["-inf", 0.1]})
+    assert fetch(reward, tmp_path / "s.db", texts(2)) == 2
+    assert [reward.score(*pair) for pair in texts(2)] == [-np.inf, 0.1]
+
+
+def test_credentials_of_an_address_stay_in_the_header(scorer: Scorer, tmp_path: Path) -> None:
+    """They are sent, and are not in the spec, a message, a representation, or any byte of the store; others cost nothing anew."""
+    address = scorer.url.replace("://", "://ada:s3cret%21word@")
+    reward = parse_reward(address, max_tokens=48)
+    fetch(reward, tmp_path / "s.db", texts(2))
+    assert scorer.seen[0].headers["authorization"] == "Basic YWRhOnMzY3JldCF3b3Jk"
+    scorer.answer = lambda _number, _body: Reply(400, {"detail": "s3cret!word YWRhOnMzY3JldCF3b3Jk"})
+    with pytest.raises(RequestRejected) as caught:
+        fetch(reward, tmp_path / "s.db", [(EXAMPLE, completion("new"))])
+    said = f"{caught.value} {reward!r} {reward.remote!r} {reward.spec} {reward.label}".encode()
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    for secret in (b"s3cret", b"ada:", b"YWRhOnMzY3JldCF3b3Jk"):
+        assert secret not in said + stored
+    assert reward.spec == scorer.url
+    assert fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(2)) == 0
+
+
+def test_a_key_comes_from_the_environment(scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BLB_REWARD_KEY is sent as a bearer token."""
+    monkeypatch.setenv("BLB_REWARD_KEY", "k3y-of-the-endpoint")
+    fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(1))
+    assert scorer.seen[0].headers["authorization"] == "Bearer k3y-of-the-endpoint"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("https://", "the address 'https://' of the reward is not a http"),
+        ("http://u:secret@host:port/x", "the address 'host:port/x' of the reward is not a http"),
+        (
+            "http://u:secret@host/x?key=secret",
+            "holds a query, .* keys belong in the environment variable BLB_REWARD_KEY",
+        ),
+        ("htps://u:secret@host/x", "unknown reward '...host/x'"),
+    ],
+)
+def test_a_broken_address_is_refused_without_its_password(spec: str, message: str) -> None:
+    """The message says what is wrong and not what is secret."""
+    with pytest.raises(InputError, match=message) as caught:
+        parse_reward(spec, max_tokens=48)
+    assert "secret" not in str(caught.value)
+
+
+# A language model as judge
+
+TEMPLATE = 'Q: {prompt}\nA: {completion}\nRight: {answer}\nReply {"score": N}'
+
+
+@pytest.fixture
+def judge(scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Reward]:
+    """Write a judge's file with other rows and return the reward; the judge says what ``words`` say in turn."""
+    monkeypatch.setenv("JUDGE_KEY", "k3y-of-the-judge")
+
+    def make(*words: str, **rows: object) -> Reward:
+        def say(number: int, _body: Any) -> Reply:
+            message = {"role": "assistant", "content": words[min(number, len(words) - 1)]}
+            return Reply(200, {"choices": [{"message": message}]})
+
+        scorer.answer = say
+        known = {"base_url": f"{scorer.listener.url}/v1", "model": "m", "prompt": TEMPLATE, "api_key_env": "JUDGE_KEY"}
+        every = {**known, "pattern": "score: (.+)", "concurrency": 1, **rows}
+        lines = [f"{name} = {json.dumps(value)}" for name, value in every.items() if value is not None]
+        (tmp_path / "judge.toml").write_text("\n".join(lines))
+        return parse_reward(f"judge:{tmp_path / 'judge.toml'}", max_tokens=48)
+
+    return make
+
+
+def test_a_judge_reads_a_completion(scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path) -> None:
+    """The filled prompt goes to the chat API, greedily; the last number that the pattern finds, scaled, is the reward."""
+    reward = judge("score: 2? No, better.\nscore: 8", scale=0.1)
+    sly = completion("{answer} is Oslo")
+    fetch(reward, tmp_path / "s.db", [(EXAMPLE, sly)])
+    (request,) = scorer.seen
+    assert (request.path, request.headers["authorization"]) == ("/v1/chat/completions", "Bearer k3y-of-the-judge")
+    assert json.loads(request.body) == {
+        "model": "m",
+        "messages": [
+            {
+                "role": "user",
+                "content": 'Q: Capital of Norway?\nA: {answer} is Oslo\nRight: Oslo\nReply {"score": N}',
+            }
+        ],
+        "temperature": 0,
+        "max_tokens": 256,
+    }
+    assert reward.score(EXAMPLE, sly) == pytest.approx(0.8)
+    assert (reward.name, reward.scale, reward.needs_answer) == ("judge", "linear", True)
+
+
+def test_words_without_a_number_end_the_run_and_are_kept(
+    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path
+) -> None:
+    """The message quotes them; with ``otherwise`` the same words count, are counted, and cost nothing again."""
+    pairs = texts(2)
+    with pytest.raises(
+        CorruptResponse, match=r"said 'I would rather not\.' .* of example 'q1', where the pattern finds no number"
+    ):
+        fetch(judge("score: 1", "I would rather not."), tmp_path / "s.db", pairs)
+    assert len(scorer.seen) == 2
+    reward, remarks = judge("score: 9", otherwise=-3.0, scale=0.5), Remarks()
+    assert fetch(reward, tmp_path / "s.db", pairs, remarks) == 0
+    assert [reward.score(*pair) for pair in pairs] == [0.5, -1.5]
+    assert remarks.said == [f"training: 1 of 2 answers of {reward.spec} hold no number and count as -1.5"]
+
+
+def test_the_words_are_read_again_for_another_scale(
+    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path
+) -> None:
+    """How words become a number may change for free; what the judge is asked may not."""
+    for rows, asked in (
+        ({}, 1),
+        ({"pattern": "[0-9]+"}, 0),
+        ({"scale": 2.0}, 0),
+        ({"max_tokens": 9}, 1),
+        ({"model": "n"}, 1),
+    ):
+        reward = judge("score: 4", **rows)
+        assert fetch(reward, tmp_path / "s.db", texts(1)) == asked, rows
+        assert reward.score(*texts(1)[0]) == (8.0 if "scale" in rows else 4.0)
+    prompt = "Rate {completion}"
+    assert not judge("score: 4", prompt=prompt).needs_answer
+    assert fetch(judge("score: 4", prompt=prompt), tmp_path / "s.db", texts(1)) == 1
+
+
+def test_a_judge_without_its_key_is_told_at_once(
+    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``blb collect`` says which variable is missing before it asks for any completion."""
+    judge("score: 1")
+    monkeypatch.delenv("JUDGE_KEY")
+    with ExactServer(ExactModel(12, 6, end=True)) as server:
+        where = (
+            "--provider",
+            "llamacpp",
+            "--base-url",
+            server.base_url,
+            "--out",
+            tmp_path / "run",
+            "--task",
+            "capitals",
+        )
+        said = CliRunner().invoke(main, ["collect", *map(str, where), "--reward", f"judge:{tmp_path / 'judge.toml'}"])
+        assert said.exit_code == 2
+        assert "set the environment variable JUDGE_KEY" in said.stderr
+        assert not server.requests
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"pattern": "("}, "pattern is not a valid regular expression"),
+        ({"prompt": "Rate it"}, r"prompt has no \{completion\}"),
+        ({"model": None}, "model: Field required; it knows base_url, model, api_key_env"),
+        ({"modell": "m"}, "modell: Extra inputs are not permitted"),
+        ({"base_url": "judge.example"}, "is not a http"),
+        ({"base_url": "http://u:pw@judge.example/v1"}, "holds a password; name its variable in api_key_env"),
+        ({"scale": "x"}, "scale: Input should be a valid number"),
+    ],
+)
+def test_a_broken_judge_is_refused(judge: Callable[..., Reward], rows: dict[str, object], message: str) -> None:
+    """What is wrong with the file is said before anything is sampled."""
+    with pytest.raises(InputError, match=message):
+        judge("score: 1", **rows)
+
+
+def test_a_judge_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
+    """The message names the file and the reason."""
+    with pytest.raises(InputError, match=r"cannot read the judge nowhere\.toml: No such file"):
+        parse_reward("judge:nowhere.toml", max_tokens=48)
+    (tmp_path / "j.toml").write_text("= 3")
+    with pytest.raises(InputError, match=r"j\.toml is not TOML"):
+        parse_reward(f"judge:{tmp_path / 'j.toml'}", max_tokens=48)
+
+
+# The whole way
+
+SPLITS = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
+
+
+@pytest.fixture
+def blb(scorer: Scorer, tmp_path: Path) -> Iterator[Callable[..., Result]]:
+    """Run a command against an exact model, with the endpoint as reward."""
+    rows = [{"prompt": f"question {n}", "split": split} for split, ns in SPLITS for n in ns]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
+
+        def run(command: str, *more: object) -> Result:
+            where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run", "--seed", 1)
+            options = ("--data", tmp_path / "data.jsonl", "--max-tokens", 8, "--top-logprobs", 5, *where)
+            reward = ("--reward", scorer.url.replace("://", "://ada:s3cret@"))
+            result = CliRunner().invoke(main, [str(each) for each in (command, *more, *options, *reward)])
+            assert result.exit_code == 0, result.output
+            return result
+
+        yield run
+
+
+def test_a_fit_with_an_endpoint(scorer: Scorer, blb: Callable[..., Result], tmp_path: Path) -> None:
+    """Every completion of a fit is scored by the endpoint once; a second fit asks it nothing, and no file holds the password."""
+    scorer.answer = lambda _number, body: Reply(200, {"rewards": [-0.3 * item["tokens"] for item in body["items"]]})
+    size = ("--samples-per-prompt", 8, "--validation-samples", 2, "--test-samples", 2, "--tau", 0.5, "--tau", 0.3)
+    for _ in range(2):
+        blb("fit", *size)
+    asked = Counter(json.dumps(item, sort_keys=True) for item in scorer.items)
+    assert set(asked.values()) == {1}
+    prompts = {item["prompt"][0]["content"] for item in scorer.items}
+    assert prompts == {f"question {n}" for n in range(15)}
+    bias = Bias.load(tmp_path / "run" / "bias.json")
+    assert bias.reward == scorer.url
+    assert {row.metric for row in bias.verdict} == {f"reward of {scorer.url}", "tokens"}
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert not [path for path in files if b"s3cret" in path.read_bytes()]
+    more = ("--baseline-prompt", "Be brief.", "--best-of", 2)
+    blb("eval", tmp_path / "run" / "bias.json", "--test-samples", 2, *more)
+    assert "Be brief." not in json.dumps(scorer.items), "an instruction is not part of what is judged"
+    assert set(Counter(json.dumps(item, sort_keys=True) for item in scorer.items).values()) == {1}

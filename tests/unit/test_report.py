@@ -1,0 +1,240 @@
+"""The report: what it says of each kind of run, what it names as missing, and what hostile text cannot do to it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from blackbox_lb.bias import Bias
+from blackbox_lb.cli import main
+from blackbox_lb.errors import InputError
+from blackbox_lb.report import read_run, render, write_report
+from blackbox_lb.report.examples import Side, compared
+from blackbox_lb.report.page import tame
+from blackbox_lb.report.tables import MOST_ROWS, entries_table, token
+from blackbox_lb.report.words import Row, amount, change, headline, judged, of_verdict, plain
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.types import Completion, Prompt
+from tests.unit.report_runs import HOSTILE, Kind, bias_of, entries, verdicts, write_run
+
+
+def text_of(page: str) -> str:
+    """What a reader sees of the page, scripts and styles aside, in one line."""
+    bare = re.sub(r"<(script|style).*?</\1>", " ", page, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", bare)).split())
+
+
+def row(**fields: Any) -> Row:
+    """An accuracy row that helps, with some fields changed."""
+    return replace(Row("greedy", "accuracy", 0.4, 0.5, 0.1, 0.05, 0.15, 0.001, 73, "higher", "HELPS"), **fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("helps", "The bias helps at temperature 1, but shows no proven benefit with greedy decoding."),
+        ("nothing", "The bias changes nothing at temperature 1."),
+        ("hurts", "The bias makes answers worse at temperature 1 and with greedy decoding."),
+    ],
+)
+def test_the_verdict_is_one_sentence(kind: Kind, sentence: str) -> None:
+    """Which setting it helps, hurts or leaves as it is reads the same way for good and bad news."""
+    parts = judged([of_verdict(each) for each in verdicts(kind)])
+    assert headline(parts).replace("\N{NO-BREAK SPACE}", " ") == sentence
+    assert headline(()) == "Nobody has checked yet whether this bias helps."
+
+
+def test_a_better_reward_does_not_hide_a_worse_metric() -> None:
+    """Where the reward helps and accuracy hurts, the headline says both; where only the length helps, it says only."""
+    worse = [row(metric="reward"), row(difference=-0.1, low=-0.2, high=-0.05, verdict="HURTS")]
+    assert headline(judged(worse)) == "The bias helps with greedy decoding; accuracy gets worse."
+    shorter = [row(verdict="NO EVIDENCE", low=-0.1), row(metric="tokens", verdict="HELPS")]
+    assert headline(judged(shorter)).endswith("no proven benefit with greedy decoding; only the length gets better.")
+
+
+def test_plain_language_names_luck_and_multiplicity() -> None:
+    """An interval over 0 is called possible luck; one beside 0 that is not significant is explained by the number of rows."""
+    assert "may be luck" in plain(row(low=-0.05, verdict="NO EVIDENCE"), 6)
+    assert "6 differences are judged together" in plain(row(p=0.08, verdict="NO EVIDENCE"), 6)
+    assert "Do not use the bias" in plain(row(verdict="HURTS"), 6)
+    assert "changed nothing" in plain(row(difference=0.0, low=0.0, high=0.0, verdict="NO EVIDENCE"), 2)
+
+
+def test_numbers_read_as_their_metric() -> None:
+    """Accuracy in percent and points, tokens with a decimal, others with three digits; 0 has no sign."""
+    assert (amount("accuracy", 0.251), change("accuracy", -0.17)) == ("25.1 %", "−17.0")
+    assert (amount("tokens", 1833.84), change("tokens", 0.01)) == ("1,833.8", "0.0")
+    assert (amount("T/len", 1.0949), change("T/len", -0.0552)) == ("1.09", "−0.055")
+
+
+def test_a_full_run_shows_everything(tmp_path: Path) -> None:
+    """Every document's numbers, the commands and each count are in the page, and nothing is called missing."""
+    run = write_run(tmp_path / "run", "helps", full=True)
+    page = render(read_run(run))
+    said = text_of(page)
+    for part in (
+        "A lower temperature does more here than the bias.",
+        "prompt adds “Answer in one short sentence.”",
+        "cut off at the token limit",
+        "ended by itself (changed)",
+        "✗ incorrect",
+        "Minimal pairs",
+        "34 completions left out of the fit",
+        "1 values on the limit of the range",
+        "2 values that became 0",
+        "8,484 learned values that are not listed",
+        "left out of the evaluation 5 completions",
+        "120 positions whose score rests on the model of the tail",
+        "the correction differs between prompts",
+        "blb fit --provider vllm --task capitals --reward correct-and-short",
+        "numpy 2.4.6",
+        "2 of 6 candidates are dropped",
+        "54,000 of prompts, 61,000 of completions",
+        "c9" * 32,
+    ):
+        assert part in said, part
+    assert "Not in this report" not in said
+    names = re.findall(r'id="plot-([\w-]+)"', page)
+    assert names == ["pareto", "reward-kl", "kept", "held-out", "delta", "score"]
+
+
+def test_what_is_missing_is_named_with_its_command(tmp_path: Path) -> None:
+    """A folder with nothing but an unjudged bias is a page, too: UNVERIFIED, and the commands that would add the rest."""
+    bias_of(None, 12, compiled=None, learned=None, censoring=None, findings=()).save(tmp_path / "bias.json")
+    said = text_of(render(read_run(tmp_path)))
+    assert "UNVERIFIED" in said
+    for command in (f"blb eval {tmp_path}/bias.json --save", f"blb analyze {tmp_path}/bias.json"):
+        assert command in said
+    assert "result.json is not in the folder" in said
+    assert "there is no rollouts.db to take examples from" in said.lower()
+
+
+def test_results_of_older_versions_still_read(tmp_path: Path) -> None:
+    """A result whose base is a number, without provenance, usage and curve, gives a page that names what it lacks."""
+    run = write_run(tmp_path / "run", "helps")
+    old = json.loads((run / "result.json").read_text())
+    for key in ("provenance", "usage", "entries_curve"):
+        del old[key]
+    old["validation"]["base"] = 0.48
+    (run / "result.json").write_text(json.dumps(old))
+    page = render(read_run(run))
+    assert "result.json does not hold" in text_of(page)
+    assert 'id="plot-pareto"' in page
+    assert 'id="plot-kept"' not in page
+
+
+def test_an_evaluation_speaks_for_a_bias_without_a_verdict(tmp_path: Path) -> None:
+    """Where the bias file has no verdict, the rows are those of the bias alone against the base, and no alternative's."""
+    run = write_run(tmp_path / "run", "helps", full=True, verdict=())
+    page = render(read_run(run))
+    assert "The bias helps at temperature 1." in text_of(page).replace("\N{NO-BREAK SPACE}", " ")
+    assert page.count('<article class="card">') == 1
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    """HTML, control and bidirectional characters of models and files appear by name; the only script is the page's own."""
+    run = write_run(tmp_path / "run", "helps", full=True, task=HOSTILE, model=HOSTILE)
+    page = render(read_run(run))
+    assert page.count("<script") == page.count("</script>") == 1
+    assert "<img" not in page
+    assert not {"\x1b", "\u202e", "\u202c", "\x00"} & set(page)
+    assert "⟨U+202E⟩evil⟨U+202C⟩⟨U+0000⟩" in page
+    assert tame("a\r\nb\tc\\d") == "a\nb\tc\\d"
+    assert tame("\ud800") == "⟨U+D800⟩"
+
+
+def test_the_page_asks_nobody(tmp_path: Path) -> None:
+    """No address to load from and a policy that would forbid it; identities are unique over all pictures."""
+    page = render(read_run(write_run(tmp_path / "run", "helps", full=True)))
+    assert not re.search(r'(src|href)="(?!#|data:)', page)
+    assert "url(http" not in page
+    assert "@import" not in page
+    assert "default-src 'none'" in page
+    identities = re.findall(r'\bid="([^"]+)"', page)
+    assert len(identities) == len(set(identities))
+
+
+def test_differences_and_changed_stops_are_marked() -> None:
+    """Words that the other side lacks are marked on both sides, and the texts stay whole; a changed end is told."""
+    first, second = compared([Side("a", "It is Paris, yes.", 5, "length"), Side("b", "It is Rome.", 3, "stop")])
+    assert [piece.text for piece in second.pieces if piece.differs] == ["Rome"]
+    assert "".join(piece.text for piece in first.pieces) == first.text
+    assert (first.stop_changed, second.stop_changed) == (False, True)
+    long = compared([Side("a", "x " * 2_000, 1, "stop"), Side("b", "y", 1, "stop")])
+    assert not long[0].marked
+
+
+def test_examples_come_from_the_store_without_an_evaluation(tmp_path: Path) -> None:
+    """Greedy completions of the same prompt and request with exactly this bias and with none are put side by side."""
+    run = write_run(tmp_path / "run", "helps")
+    bias = Bias.load(run / "bias.json")
+    ours = [[key, value] for key, value in bias.logit_bias.items()]
+    with RolloutStore(run / "rollouts.db") as store:
+        for temperature in (1.0, 0.0):
+            for vector, text in (([], "a long answer"), (ours, "short"), ([[5, 1.0]], "another bias")):
+                settings = {"tokenizer": "t", "sampling": {"temperature": temperature}, "bias": vector}
+                done = replace(Completion.empty("stop"), text=f"{text} {temperature:g}", token_ids=np.zeros(2, np.int32),
+                               logprobs=np.zeros(2, np.float32), top_ids=np.zeros((2, 1), np.int32),
+                               top_logprobs=np.zeros((2, 1), np.float32), whole=True)  # fmt: skip
+                store.add(settings, Prompt.user("Why?"), 0, done)
+    found = read_run(run)
+    (example,) = found.examples
+    assert [side.text for side in example.sides] == ["a long answer 0", "short 0"]
+    assert (example.prompt, example.sides[0].correct) == ("Why?", None)
+    assert found.examples_from == "the 1 prompts that rollouts.db holds greedily with and without the bias"
+
+
+def test_a_whole_vocabulary_is_cut_and_counted() -> None:
+    """Beyond MOST_ROWS tokens the strongest stay, and the table says how many are left out and where they are."""
+    table = entries_table(bias_of("helps", MOST_ROWS + 7))
+    assert (len(table.rows), table.left_out, table.where) == (MOST_ROWS, 7, "bias.json")
+    sizes = [abs(float(cells[2].value or 0)) for cells in table.rows]
+    assert sizes == sorted(sizes, reverse=True)
+    assert max(sizes) == max(abs(entry.bias) for entry in entries(MOST_ROWS + 7))
+    assert token(" a b\n ").text == "␣a b⏎␣"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("result.json", "{", "not JSON"),
+        ("result.json", '{"validation": {"tried": [{"estimator": 3}]}}', "validation.tried.0"),
+        ("result.json", '{"kl_nats_per_completion": NaN}', "NaN is no JSON number"),
+        ("evaluation.json", "{}", "write it again with blb eval"),
+        ("analysis.json", "[]", "write it again with blb analyze"),
+    ],
+)
+def test_damaged_documents_are_named(tmp_path: Path, name: str, content: str, said: str) -> None:
+    """The command ends with 2 and one sentence: the file, what is wrong, what to do."""
+    run = write_run(tmp_path / "run", "helps")
+    (run / name).write_text(content)
+    answer = CliRunner().invoke(main, ["report", str(run)])
+    assert answer.exit_code == 2
+    assert said in answer.stderr
+    assert name in answer.stderr
+
+
+def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
+    """RUN/report.html by default, every picture as PNG and SVG, and the paths on stdout; no folder is an error."""
+    run = write_run(tmp_path / "run", "hurts")
+    answer = CliRunner().invoke(main, ["report", str(run), "--plots", str(tmp_path / "plots")])
+    assert answer.exit_code == 0, answer.output
+    assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    written = {path.name for path in (tmp_path / "plots").iterdir()}
+    assert written == {
+        f"{name}.{kind}" for name in ("pareto", "reward-kl", "kept", "held-out", "delta") for kind in ("png", "svg")
+    }
+    assert (tmp_path / "plots" / "pareto.png").read_bytes().startswith(b"\x89PNG")
+    assert all(f"wrote {tmp_path / 'plots' / name}" in answer.stdout for name in written)
+    with pytest.raises(InputError, match="is no run folder"):
+        write_report(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="give another --out"):
+        write_report(run, tmp_path / "nowhere" / "page.html")

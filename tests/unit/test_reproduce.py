@@ -1,0 +1,308 @@
+"""The paper's tables run again: its settings as printed, the rule of scaling, the layout, and the whole command."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blackbox_lb.bias import Bias
+from blackbox_lb.cli import main
+from blackbox_lb.errors import InputError
+from blackbox_lb.evaluation import Mean
+from blackbox_lb.provenance import provenance
+from blackbox_lb.reproduce import LoraResult, Reproduction, load_configuration, load_lora
+from blackbox_lb.reproduce import reproduce as job_module
+from blackbox_lb.reproduce.results import mean_of
+from blackbox_lb.reproduce.scaling import FEWEST_PROBLEMS, FEWEST_ROLLOUTS, Rollouts, picked
+from blackbox_lb.reproduce.tables import Table, comparison, markdown, offsets
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.types import Example, Prompt
+
+MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
+SPLITS = (("train", range(9)), ("validation", range(20, 28)), ("test", range(40, 48)))
+PAPER = {
+    # rollouts, positions, training cap, test cap, test problems; LoRA: learning rate, accumulation, completion cap, test cap
+    "math": (64, 128, 1024, 1024, 5000, 2e-4, 8, 1024, 1024),
+    "gsm8k": (128, 256, 512, 1024, 1319, 2e-4, 8, 512, 1024),
+    "gpqa": (128, 128, 512, 4096, 45, 5e-5, 16, 1024, 4096),
+}
+Call = Callable[..., Result]
+
+
+def test_settings_are_those_of_the_paper() -> None:
+    """Appendix "Rollout-generation settings" and "LoRA-GRPO baseline", and the table of sample sizes, number by number."""
+    for table in ("accuracy", "compression"):
+        for name, each in load_configuration(table).benchmarks.items():
+            rates = each.lora
+            found = (each.rollouts, each.positions, each.train_cap, each.test_cap, each.test)
+            assert (*found, rates.learning_rate, rates.accumulation, rates.max_completion, rates.test_cap) == PAPER[
+                name
+            ]
+    accuracy, compression = load_configuration("accuracy"), load_configuration("compression")
+    assert (accuracy.reward, accuracy.objective, accuracy.clusters) == ("log-accuracy", "reward", 32)
+    assert (compression.reward, compression.objective, list(compression.benchmarks)) == ("length", "pareto", ["math"])
+    assert (accuracy.lora.evaluations, compression.lora.evaluations, compression.lora.batch) == (3, 32, 2)
+    for lora in (accuracy.lora, compression.lora):
+        assert (lora.rank, lora.alpha, lora.dropout, lora.epochs, len(lora.modules)) == (16, 32, 0.05, 1, 7)
+
+
+def test_grids_hold_what_the_paper_chose_and_told() -> None:
+    """The range of alpha, the taus of its figure, and every chosen value are tried."""
+    accuracy, compression = load_configuration("accuracy"), load_configuration("compression")
+    assert {0.007, 0.052, 0.11} <= set(accuracy.alpha)
+    assert (min(accuracy.alpha), max(accuracy.alpha)) == (0.005, 0.11)
+    assert {0.052, 0.465, 0.738, 0.005, 0.11} <= set(compression.alpha)
+    assert {0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5} == set(compression.tau)
+
+
+@pytest.mark.parametrize("table", ["accuracy", "compression"])
+def test_every_number_says_where_the_paper_has_it(table: str) -> None:
+    """Each line of a benchmark that holds a number ends in a comment."""
+    text = resources.files("blackbox_lb.reproduce").joinpath(f"{table}.toml").read_text(encoding="utf-8")
+    parts = [part for part in text.split("\n\n") if part.startswith("[benchmarks.")]
+    lines = [line for part in parts for line in part.splitlines() if " = " in line and not line.startswith("title")]
+    assert lines
+    assert [line for line in lines if "  # " not in line and not line.startswith("harness")] == []
+
+
+def test_a_table_that_is_none_is_refused() -> None:
+    """The message names the tables there are."""
+    with pytest.raises(InputError, match="accuracy and compression"):
+        load_configuration("figures")
+
+
+@given(st.integers(1, 10_000), st.integers(1, 256), st.floats(1e-6, 1))
+def test_a_part_is_a_part(problems: int, samples: int, share: float) -> None:
+    """Never more problems or rollouts than there are; as many in all as asked for, but for rounding and the smallest numbers."""
+    full = Rollouts(problems, samples)
+    part = full.part(share)
+    assert 1 <= part.problems <= problems
+    assert 1 <= part.samples <= samples
+    smallest = part.problems <= FEWEST_PROBLEMS or part.samples <= FEWEST_ROLLOUTS
+    if not smallest and part.problems < problems:
+        assert abs(part.total - full.total * share) <= part.samples / 2 + 1e-6
+    assert full.part(1) == full
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.5, math.nan])
+def test_a_share_that_is_none_is_refused(share: float) -> None:
+    """The message has the value and the limits."""
+    with pytest.raises(InputError, match="above 0 and at most 1"):
+        Rollouts(10, 10).part(share)
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.randoms())
+def test_smaller_parts_lie_in_larger_ones(one: int, other: int, random: Any) -> None:
+    """Which problems are kept depends on their ids alone, and fewer are the first of more: so a larger scale resumes."""
+    examples = [Example(f"e{n}", Prompt.user(str(n))) for n in range(40)]
+    shuffled = random.sample(examples, len(examples))
+    few, many = sorted((one, other))
+    assert picked(shuffled, many)[:few] == picked(examples, few)
+
+
+def test_offsets_read_as_in_the_paper() -> None:
+    """Equal offsets as one, others both."""
+    assert offsets(33.144, 31.844, 34.444) == "33.14 ± 1.30"
+    assert offsets(22.2, 11.1, 35.53) == "22.20 +13.33 -11.10"
+
+
+def test_mean_is_over_problems_with_the_percentile_interval() -> None:
+    """Two problems, of means 0 and 1: a quarter of the resamples are all 0 and a quarter all 1."""
+    found = mean_of((np.array([0.0]), np.array([1.0, 1.0]), np.zeros(0)))
+    assert found == Mean(mean=0.5, low=0.0, high=1.0)
+
+
+def test_the_accuracy_table_is_the_papers() -> None:
+    """Every cell verbatim, the method's names too."""
+    table = comparison(load_configuration("accuracy"), [], "m")
+    assert table.header == ("Method", "Trained params", "ours", "MATH, paper", "GSM8K, paper", "GPQA, paper")
+    assert table.rows == (
+        ("Base", "--", "--", "30.30 ± 1.26", "33.89 ± 2.50", "22.20 ± 13.33"),
+        ("Logit bias (32 clusters)", "32", "", "30.12 ± 1.26", "33.30 ± 2.58", "24.40 ± 13.33"),
+        ("Logit bias (full-vocabulary)", "128k", "", "33.14 ± 1.30", "34.80 ± 2.50", "28.90 ± 13.33"),
+        ("LoRA-GRPO", "~10^7", "", "45.24 ± 1.40", "76.72 ± 2.27", "31.11 ± 13.33"),
+    )
+
+
+def test_the_compression_table_is_the_papers() -> None:
+    """Every cell verbatim, the method's names too."""
+    table = comparison(load_configuration("compression"), [], "m")
+    assert table.header[3:] == ("gemma-9B, paper", "Llama-8B, paper", "Qwen3-4B, paper")
+    assert table.rows == (
+        ("Base", "--", "--", "315.78 ± 4.72", "941.02 ± 6.98", "1018.12 ± 1.57"),
+        ("Logit bias", "150k–256k", "", "299.32 ± 6.11", "864.24 ± 9.02", "1017.61 ± 1.59"),
+        ("LoRA-GRPO", "~10^7", "", "5.53 ± 0.15", "466.40 ± 6.63", "275.94 ± 6.23"),
+    )
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """An exact model with an end token."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def no_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is installed, the extra ``clusters`` is not."""
+    monkeypatch.setattr(job_module, "find_spec", lambda name: None)
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> Call:
+    """Run the command on 9, 8 and 8 problems; ``answer`` is right where it is contained."""
+    data, profile = tmp_path / "own.jsonl", tmp_path / "profile.toml"
+    profile.write_text('extends = "llamacpp"\nname = "own"\n')
+
+    def run(table: str, *more: object, url: str = "http://127.0.0.1:1/v1", answer: str = "a") -> Result:
+        rows = [{"prompt": f"question {n}", "answer": answer, "split": split} for split, ns in SPLITS for n in ns]
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        where = ("--provider", profile, "--base-url", url, "--out", tmp_path / "run", "--top-logprobs", 4, "--seed", 1)
+        options = ("--table", table, "--data", data, "--scale", 1e-6, *where, *more)
+        return CliRunner().invoke(main, [str(each) for each in ("reproduce", "paper", *options)])
+
+    return run
+
+
+def lora_result(**more: Any) -> LoraResult:
+    """A result as bench/lora_grpo.py writes it."""
+    fields: dict[str, Any] = {
+        "table": "accuracy",
+        "benchmark": "gsm8k",
+        "model": "tiny",
+        "params": 4_884_480,
+        "steps": 3,
+        "selected": 2,
+        "rollouts": 48,
+        "train": 8,
+        "test": 20,
+        "accuracy": Mean(mean=0.5, low=0.25, high=0.75),
+        "tokens": Mean(mean=7.0, low=6.0, high=8.5),
+        "base": {},
+        "verdict": (),
+        "validation": (),
+        "log": (),
+        "settings": {},
+        "provenance": provenance(),
+    }
+    return LoraResult(**{**fields, **more})
+
+
+def test_the_whole_command(call: Call, server: ExactServer, tmp_path: Path) -> None:
+    """Ours stands beside the paper's, within what the plan said, with every bias and its verdict; a second run asks for nothing."""
+    lora = tmp_path / "lora.json"
+    lora.write_text(lora_result().model_dump_json())
+    options = ("accuracy", "--benchmark", "gsm8k", "--lora", lora)
+    planned = json.loads(call(*options, "--dry-run", "--json").stdout)["plan"]["gsm8k"]
+    assert not server.requests
+    first = call(*options, url=server.base_url)
+    assert first.exit_code == 0, first.output
+    with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
+        drawn = store.size().completions
+    assert 0 < drawn <= sum(stage["completions"] for stage in planned)
+
+    document = Reproduction.model_validate_json((tmp_path / "run" / "reproduction.json").read_bytes())
+    methods = {each.method: each for each in document.benchmarks[0].methods}
+    assert list(methods) == ["base", "clusters", "ips", "projection"]
+    assert "needs the extra clusters" in str(methods["clusters"].missing)
+    for name in ("ips", "projection"):
+        own, bias = methods[name], Bias.load(tmp_path / "run" / "gsm8k" / name / "bias.json")
+        assert own.rollouts == 8 * 4
+        assert own.accuracy is not None
+        assert bias.verdict == own.verdict
+        assert [row.metric for row in own.verdict] == ["accuracy", "tokens"]
+        assert own.verdict[0].biased == pytest.approx(own.accuracy.mean)
+        assert own.verdict[0].setting == "greedy"
+        assert (bias.estimator, bias.sampling and bias.sampling.max_tokens) == (name, 512)
+    assert methods["ips"].chosen is not None
+    assert any(f"alpha {value:g}" in methods["ips"].chosen for value in load_configuration("accuracy").alpha)
+
+    page = (tmp_path / "run" / "reproduction.md").read_text(encoding="utf-8")
+    assert "| LoRA-GRPO | ~10^7 | 4,884,480 | 45.24 ± 1.40 | 76.72 ± 2.27 | 50.00 ± 25.00 | 31.11 ± 13.33 |" in page
+    assert "| Logit bias (32 clusters) | 32 |  | 30.12 ± 1.26 | 33.30 ± 2.58 | not run | 24.40 ± 13.33 |" in page
+    assert "projection, 100% of the rollouts" in page
+    for told in ("problems from own.jsonl, not the paper's", "not run: MATH, GPQA", "the paper does not tell"):
+        assert told in page
+        assert told in first.stdout
+
+    asked = len(server.requests)
+    again = call(*options, "--json", "--quiet", url=server.base_url)
+    assert json.loads(again.stdout)["benchmarks"] == document.model_dump(mode="json")["benchmarks"]
+    assert [path for path, _ in server.calls[asked:] if "completions" in path] == []
+
+
+def test_a_reward_that_teaches_nothing_is_told_in_its_place(call: Call, server: ExactServer, tmp_path: Path) -> None:
+    """No completion is right: the methods are not run and say why, and the base's numbers stand."""
+    result = call("accuracy", "--benchmark", "gsm8k", url=server.base_url, answer="never said")
+    assert result.exit_code == 0, result.output
+    document = Reproduction.model_validate_json((tmp_path / "run" / "reproduction.json").read_bytes())
+    base, _, ips, projection = document.benchmarks[0].methods
+    assert base.accuracy == Mean(mean=0.0, low=0.0, high=0.0)
+    for own in (ips, projection):
+        assert "there is nothing to learn" in str(own.missing)
+        assert f"GSM8K, {own.method} not run: {own.missing}" in document.notes
+
+
+def test_the_plan_alone_needs_no_server(call: Call) -> None:
+    """What would be asked for is told in completions and tokens, with what was scaled, and a larger scale asks for more."""
+    told = call("compression", "--dry-run")
+    assert told.exit_code == 0, told.output
+    assert "in all at most" in told.stdout
+    assert "of the paper's 6,900 x 64 = 441,600" in told.stdout
+    sums = []
+    for scale in (1e-6, 1):
+        plan = json.loads(call("compression", "--dry-run", "--json", "--scale", scale).stdout)["plan"]["math"]
+        sums.append(sum(stage["tokens"] for stage in plan))
+    assert sums[0] < sums[1]
+
+
+def refused(result: Result, *parts: str) -> None:
+    """One sentence, no traceback, exit code 2."""
+    assert result.exit_code == 2, result.output
+    for part in parts:
+        assert part in result.output
+    assert "Traceback" not in result.output
+
+
+def test_refusals(call: Call, tmp_path: Path) -> None:
+    """What cannot be run is said before anything is asked for."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    refused(call("compression", url=url), "127.0.0.1", "Error: ")
+    refused(call("compression", "--data", tmp_path / "none.jsonl"), "none.jsonl")
+    refused(call("compression", "--benchmark", "gsm8k"), "has no benchmark gsm8k", "math")
+    refused(call("accuracy"), "--data has the problems of one benchmark", "give one --benchmark")
+    refused(call("accuracy", "--scale", 2), "--scale")
+    refused(call("accuracy", "--lora", tmp_path / "none.json"), "cannot read", "bench/lora_grpo.py")
+
+
+def test_a_file_that_is_no_lora_result_is_refused(tmp_path: Path) -> None:
+    """Something else, and the other table's, each with what is wrong."""
+    path = tmp_path / "lora.json"
+    path.write_text('{"table": "accuracy"}')
+    with pytest.raises(InputError, match="is not a result of"):
+        load_lora(path, "accuracy")
+    path.write_text(lora_result(table="compression").model_dump_json())
+    with pytest.raises(InputError, match="of the table 'compression', not 'accuracy'"):
+        load_lora(path, "accuracy")
+
+
+def test_cells_are_safe_in_markdown() -> None:
+    """A bar or a line end in a cell breaks no row."""
+    document = SimpleNamespace(table="accuracy", model="m", notes=("one",))
+    page = markdown(document, [Table("t", ("a", "b"), (("x|y", "1\n2"),))])  # type: ignore[arg-type]
+    assert "| x\\|y | 1 2 |" in page

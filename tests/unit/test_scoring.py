@@ -1,0 +1,240 @@
+"""Scoring again: stored completions under another reward, without asking any model for anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.bias import Bias
+from blackbox_lb.cli import main
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.types import Completion, Prompt
+
+ROWS = (
+    ("train", "Norway", "Oslo"),
+    ("validation", "Peru", "Lima"),
+    ("test", "France", "Paris"),
+    ("test", "Chad", "N'Djamena"),
+)
+BIAS = [[1, 2.0], [3, -1.0]]
+
+
+def completion(text: str, tokens: int) -> Completion:
+    """A completion of which text and length matter."""
+    none = np.zeros((tokens, 0))
+    ids, logprobs = np.zeros(tokens, np.int32), np.zeros(tokens, np.float32)
+    return Completion(text, "stop", ids, logprobs, none.astype(np.int32), none.astype(np.float32))
+
+
+def settings(bias: list[list[float]], temperature: float = 1.0, max_tokens: int = 8) -> dict[str, Any]:
+    """What a request was asked with."""
+    sampling = {"temperature": temperature, "max_tokens": max_tokens, "top_logprobs": 0, "seed": None}
+    return {"provider": "p", "model": "m", "tokenizer": "t", "endpoint": "chat", "sampling": sampling, "bias": bias}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Base and biased completions of four questions, and one of a question that is in no task."""
+    with RolloutStore(tmp_path / "rollouts.db") as made:
+
+        def add(country: str, bias: list[list[float]], *drawn: tuple[str, int], **more: Any) -> None:
+            for sample, each in enumerate(drawn):
+                made.add(settings(bias, **more), Prompt.user(country), sample, completion(*each))
+
+        add("Norway", [], ("Oslo", 4), ("Bergen", 2))
+        add("France", [], ("Paris", 8), ("Rome", 4))
+        add("Chad", [], ("N'Djamena", 8), ("Abuja", 8))
+        add("France", BIAS, ("Paris", 2), ("Paris", 2))
+        add("Chad", BIAS, ("N'Djamena", 4), ("Abuja", 1))
+        add("France", [], ("Paris.", 16), temperature=0.0, max_tokens=16)
+        add("Atlantis", [], ("?", 1))
+        made.add(settings(BIAS), Prompt.user("Chad"), 2, Completion.empty("content_filter"))
+    return tmp_path / "rollouts.db"
+
+
+@pytest.fixture
+def score(tmp_path: Path) -> Callable[..., Result]:
+    """Run ``blb score`` on the four questions."""
+    rows = [{"prompt": prompt, "answer": answer, "split": split, "id": prompt} for split, prompt, answer in ROWS]
+    (tmp_path / "capitals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def run(where: Path, reward: str, *more: object) -> Result:
+        options = (where, "--data", tmp_path / "capitals.jsonl", "--reward", reward, *more)
+        return CliRunner().invoke(main, ["score", *map(str, options)])
+
+    return run
+
+
+def groups(result: Result) -> list[dict[str, Any]]:
+    """The groups of a JSON answer."""
+    assert result.exit_code == 0, result.output
+    found: list[dict[str, Any]] = json.loads(result.stdout)["groups"]
+    return found
+
+
+def test_scores_by_eye(store: Path, score: Callable[..., Result]) -> None:
+    """Correct x T/len of 8 tokens: 4/2 from a right and a wrong answer is 1, and so on; the base comes first, splits in order."""
+    found = groups(score(store, "correct-and-short", "--json"))
+    told = [
+        (row["split"], row["policy"].split()[0], row["sampling"]["temperature"], row["completions"]) for row in found
+    ]
+    assert told == [
+        ("train", "base", 1.0, 2),
+        ("test", "base", 1.0, 4),
+        ("test", "base", 0.0, 1),
+        ("test", "bias", 1.0, 4),
+    ]
+    train, base, greedy, biased = found
+    assert (train["reward"]["mean"], train["accuracy"], train["tokens"]) == (1.0, 0.5, 3.0)
+    assert (base["reward"]["mean"], base["accuracy"], base["tokens"]) == (0.5, 0.5, 7.0)
+    assert greedy["reward"]["mean"] == 1.0, "T is the 16 tokens that it was drawn with"
+    assert (greedy["prompts"], greedy["examples"]) == (1, 2)
+    assert (biased["reward"]["mean"], biased["accuracy"], biased["tokens"]) == (2.5, 0.75, 2.25)
+    assert (biased["left_out"], biased["entries"]) == (1, 2)
+    assert biased["difference"]["mean"] == 2.0
+    assert biased["difference"]["prompts"] == 2
+    assert base["difference"] is None
+
+
+def test_one_store_many_rewards(store: Path, score: Callable[..., Result]) -> None:
+    """Each reward gives its own mean of the same completions, and the limit can be set for all."""
+    means = {
+        spec: groups(score(store, spec, "--json", "--split", "train"))[0]["reward"]["mean"]
+        for spec in ("accuracy", "length", "accuracy-minus-length", "accuracy-gated-length", "exact-match", "regex:B")
+    }
+    assert means == {
+        "accuracy": 0.5,
+        "length": 3.0,
+        "accuracy-minus-length": 0.125,
+        "accuracy-gated-length": 1.0,
+        "exact-match": 0.5,
+        "regex:B": 0.5,
+    }
+    assert groups(score(store, "length", "--json", "--split", "train", "--max-tokens", 16))[0]["reward"][
+        "mean"
+    ] == pytest.approx(6)
+
+
+@pytest.mark.parametrize(
+    ("filters", "count"),
+    [
+        (("--split", "test"), 3),
+        (("--split", "test", "--split", "train"), 4),
+        (("--policy", "biased"), 1),
+        (("--policy", "base"), 3),
+        (("--setting", "greedy"), 1),
+        (("--setting", "temperature=1", "--policy", "base"), 2),
+    ],
+)
+def test_filters(store: Path, score: Callable[..., Result], filters: tuple[str, ...], count: int) -> None:
+    """Splits, settings and policies narrow down what is scored."""
+    assert len(groups(score(store, "length", "--json", *filters))) == count
+
+
+def test_every_completion_is_written(store: Path, score: Callable[..., Result], tmp_path: Path) -> None:
+    """One line each with the reward in nats and as it is read; what cannot be scored has none; the means come out of the lines."""
+    path = tmp_path / "lines.jsonl"
+    found = groups(score(store, "correct-and-short", "--json", "--per-completion", path))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(lines) == sum(row["completions"] + row["left_out"] for row in found) == 12
+    assert lines[0] == {
+        "split": "train",
+        "id": "Norway",
+        "key": lines[0]["key"],
+        "completion": "Oslo",
+        "finish_reason": "stop",
+        "tokens": 4,
+        "nats": pytest.approx(np.log(2)),
+        "value": pytest.approx(2.0),
+        "correct": True,
+    }
+    assert (lines[1]["nats"], lines[1]["value"], lines[1]["correct"]) == ("-inf", 0.0, False)
+    filtered = [line for line in lines if line["finish_reason"] == "content_filter"]
+    assert [(line["nats"], line["value"], line["correct"]) for line in filtered] == [(None, None, None)]
+    assert len({line["key"] for line in lines}) == len(lines)
+
+
+def test_the_table_names_the_bias_of_the_run(store: Path, score: Callable[..., Result], tmp_path: Path) -> None:
+    """In a run's folder, what was sampled with bias.json says so; in words and numbers on one line each."""
+    entries = [{"id": token, "text": "x", "bias": value} for token, value in BIAS]
+    bias = Bias(provider="p", model="m", tokenizer="t", reward="length", estimator="e", entries=entries)
+    bias.save(tmp_path / "bias.json")
+    said = score(tmp_path, "correct-and-short", "--quiet")
+    assert said.exit_code == 0, said.output
+    (row,) = [line for line in said.stdout.splitlines() if "bias.json" in line]
+    words = row.split()
+    assert words[:4] == ["test", "bias.json,", "2", "entries"]
+    assert {"T", "8", "4", "2.500", "+2.000", "0.75", "2.2"} <= set(words)
+    assert "left out" not in said.output
+    assert "a content filter stopped them" in score(tmp_path, "length").stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("where", "reward", "more", "message"),
+    [
+        ("nowhere", "length", (), "there is no rollout store"),
+        (
+            "",
+            "length",
+            ("--setting", "temperature=0.7"),
+            "none of them to be scored, chosen here and of a prompt of capitals",
+        ),
+        ("", "length", ("--setting", "warm"), "cannot deploy with 'warm'"),
+        ("", "length", ("--per-completion", "/nowhere/x.jsonl"), "cannot write /nowhere/x.jsonl"),
+    ],
+)
+def test_what_cannot_be_scored_is_explained(
+    store: Path, score: Callable[..., Result], where: str, reward: str, more: tuple[str, ...], message: str
+) -> None:
+    """Exit code 2, one sentence, and no empty store left behind."""
+    said = score(store.parent / where, reward, *more)
+    assert said.exit_code == 2
+    assert message in " ".join(said.stderr.split())
+    assert "Traceback" not in said.output
+    assert not (store.parent / "nowhere").exists()
+
+
+# With what fits leave behind
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """An exact model with an end token."""
+    with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as running:
+        yield running
+
+
+def test_another_reward_reuses_the_completions(server: ExactServer, tmp_path: Path) -> None:
+    """A fit with a second reward asks for no base completion again, and scoring its store asks for nothing at all."""
+    splits = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
+    rows = [{"prompt": f"question {n}", "answer": "a", "split": split} for split, ns in splits for n in ns]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = ("--data", tmp_path / "data.jsonl")
+
+    def fit(reward: str) -> list[Any]:
+        """Bodies of the requests for completions."""
+        before = len(server.calls)
+        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run", "--seed", 1)
+        size = ("--samples-per-prompt", 8, "--validation-samples", 2, "--test-samples", 2, "--tau", 0.5, "--tau", 0.3)
+        options = (*task, *where, *size, "--max-tokens", 8, "--top-logprobs", 5, "--reward", reward)
+        said = CliRunner().invoke(main, ["fit", *map(str, options)])
+        assert said.exit_code == 0, said.output
+        return [body for path, body in server.calls[before:] if path.endswith("/completions")]
+
+    assert sum(not body.get("logit_bias") for body in fit("length")) >= 8 * 8 + 3 * 2 + 4 * (2 + 1)
+    again = fit("regex:b")
+    assert again
+    assert all(body["logit_bias"] for body in again)
+    asked = len(server.calls)
+    said = CliRunner().invoke(main, ["score", str(tmp_path / "run"), *map(str, task), "--reward", "accuracy", "--json"])
+    found = groups(said)
+    assert len(server.calls) == asked
+    assert [row["completions"] for row in found if row["policy"] == "base" and row["split"] == "train"] == [64]
+    assert any(row["policy"].startswith("bias.json") and row["split"] == "test" for row in found)

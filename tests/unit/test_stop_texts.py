@@ -1,0 +1,221 @@
+"""Stop texts: a completion that one ended stays usable, what a provider does not list is told, and nothing false is learned."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiktoken
+import tiktoken.registry
+
+from blackbox_lb.collect import _batch
+from blackbox_lb.errors import ProfileError
+from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.sweep import Sweep
+from blackbox_lb.evaluate import SAMPLED
+from blackbox_lb.fitting import FitPlan, FitResult, fit
+from blackbox_lb.logged import log_of_base
+from blackbox_lb.profiles import Profile, load_profile
+from blackbox_lb.progress import Silent
+from blackbox_lb.provenance import Remembering
+from blackbox_lb.session import Session
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Task, parse_reward
+from blackbox_lb.testing import ExactModel, ExactServer, RulesGateway
+from blackbox_lb.training import columns, openers, training_set
+from blackbox_lb.trials import Trials
+from blackbox_lb.types import UNNAMED, Completion, Endpoint, EndTokens, Example, Prompt, Sampling
+
+END, MAX_TOKENS, STOP = 5, 8, " b"
+MODEL = ExactModel(6, MAX_TOKENS, end=True, prompts=4, sharpness=0.7)
+LENGTH = parse_reward("length", max_tokens=MAX_TOKENS)
+EXAMPLES = tuple(Example(str(n), Prompt.user(f"question {n}"), ("a",)) for n in range(12))
+TASK = Task("stops", EXAMPLES[:6], EXAMPLES[6:8], EXAMPLES[8:], max_tokens=MAX_TOKENS, stop=(STOP,))
+TAIL = NextToken.of(MODEL.rollouts(50, lambda tokens, _: 0.0, 1, top=4))
+PLAN = FitPlan(samples=12, validation_samples=6, test_samples=4, sweep=Sweep(tau=(0.5,), l2=(2.0, 20.0)))
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """An exact model with an end token, behind llama.cpp's manners."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+def trying(
+    tmp_path: Path, address: str, work: Callable[[Trials], Any], profile: str = "llamacpp", **session: Any
+) -> Any:
+    """What ``work`` returns of trials with the stop text."""
+
+    async def go() -> Any:
+        with RolloutStore(tmp_path / "s.db") as store:
+            async with Session(load_profile(profile), base_url=address, **session) as running:
+                tokenizer = await running.tokenizer()
+                return await work(
+                    Trials(running, store, tokenizer, LENGTH, Remembering(Silent()), 5, seed=3, stop=(STOP,))
+                )
+
+    return asyncio.run(go())
+
+
+def test_a_fit_with_a_stop_text(server: ExactServer, tmp_path: Path) -> None:
+    """Every completion that was cut counts as whole, with all of its tokens; the fit says how many, and learns no veto of " b"."""
+    heard: list[str] = []
+
+    async def work(trials: Trials) -> FitResult:
+        assert isinstance(trials.report, Remembering)
+        result = await fit(trials, TASK, PLAN)
+        heard.extend(trials.report.remarks)
+        return result
+
+    result = trying(tmp_path, server.base_url, work)
+    asked = [body for path, body in server.calls if path.endswith("completions")]
+    assert all(body["stop"] == [STOP] for body in asked)
+    assert (result.incomplete, result.filtered) == (0, 0)
+    assert result.bias.rollouts == 6 * 12
+    (said,) = [remark for remark in heard if "ended at a stop text whose tokens the provider does not list" in remark]
+    assert 10 < int(said.split()[0]) < 6 * 12
+    assert 1 not in result.bias.logit_bias
+    assert 1 not in result.uncompiled.logit_bias
+    assert END in result.bias.logit_bias
+    assert not result.kl_whole
+    assert "what ends it is not listed" in result.kl_sentence
+    assert any("does not list the tokens of the stop text that ended" in remark for remark in heard)
+    assert result.usage is not None
+    assert result.usage.completions == len(asked)
+
+
+def test_what_is_read_of_a_cut_completion(server: ExactServer, tmp_path: Path) -> None:
+    """The count holds the stop text's token, the list does not; a row that says all is listed leaves it out as incomplete."""
+
+    async def work(trials: Trials) -> Any:
+        keys = await trials.collect("training", TASK.train, SAMPLED, 6)
+        completions = list(trials.store.completions([key for row in keys for key in row]))
+        training = training_set(trials.store, TASK.train, keys, LENGTH, trials.end_tokens)
+        return completions, training, trials.end_tokens
+
+    completions, training, ends = trying(tmp_path, server.base_url, work)
+    cut = [each for each in completions if each.finish_reason == "stop" and END not in each.token_ids]
+    assert len(cut) == training.cut > 0
+    assert all(each.whole and each.n_tokens == len(each.token_ids) + 1 and STOP not in each.text for each in cut)
+    assert any(not len(each.token_ids) for each in cut), "one began with the stop text"
+    assert ends.openers == {1}
+    assert 1 not in training.next_token.token_ids
+
+
+def test_logged_completions_do_not_tell_where_a_bias_would_stop(server: ExactServer, tmp_path: Path) -> None:
+    """Where more than one in twenty was cut there is no off-policy estimate, and that is said."""
+
+    async def work(trials: Trials) -> Any:
+        scores = await trials.scores("base", TASK.train, SAMPLED, 6)
+        return await log_of_base(trials, TASK.train, scores, 6, TAIL)
+
+    found = trying(tmp_path, server.base_url, work)
+    assert isinstance(found, str)
+    assert "does not list the tokens of the stop text that ended" in found
+
+
+@pytest.mark.parametrize(
+    ("raw", "opens"),
+    [
+        (b"b", True),
+        (b" b", True),
+        (b"a b c", True),
+        (b"a \xc3", False),
+        (b"x\n", True),
+        (b"\n\n", True),
+        (b"n", False),
+        (b"", False),
+    ],
+)
+def test_which_tokens_may_begin_a_stop_text(raw: bytes, opens: bool) -> None:
+    """Those that hold "b" or two line breaks, and those that end with one."""
+    assert openers({7: raw}, ("b", "\n\n")) == (frozenset({7}) if opens else frozenset())
+    assert openers({7: raw}, ()) == frozenset()
+
+
+def test_a_token_that_was_sampled_keeps_its_id(server: ExactServer, tmp_path: Path) -> None:
+    """Of the tokens that may begin a stop text, one that a completion lists as sampled can be learned of; others lose theirs."""
+
+    async def work(trials: Trials) -> Any:
+        keys = await trials.collect("training", TASK.train, SAMPLED, 6)
+        return [each for row in keys for each in trials.store.completions(row) if len(each.token_ids)]
+
+    completions = dict(enumerate(trying(tmp_path, server.base_url, work)))
+    named = {str(key): each for key, each in completions.items()}
+    found = columns(named, [0] * len(named), [0.0] * len(named), EndTokens(True, openers=frozenset({0, 1})))
+    assert 0 in found.token_ids
+    assert 0 in found.top_ids
+    assert 1 not in found.top_ids
+    assert UNNAMED in found.top_ids
+    assert np.isfinite(found.top_logprobs[found.top_ids == UNNAMED]).all()
+
+
+@pytest.mark.parametrize(("listed", "batch"), [(True, 8), (False, 1), (None, 1)])
+def test_one_completion_a_request_where_a_list_may_be_short(listed: bool | None, batch: int) -> None:
+    """Several choices share one count, so that nobody could tell how long each is; without stop texts nothing changes."""
+    profile = _profile(listed)
+    sampling = Sampling(max_tokens=10, top_logprobs=5)
+    assert _batch(profile, "chat", replace(sampling, stop=("x",))) == batch
+    assert _batch(profile, "chat", sampling) == 8
+
+
+def _profile(listed: bool | None) -> Profile:
+    profile = load_profile("openai")
+    rows = profile.logprobs.model_copy(update={"stop_text_listed": listed})
+    return profile.model_copy(update={"logprobs": rows, "sampling": profile.sampling.model_copy(update={"n": 8})})
+
+
+@pytest.fixture
+def gateway(server: ExactServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[RulesGateway]:
+    """OpenAI's rules before the exact model, whose vocabulary is an encoding of tiktoken."""
+    tiktoken.list_encoding_names()
+    ranks = {server.texts[token].encode(): token for token in range(END)}
+    ranks |= {bytes([byte]): END + 1 + byte for byte in range(256)}
+    special = {"<|endoftext|>": END}
+    encoding = {"name": "exact", "pat_str": r"\s?\S+|\s", "mergeable_ranks": ranks, "special_tokens": special}
+    constructors: Any = tiktoken.registry.ENCODING_CONSTRUCTORS
+    monkeypatch.setitem(constructors, "exact", lambda: encoding)
+    with RulesGateway("openai", server) as running:
+        monkeypatch.setenv("OPENAI_API_KEY", running.key)
+        yield running
+
+
+HOSTED: dict[str, Any] = {"profile": "openai", "model": "gpt-4o-mini", "tokenizer": "exact"}
+
+
+def test_too_many_stop_texts_cost_nothing(gateway: RulesGateway, tmp_path: Path) -> None:
+    """A fit that OpenAI would refuse is refused before anything is asked for, with the limit and the wish."""
+
+    async def work(trials: Trials) -> None:
+        with pytest.raises(ProfileError, match="openai takes at most 4 stop texts a request, 5 are asked for"):
+            await fit(replace(trials, stop=tuple("abcde")), TASK, PLAN)
+
+    trying(tmp_path, gateway.base_url, work, **HOSTED)
+    assert gateway.requests == []
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+def test_stop_texts_under_openais_rules(gateway: RulesGateway, tmp_path: Path, endpoint: Endpoint) -> None:
+    """Chat lists what is before the stop text, the legacy endpoint more than it counts: both are whole, all requests valid."""
+    model = "gpt-4o-mini" if endpoint == "chat" else "gpt-3.5-turbo-instruct"
+
+    async def work(trials: Trials) -> list[Completion]:
+        keys = await trials.collect("training", TASK.train, SAMPLED, 4)
+        return [each for row in keys for each in trials.store.completions(row)]
+
+    completions = trying(tmp_path, gateway.base_url, work, **{**HOSTED, "model": model, "endpoint": endpoint})
+    assert gateway.invalid_requests == []
+    assert all(body["stop"] == [STOP] and "n" not in body for body in gateway.requests)
+    cut = [each for each in completions if each.n_tokens > len(each.token_ids) or 1 in each.token_ids]
+    assert cut
+    assert all(each.whole for each in completions)
+    assert not any(STOP in each.text for each in completions)
+    for each in completions:
+        assert each.n_tokens - len(each.token_ids) in ((0, 1) if endpoint == "chat" else (0,))
+        assert 1 not in each.token_ids[:-1]
