@@ -209,7 +209,7 @@ def _provenance() -> dict[str, Any]:
 @click.command()
 @click.argument("model")
 @click.option("--reward", type=click.Choice(list(TABLES)), default="accuracy", show_default=True)
-@click.option("--benchmark", type=click.Choice(["math", "gsm8k", "gpqa"]), default="gsm8k", show_default=True)
+@click.option("--benchmark", type=click.Choice(["math", "gsm8k", "gpqa"]), help="[default: the table's first]")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Folder with the benchmark's data.")
 @click.option("--data", type=click.Path(path_type=Path), help="JSONL or CSV of your own problems instead.")
 @click.option("--scale", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
@@ -221,7 +221,7 @@ def _provenance() -> dict[str, Any]:
 def main(
     model: str,
     reward: str,
-    benchmark: str,
+    benchmark: str | None,
     data_dir: Path | None,
     data: Path | None,
     scale: float,
@@ -236,6 +236,11 @@ def main(
     The same --scale picks the same problems as blb reproduce paper.
     """
     configuration = load_configuration(TABLES[reward])
+    benchmark = benchmark or next(iter(configuration.benchmarks))
+    if benchmark not in configuration.benchmarks:
+        raise click.UsageError(
+            f"the table of {TABLES[reward]} has {', '.join(configuration.benchmarks)}, not {benchmark}"
+        )
     settings = configuration.benchmarks[benchmark]
     part = scaled(benchmark, settings, load_problems(settings, data, data_dir), scale, configuration.projection.share)
     found = train(model, Run(configuration, part, generations, max_steps, cap, seed))

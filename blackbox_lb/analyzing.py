@@ -31,18 +31,23 @@ def analyze(
     vocabulary: Vocabulary | None,
     provenance: dict[str, Any],
     encoder: Callable[[], Encoder] | None = None,
+    names: Mapping[int, str] | None = None,
 ) -> Analysis:
-    """Everything that is read off the shifts. known: the bytes of tokens, as the store has them. encoder: see ``token_scores``."""
+    """Everything that is read off the shifts.
+
+    known: the bytes of tokens, as the store has them; names: texts of others. encoder: see ``token_scores``.
+    """
     rollouts, values = biased.rollouts, shifts.values
     owner = rollouts.rollout_of
     scores = intervention_scores(rollouts.token_ids, owner, values)
-    texts = _texts(bias, scores, rollouts, known, vocabulary)
+    texts = _texts(bias, scores, rollouts, known, vocabulary, names or {})
     tokens = token_scores(scores, bias.logit_bias, texts, rollouts, values, encoder)
     scored_here = np.isfinite(values)
     usage = _usage(rollouts, owner, values, scores)
     outside = ~(rollouts.top_ids == rollouts.token_ids[:, None]).any(axis=1)
     grouping: Grouping = "surface" if encoder is None else "embedding"
     pairs = minimal_pairs(tokens, texts)
+    visited = len(np.unique(rollouts.token_ids[rollouts.token_ids >= 0]))
     return Analysis(
         provider=bias.provider,
         model=bias.model,
@@ -53,7 +58,7 @@ def analyze(
         positions=int(scored_here.sum()),
         unscored=int((~scored_here).sum()),
         outside=int((outside & scored_here).sum()),
-        unvisited=None if bias.vocab_size is None else max(bias.vocab_size - len(tokens), 0),
+        unvisited=None if bias.vocab_size is None else max(bias.vocab_size - visited, 0),
         usage=usage,
         delta=_delta(bias),
         bands=bands(scores.scores),
@@ -61,16 +66,21 @@ def analyze(
         families=families(tokens),
         pairs=pairs,
         tokens=tokens,
-        summary=_summary(tokens, usage, len(pairs)),
+        summary=_summary(tokens, visited, usage, len(pairs)),
         provenance=provenance,
     )
 
 
 def _texts(
-    bias: Bias, scores: Scores, rollouts: Rollouts, known: Mapping[int, bytes], vocabulary: Vocabulary | None
+    bias: Bias,
+    scores: Scores,
+    rollouts: Rollouts,
+    known: Mapping[int, bytes],
+    vocabulary: Vocabulary | None,
+    told: Mapping[int, str],
 ) -> Texts:
     """Bytes from the vocabulary where it is known, else from the answers; special tokens by name, else by the bias's own texts."""
-    names = {entry.id: entry.text for entry in bias.entries if entry.text}
+    names = {entry.id: entry.text for entry in bias.entries if entry.text} | dict(told)
     if vocabulary is None:
         raw = {token: each for token, each in known.items() if each}
         return Texts(raw, names, _ends(rollouts) - raw.keys() - names.keys())
@@ -130,12 +140,13 @@ def _delta(bias: Bias) -> tuple[DeltaRow, ...]:
     return tuple(rows)
 
 
-def _summary(tokens: Sequence[TokenScore], usage: Usage, pairs: int) -> tuple[str, ...]:
+def _summary(tokens: Sequence[TokenScore], visited: int, usage: Usage, pairs: int) -> tuple[str, ...]:
     """What a reader needs, the most important first."""
     up, down = ([each for each in tokens if sign * each.score > 0] for sign in (1, -1))
     error = "" if usage.se is None else f" ± {short(usage.se)}"
+    scored = "" if len(tokens) == visited else f", {len(tokens):,} of them scored"
     sentences = [
-        f"{len(tokens):,} different tokens were generated with the bias: {len(up):,} promoted, {len(down):,} suppressed",
+        f"{visited:,} different tokens were generated with the bias{scored}: {len(up):,} promoted, {len(down):,} suppressed",
         f"the policy is {short(usage.kl_per_token)}{error} nats a token away from the base; {usage.promoted_share:.0%} of all "
         "generated tokens are promoted ones",
     ]

@@ -111,12 +111,14 @@ def _pairs(drawn: Sequence[Drawn]) -> Iterator[tuple[Drawn, Drawn, Literal["all"
         arms = {(each.arm.alternative.name, each.arm.bias_name): each for each in drawn if each.arm.setting == setting}
         base, first = arms["", None], next((each for (other, bias), each in arms.items() if not other and bias), None)
         yield from ((base, each, "all") for key, each in arms.items() if key != ("", None))
+        biases = [bias for other, bias in arms if not other and bias]
         for (other, bias), each in arms.items():
-            if other and bias:
-                alone = arms[other, None]
-                yield alone, arms["", bias], "reward"
-                yield alone, each, "reward"
-            elif bias and first is not None and each is not first:
+            if other and bias is None:
+                for name in biases:
+                    yield each, arms["", name], "reward"
+                    if (other, name) in arms:
+                        yield each, arms[other, name], "reward"
+            elif not other and bias and first is not None and each is not first:
                 yield first, each, "reward"
 
 

@@ -25,10 +25,12 @@ async def connect(
     token_provider: TokenProvider | None = None,
     concurrency: int | None = None,
     max_tokens: int = 256,
+    longest_prompt: int = 0,
     needs: Iterable[str] = (),
     own_vocabulary: bool = False,
 ) -> AsyncIterator[Session]:
-    """A session with the provider's model. ``concurrency`` and ``max_tokens`` size an embedded engine's slots.
+    """A session with the provider's model. ``concurrency``, ``max_tokens`` and ``longest_prompt`` (characters) size an
+    embedded engine's slots.
 
     ``needs``: rows of the profile that must be known, or nothing is asked. own_vocabulary: read the vocabulary of an embedded model
     from its file, for whoever wants the text of every token.
@@ -48,7 +50,7 @@ async def connect(
 
             slots = concurrency or profile.connection.concurrency
             path = resolve_model(model)
-            engine = stack.enter_context(LocalEngine(path, parallel=slots, context=PROMPT_ROOM + max_tokens))
+            engine = stack.enter_context(LocalEngine(path, parallel=slots, context=_room(longest_prompt) + max_tokens))
             model, base_url = None, engine.base_url
             if own_vocabulary and tokenizer is None:
                 tokenizer = str(path)
@@ -64,4 +66,10 @@ async def connect(
 
 
 PROMPT_ROOM = 1024
-"""Tokens of a slot left for the prompt of an embedded engine."""
+"""Tokens of a slot that an embedded engine keeps for the prompt at least."""
+CHARACTERS_A_TOKEN = 2
+"""Fewer than in any language that is written with spaces: a prompt must not outgrow its slot."""
+
+
+def _room(longest_prompt: int) -> int:
+    return max(PROMPT_ROOM, PROMPT_ROOM // 4 + longest_prompt // CHARACTERS_A_TOKEN)

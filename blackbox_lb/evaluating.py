@@ -58,7 +58,15 @@ async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan:
         for arm in arms_at(setting, values, plan.alternatives)
         if _ranked(trials, arm)
     ]
+    _check_names(arms)
     _announce(trials, plan, examples, arms)
+    for name in (name for name, bias in biases.items() if bias.task == task.name and _other_data(bias, task)):
+        trials.report.remark(
+            f"{name} was learned on other examples of {task.name}, or on another division of them: make sure that no test prompt "
+            "here is one that it was learned or chosen on (the same --data, --test-data and limits)"
+        )
+    if task.note:
+        trials.report.remark(task.note)
     drawn = [await draw(trials, examples, arm, plan.samples) for arm in arms]
     return _told(trials, task, plan, examples, drawn, remembering)
 
@@ -95,6 +103,20 @@ def _told(
     )
 
 
+def _check_names(arms: Sequence[Arm]) -> None:
+    """InputError where two policies of a setting would have one name: nobody could tell their rows apart."""
+    names = [(arm.setting.name, arm.name) for arm in arms]
+    repeated = sorted({name for place, name in names if names.count((place, name)) > 1})
+    if repeated:
+        raise InputError(
+            f"two policies would both be called {repeated[0]!r}; give the bias another name with NAME=FILE"
+        )
+
+
+def _other_data(bias: Bias, task: Task) -> bool:
+    return bias.data_hash not in (None, task.data_hash)
+
+
 def _ranked(trials: Trials, arm: Arm) -> bool:
     """Whether the arm can be drawn; one without a bias that cannot is refused, one with a bias is left out and told."""
     why = unranked(trials, arm)
@@ -116,6 +138,10 @@ def _announce(trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms:
         trials.report.remark(
             "the completions endpoint takes one text, so instructions stand at its very end, after any cue for the answer; a chat "
             "endpoint treats them more fairly"
+        )
+    elif instructed and any(each.prompt.messages[-1].content.rstrip().endswith(":") for each in examples):
+        trials.report.remark(
+            "prompts end with a cue for the answer, and instructions stand after it, which may do an instruction less than justice"
         )
 
 

@@ -49,6 +49,8 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
     trials = replace(trials, used=set())
     limits = _limits(trials.session, plan)  # before anything is paid for
     check_plan(trials, task, plan)
+    if task.note:
+        trials.report.remark(task.note)
     if plan.full_vocab:
         await check_reference(trials, task.train[: plan.limit], plan.full_vocab)
     training = await learn(trials, task, plan, limits)

@@ -44,6 +44,8 @@ BANDS: tuple[tuple[float | None, float | None, str, str], ...] = (
     (None, -1.0, "S < -1", "strongest negative shifts"),
 )
 """The rows of the paper's tables of score bands."""
+NOT_TOLD = "▯"
+"""A token in a context whose text is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +156,13 @@ def _contexts(rollouts: Rollouts, texts: Texts, positions: Iterable[int]) -> tup
 
 def _joined(texts: Texts, tokens: Sequence[int]) -> str:
     """The text of several tokens; bytes are joined first, because a character may be split over some."""
-    parts = [texts.raw.get(token) or texts.names.get(token, "").encode(errors="replace") for token in tokens]
+    parts = [texts.raw.get(token) or _unread(texts, token).encode(errors="replace") for token in tokens]
     return b"".join(parts).decode("utf-8", "replace")
+
+
+def _unread(texts: Texts, token: int) -> str:
+    """A token without bytes: by its name, or a sign that something stands there that nobody told."""
+    return texts.names.get(token, "" if token in texts.special else NOT_TOLD)
 
 
 def _clustered(scores: Scores, texts: Texts, encoder: Encoder) -> dict[int, str]:

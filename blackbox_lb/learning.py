@@ -161,7 +161,13 @@ async def clusters_of(trials: Trials, task: Task, plan: FitPlan) -> Ids | None:
 
     session = trials.session
     keys = await trials.collect(
-        "validation, base", task.validation, SAMPLED, plan.validation_samples, None, session.biased_endpoint
+        "validation, base",
+        task.validation,
+        SAMPLED,
+        plan.validation_samples,
+        None,
+        session.biased_endpoint,
+        scored=False,
     )
     texts = [completion.text for row in keys for completion in trials.store.completions(row)]
     made = await asyncio.to_thread(

@@ -12,6 +12,9 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import click
+from click.core import ParameterSource
+
 from blackbox_lb.collect import Watcher
 from blackbox_lb.progress import Reporter
 
@@ -19,14 +22,18 @@ __all__ = ["Remembering", "command_line", "provenance"]
 
 PACKAGES = ("blackbox-lb", "numpy", "scipy", "openai", "lm-eval", "xllamacpp")
 """Distributions whose version can change a number."""
-USER = re.compile(r"(?<=://)[^/@\s]*@")
+USER = re.compile(r"(?<=://)[^/\s]*@")
 """The user and password in an address."""
 
 
 def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
-    """What a document records of its origin: ``command``, ``date`` (UTC), ``python``, ``machine``, ``versions``, ``remarks``."""
+    """What a document records of its origin: ``command``, ``date`` (UTC), ``python``, ``machine``, ``versions``, ``remarks``.
+
+    ``settings``: options that a file or the environment gave, which the command line does not show.
+    """
     return {
         "command": command_line(sys.argv[1:]),
+        "settings": _settings(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
@@ -38,6 +45,16 @@ def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
 def command_line(arguments: Sequence[str]) -> str:
     """The command as a shell takes it, without the user and password that an address may hold."""
     return shlex.join(["blb", *(USER.sub("", argument) for argument in arguments)])
+
+
+def _settings() -> dict[str, str]:
+    """Option -> value, of the running command's options that its command line does not give."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is None:
+        return {}
+    unseen = (ParameterSource.DEFAULT_MAP, ParameterSource.ENVIRONMENT)
+    given = (name for name in ctx.params if ctx.get_parameter_source(name) in unseen)
+    return {name: USER.sub("", str(ctx.params[name])) for name in given}
 
 
 def _version(name: str) -> str | None:

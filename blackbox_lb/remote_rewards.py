@@ -117,8 +117,11 @@ async def _fetch(store: RolloutStore, remote: Remote, missing: Items, report: Re
             async def receive(batch: Items) -> None:
                 nonlocal unread
                 answers = await _ask(client, remote, [each.item for _, each in batch])
-                store.add_rewards({key: answer for (key, _), answer in zip(batch, answers, strict=True)})
+                told = {key: answer for (key, _), answer in zip(batch, answers, strict=True) if isinstance(answer, str)}
+                store.add_rewards(told)
                 for (key, each), answer in zip(batch, answers, strict=True):
+                    if isinstance(answer, CorruptResponse):
+                        raise answer
                     unread += _learn(remote, key, answer, each.example)
                     watch(replace(Completion.empty("stop"), generated=each.tokens))
 
@@ -157,7 +160,9 @@ async def _each(batches: Sequence[Items], receive: Callable[[Items], Awaitable[N
         raise failures[0]
 
 
-async def _ask(client: httpx2.AsyncClient, remote: Remote, items: Sequence[dict[str, Any]]) -> list[str]:
+async def _ask(
+    client: httpx2.AsyncClient, remote: Remote, items: Sequence[dict[str, Any]]
+) -> list[str | CorruptResponse]:
     """The answers to one batch, after as many tries as the fault deserves."""
     content = json.dumps(remote.body(items)).encode()
     async for attempt in AsyncRetrying(

@@ -134,12 +134,16 @@ async def rescore(
         InputError: no stored completion is of a prompt of the task, or a reward is not finite.
     """
     groups: list[Group] = []
-    requests = store.requests()
+    requests, others = store.requests(), 0
+    known = {example.prompt for split in SPLITS for example in task.split(split)}
+    if task.note:
+        report.remark(task.note)
     for request in sorted(requests, key=lambda name: _order(requests[name])):
         settings = requests[request]
         if not keep(settings):
             continue
         stored = _by_prompt(store.prompts(request))
+        others += sum(len(keys) for prompt, keys in stored.items() if prompt not in known)
         for split in splits:
             examples = [example for example in task.split(split) if example.prompt in stored]
             keys = [stored[example.prompt] for example in examples]
@@ -154,6 +158,11 @@ async def rescore(
         raise InputError(
             f"{store.path} holds {store.size().completions:,} completions of {len(requests)} kinds of requests, none of them to be "
             f"scored, chosen here and of a prompt of {task.name}; give the task that was collected, or other filters"
+        )
+    if others:
+        report.remark(
+            f"{others:,} stored completions are of prompts that are not this task's and are not scored: with an instruction of blb "
+            "eval, other examples before the question, other data"
         )
     return sorted(groups, key=lambda group: SPLITS.index(group.split))
 

@@ -33,8 +33,11 @@ def when(setting: str) -> str:
 def summarise(
     policies: Sequence[Policy], rows: Sequence[Comparison], label: str, effect: float | None = None
 ) -> tuple[str, ...]:
-    """The sentences, the most important first: each bias against the base; where something simpler wins over it; what the two do
-    together; which bias is better; the highest policy; what is paid; and how many prompts would show the ``effect``."""
+    """The sentences, the most important first.
+
+    Where something simpler wins over a bias; each bias against the base; what cannot be told from it; what the two do together;
+    which bias is better; the highest policy; what is paid; and how many prompts would show the ``effect``.
+    """
     kinds = {(row.setting, row.name): row for row in policies}
     biases = {row.name for row in policies if row.bias is not None and row.name == row.bias}
     told = [row for row in rows if row.metric == label]
@@ -42,8 +45,9 @@ def summarise(
     rivals = [row for row in told if row.base != BASE and kinds[row.setting, row.base].bias is None]
     alone = sorted((row for row in rivals if row.other in biases), key=lambda row: _RANK[row.verdict])
     return (
+        *(_rival_sentence(row) for row in alone if row.verdict == "HURTS"),
         *(_effect_sentence(row, kinds[row.setting, row.other], rows) for row in against),
-        *(_rival_sentence(row) for row in alone),
+        *(_rival_sentence(row) for row in alone if row.verdict != "HURTS"),
         *(_together_sentence(row, kinds[row.setting, row.other]) for row in rivals if row.other not in biases),
         *(_better_sentence(row) for row in told if row.base in biases),
         *_highest(policies, label),

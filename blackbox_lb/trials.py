@@ -65,11 +65,12 @@ class Trials:
         endpoint: Endpoint | None = None,
         max_tokens: int | None = None,
         scored_as: Sequence[Example] | None = None,
+        scored: bool = True,
     ) -> tuple[tuple[str, ...], ...]:
         """Keys of ``samples`` completions of every example, drawn at ``setting`` with ``bias`` through ``endpoint``.
 
         max_tokens: where they are cut, the reward's own limit unless told. scored_as: what they will be scored on where that is not
-        ``examples``; a remote reward is fetched for it.
+        ``examples``; a remote reward is fetched for it, unless nothing is to be ``scored``.
         """
         sampling = Sampling(
             setting.temperature, max_tokens or self.reward.max_tokens, self.top_logprobs, self.seed, self.stop
@@ -88,7 +89,8 @@ class Trials:
                 watch=watch,
             )
         self.used.update(*done.keys)
-        await self._fetch_rewards(title, scored_as or examples, done.keys)
+        if scored:
+            await self._fetch_rewards(title, scored_as or examples, done.keys)
         return done.keys
 
     async def _fetch_rewards(self, title: str, examples: Sequence[Example], keys: Sequence[Sequence[str]]) -> None:
@@ -154,7 +156,7 @@ class Trials:
         """
         if not self.session.tells_base_logprobs:
             return float("nan")
-        keys = await self.collect("KL to the base", examples, SAMPLED, samples, bias)
+        keys = await self.collect("KL to the base", examples, SAMPLED, samples, bias, scored=False)
         owner = {key: p for p, row in enumerate(keys) for key in row}
         drawn = dict(zip(owner, self.store.completions(owner), strict=True))
         complete = {key: completion for key, completion in drawn.items() if completion.whole}

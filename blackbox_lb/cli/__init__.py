@@ -105,7 +105,8 @@ def _told(path: Path, callback: Callable[..., Any] | None, /, *arguments: Any, *
         for param in ctx.command.params
         if ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.DEFAULT_MAP
     ]
-    if given and not options.get("quiet"):
+    quiet = ctx.get_parameter_source("quiet") is click.core.ParameterSource.COMMANDLINE and options.get("quiet")
+    if given and not quiet:
         click.echo(f"{path} gives {', '.join(given)}", err=True)
     return callback(*arguments, **options) if callback else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,19 @@ from blackbox_lb.analysis import Analysis, TokenScore
 from blackbox_lb.analyzing import analyze
 from blackbox_lb.bias import Bias, printable
 from blackbox_lb.biased import Biased, Shifts, ask_shifts, biased_completions, draw, shifts_by_lists
-from blackbox_lb.cli.options import STORE, load, model_options, open_trials, sampling_options, task_options
+from blackbox_lb.cli.options import (
+    STORE,
+    connect_to,
+    load,
+    model_options,
+    open_trials,
+    sampling_options,
+    task_options,
+)
 from blackbox_lb.cli.terminal import print_json, print_table, reporter
 from blackbox_lb.compile import vocabulary_of
 from blackbox_lb.embedding import Encoder, load_encoder
-from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.errors import BlbError, InputError, ProfileError
 from blackbox_lb.profiles import Profile, load_profile, profile_names
 from blackbox_lb.provenance import Remembering, provenance
 from blackbox_lb.reference import POSITIONS
@@ -112,7 +120,22 @@ async def _run(bias: Bias, options: dict[str, Any], listener: Remembering) -> An
         shifts = shifts_by_lists(options["store"], biased, bias, profile, vocabulary)
     with RolloutStore(options["store"]) as store:
         known = store.token_bytes(bias.tokenizer)
-    return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.remarks), _encoder(options))
+    generated = {token for token in biased.rollouts.token_ids.tolist() if token >= 0}
+    untold = () if vocabulary else sorted(generated - known.keys())
+    names = await _texts(bias, untold, options, listener) if options["base_url"] and untold else {}
+    return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.remarks), _encoder(options), names)
+
+
+async def _texts(bias: Bias, tokens: Sequence[int], options: dict[str, Any], listener: Remembering) -> dict[int, str]:
+    """What the server at --base-url says that tokens read as; nothing where it does not answer, which is no reason to fail."""
+    try:
+        async with connect_to(options) as session:
+            bias.check_tokenizer((await session.tokenizer()).fingerprint)
+            texts = await session.texts_of(tokens)
+    except BlbError as error:
+        listener.remark(f"the texts of {len(tokens):,} tokens are not known: {error}")
+        return {}
+    return {token: text for token, text in zip(tokens, texts, strict=True) if text}
 
 
 def _profile(bias: Bias, provider: str | None) -> Profile:
@@ -160,7 +183,8 @@ def _print(found: Analysis, top: int) -> None:
     unknown = sum(each.surface == "not known" for each in found.tokens)
     if unknown:
         click.echo(
-            f"no stored answer tells the text of {unknown:,} tokens; --tokenizer with the model's vocabulary does"
+            f"no stored answer tells the text of {unknown:,} tokens; --tokenizer with the model's vocabulary does, or "
+            "--base-url of a server that is up"
         )
     _print_delta(found)
     print_table(

@@ -92,14 +92,21 @@ def command(biases: tuple[str, ...], **options: Any) -> None:
     found = asyncio.run(_run(loaded, options, task, reward, plan))
     document = found.model_dump(mode="json")
     path = run_folder(options, task) / FILE
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if options["save"]:
-        for name, bias in loaded.items():
-            bias.verified(verdicts(found, name)).save(paths[name])
     if options["as_json"]:
         print_json(document)
     else:
-        _print(found, path)
+        _print(found)
+    try:
+        path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}: {error.strerror}; make room there, and the same command asks for no completion again"
+        ) from error
+    if options["save"]:
+        for name, bias in loaded.items():
+            bias.verified(verdicts(found, name)).save(paths[name])
+    if not options["as_json"]:
+        click.echo(f"wrote {path}")
 
 
 def _named(specs: Sequence[str]) -> dict[str, Path]:
@@ -175,7 +182,7 @@ def _check(trials: Trials, biases: dict[str, Bias]) -> None:
             raise type(error)(f"{name}: {error}") from None
 
 
-def _print(found: Evaluation, path: Path) -> None:
+def _print(found: Evaluation) -> None:
     for sentence in found.summary:
         click.echo(printable(sentence))
     for setting in dict.fromkeys(row.setting for row in found.policies):
@@ -184,7 +191,6 @@ def _print(found: Evaluation, path: Path) -> None:
         _comparisons(found.comparisons)
     for note in found.notes:
         click.echo(note)
-    click.echo(f"wrote {path}")
 
 
 def _policies(found: Evaluation, setting: str) -> None:

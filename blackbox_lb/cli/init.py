@@ -16,7 +16,8 @@ from blackbox_lb.credentials import environment
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.profiles import Profile, load_profile, profile_names
 from blackbox_lb.tasks import load_task, parse_reward
-from blackbox_lb.tasks.load import BUILT_IN
+from blackbox_lb.tasks.hub_data import HUB
+from blackbox_lb.tasks.load import BUILT_IN, HARNESS
 
 __all__ = ["command"]
 
@@ -134,12 +135,12 @@ class Questions:
 
 
 def _is_task(answer: str) -> bool:
-    return answer in BUILT_IN or (":" in answer and not Path(answer).exists())
+    return answer in BUILT_IN or answer.startswith(HARNESS)
 
 
 def _readable(answer: str) -> None:
     """DataError, InputError: no such file, or rows that cannot be used. Other names of tasks are looked up when they are needed."""
-    if answer in BUILT_IN or _is_task(answer):
+    if _is_task(answer) or answer.startswith(HUB):
         return
     task = load_task(data=Path(answer), require_answers=False)
     sizes = (len(task.train), len(task.validation), len(task.test))

@@ -216,7 +216,12 @@ async def open_trials(
         reward.remote.headers()  # a missing key is told before anything is paid for
     spelled = "clusters" in options.get("estimator", ())
     async with connect_to(
-        options, concurrency=options["concurrency"], max_tokens=reward.max_tokens, needs=needs, own_vocabulary=spelled
+        options,
+        concurrency=options["concurrency"],
+        max_tokens=reward.max_tokens,
+        longest_prompt=task.longest_prompt,
+        needs=needs,
+        own_vocabulary=spelled,
     ) as session:
         _require_end_tokens(session)
         tokenizer = await session.tokenizer()

@@ -24,6 +24,14 @@ PER_COMMAND = frozenset({"out", "save"})
 """Options that name something else in each command (a folder here, a file there), so that no shared value can be right."""
 EITHER_OR = ({"task"}, {"data", "validation_data", "test_data"})
 """Who gives an option of one set on the command line does not want the file's of the other."""
+OF_THE_PROVIDER = frozenset({"base_url", "model", "endpoint", "tokenizer"})
+"""What belongs to the file's provider: a key for another one must not go to that address."""
+OWN_TABLE = {
+    "analyze": frozenset({"task", "data", "validation_data", "test_data"}),
+    "reproduce": frozenset({"task", "data", "data_dir"}),
+}
+"""Options of a command for which no shared value counts: with a task, ``analyze`` draws; ``reproduce`` has tasks of its own."""
+ROOT = 0
 FILES = (".toml", ".json", ".jsonl", ".csv", ".parquet", ".gguf")
 """Endings of what is taken for a file where it is one, also after = or a colon: mine.toml, judge:judge.toml, short=b.json."""
 
@@ -53,15 +61,25 @@ class Settings:
         """
         self._check_tables()
         options, found = keys_of(command), dict[str, Any]()
-        away = _displaced(name, arguments)
+        away = _displaced(name, arguments) | self._of_another_provider(name, arguments)
         for table in (SHARED, name):
             for raw, value in self.tables.get(table, {}).items():
                 key = raw.replace("-", "_")
                 self._check_key(table, raw, key, options)
+                if table == SHARED and key in OWN_TABLE.get(name, ()):
+                    continue
                 if key in options and key not in away:
+                    for other in _other_side(key):
+                        found.pop(other, None)
                     option = options[key]
                     found[option.name or key] = self._converted(table, raw, value, option, name)
         return {key: value for key, value in found.items() if value is not None}
+
+    def _of_another_provider(self, name: str, arguments: Sequence[str]) -> frozenset[str]:
+        """Options that belong to the file's provider, where the command line names another one."""
+        asked = _provider(name, arguments)
+        ours = self.tables.get(name, {}).get("provider", self.tables.get(SHARED, {}).get("provider"))
+        return OF_THE_PROVIDER if asked and ours and asked != ours else frozenset()
 
     def _check_tables(self) -> None:
         from blackbox_lb.cli import COMMANDS
@@ -187,6 +205,22 @@ def _displaced(name: str, arguments: Sequence[str]) -> set[str]:
     return (other if given & one else set()) | (one if given & other else set())
 
 
+def _provider(name: str, arguments: Sequence[str]) -> str | None:
+    """The provider that the command line or the environment names."""
+    for place, word in enumerate(arguments):
+        if word == "--provider":
+            return "".join(arguments[place + 1 : place + 2])
+        if word.startswith("--provider="):
+            return word.partition("=")[2]
+    return os.environ.get(f"BLB_{name}_PROVIDER".upper())
+
+
+def _other_side(key: str) -> set[str]:
+    """Options that a file does not mean any more where it gives ``key``."""
+    one, other = EITHER_OR
+    return other if key in one else one if key in other else set()
+
+
 def _all_keys() -> Iterable[set[str]]:
     for options in described()["commands"].values():
         yield {max(row["opts"], key=len).lstrip("-").replace("-", "_") for row in options if row["opts"][0][0] == "-"}
@@ -200,7 +234,7 @@ def _nearest(word: str, known: Collection[str]) -> str:
 def find_settings(given: Path | None = None, start: Path | None = None) -> Settings:
     """The file ``given``, or the nearest ``blb.toml`` from ``start`` (the working directory) upwards, or nothing.
 
-    InputError: a file that was given and is not there, or one that is no TOML.
+    InputError: a file that was given and is not there, one that was found and belongs to another user, or one that is no TOML.
     """
     path = given
     if path is None:
@@ -208,6 +242,8 @@ def find_settings(given: Path | None = None, start: Path | None = None) -> Setti
         path = next((folder / FILE for folder in (here, *here.parents) if (folder / FILE).is_file()), None)
     if path is None:
         return Settings()
+    if given is None:
+        _check_owner(path)
     try:
         return Settings(path, tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -216,3 +252,9 @@ def find_settings(given: Path | None = None, start: Path | None = None) -> Setti
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is no TOML: {error}") from error
+
+
+def _check_owner(path: Path) -> None:
+    """A file of somebody else in a folder above could send a key to an address of theirs."""
+    if hasattr(os, "getuid") and path.stat().st_uid not in (ROOT, os.getuid()):
+        raise InputError(f"{path} belongs to another user; look into it, and name it with --config if you trust it")

@@ -58,10 +58,10 @@ class Terminal:
     @contextmanager
     def _bar(self, title: str, completions: int) -> Iterator[Watcher]:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[rate]}", markup=False),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
@@ -151,11 +151,16 @@ def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]
     """
     names, cells = list(header), [list(row) for row in rows]
     table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+        title=Text(title),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
     )
     for place, name in enumerate(names):
         text = place < left
-        table.add_column(name, justify="left" if text else "right", overflow="fold", no_wrap=not text)
+        table.add_column(Text(name), justify="left" if text else "right", overflow="fold", no_wrap=not text)
     for row in cells:
         table.add_row(*(_plain(cell) for cell in row))
     screen = _screen()

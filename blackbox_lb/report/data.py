@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -130,10 +132,29 @@ class Run:
     examples_from: str
 
     @property
+    def outdated(self) -> tuple[str, ...]:
+        """Sentences about documents that were written before the bias was."""
+        return (
+            *_older(self.bias, self.evaluation, "evaluation.json", "blb eval"),
+            *_older(self.bias, self.analysis, "analysis.json", "blb analyze"),
+        )
+
+    @property
     def provenances(self) -> dict[str, dict[str, Any]]:
         """File name -> where it comes from, of the documents that say so."""
         documents = {"result.json": self.result, "evaluation.json": self.evaluation, "analysis.json": self.analysis}
         return {name: each.provenance for name, each in documents.items() if each is not None and each.provenance}
+
+
+def _older(bias: Bias, document: Evaluation | Analysis | None, name: str, command: str) -> Iterator[str]:
+    """A sentence where a document was written before the bias."""
+    date = None if document is None else document.provenance.get("date")
+    try:
+        older = date is not None and datetime.fromisoformat(date) < bias.created
+    except (TypeError, ValueError):
+        older = False
+    if older:
+        yield f"{name} is older than this bias and may be of another one: run {command} again."
 
 
 def read_run(folder: Path) -> Run:

@@ -280,4 +280,7 @@ def _origin(name: str, found: Mapping[str, Any]) -> Origin:
     versions = found.get("versions")
     named = ", ".join(f"{key} {value}" for key, value in versions.items()) if isinstance(versions, dict) else ""
     parts = (found.get("date"), f"Python {found['python']}" if "python" in found else None, found.get("machine"), named)
-    return Origin(name, str(found.get("command", "not recorded")), " · ".join(str(part) for part in parts if part))
+    settings = found.get("settings")
+    given = ", ".join(f"{key} = {value}" for key, value in settings.items()) if isinstance(settings, dict) else ""
+    rest = (*parts, f"from blb.toml or the environment: {given}" if given else None)
+    return Origin(name, str(found.get("command", "not recorded")), " · ".join(str(part) for part in rest if part))

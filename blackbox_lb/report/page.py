@@ -125,10 +125,10 @@ def _asset(name: str) -> str:
 
 def _label(run: Run) -> str:
     """What the reward is read as."""
-    if run.evaluation is not None:
-        return run.evaluation.label
     rows = rows_of(run)
-    return rows[0].metric if rows else "reward"
+    if rows:
+        return rows[0].metric
+    return "reward" if run.evaluation is None else run.evaluation.label
 
 
 def _shown(plot: Plot, markup: Any) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _top(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
         "words": [word for word in ORDER if word in found] or ["UNVERIFIED"],
         "headline": headline(parts),
         "cards": [_card(part, len(rows)) for part in parts],
-        "callouts": run.evaluation.summary[:1] if run.evaluation is not None else (),
+        "callouts": (*run.outdated, *(() if run.evaluation is None else run.evaluation.summary[:1])),
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from blackbox_lb.arms import BASE
 from blackbox_lb.bias import Verdict
 from blackbox_lb.evaluation import Comparison
 from blackbox_lb.report.data import Run
@@ -103,7 +104,7 @@ def rows_of(run: Run) -> tuple[Row, ...]:
     if run.evaluation is None:
         return ()
     biases = [each.bias for each in run.evaluation.policies if each.bias is not None and each.name == each.bias]
-    alone = [row for row in run.evaluation.comparisons if row.other in biases[:1] and row.base not in biases]
+    alone = [row for row in run.evaluation.comparisons if row.base == BASE and row.other in biases[:1]]
     return tuple(of_comparison(row) for row in alone)
 
 

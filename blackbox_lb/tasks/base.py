@@ -84,6 +84,11 @@ class Task:
         return replace(self, validation=self.validation[:validation], test=self.test[:test])
 
     @property
+    def longest_prompt(self) -> int:
+        """Characters of the longest prompt of all splits."""
+        return max((len(each.prompt.text) for split in SPLITS for each in self.split(split)), default=0)
+
+    @property
     def data_hash(self) -> str:
         """64 hex digits over ids, prompts and answers of all splits: the same examples in the same splits, the same hash."""
         content = [

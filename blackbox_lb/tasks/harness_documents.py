@@ -95,6 +95,7 @@ class Splits:
         if not own:
             self.parts["train"] = [d for d in pool if d.id not in chosen]
         self.origin = f"{size} of {len(pool)} documents of {'its own split' if own else 'train'}, by hash"
+        _drop_repeated(self)
 
 
 def split_documents(name: str, tasks: dict[str, Any], validation_size: int | None) -> Splits:

@@ -182,7 +182,9 @@ def _table(path: Path) -> Any:
     dataset = library("datasets", f"reading {path}").Dataset
     suffix = path.suffix.lower()
     if suffix not in TABLES:
-        return dataset.from_list([{**dict.fromkeys(row.columns), **row.values} for row in read_records(path)])
+        rows = list(read_records(path))
+        names = dict.fromkeys(name for row in rows for name in row.columns)
+        return dataset.from_list([{**names, **row.values} for row in rows])
     read = dataset.from_parquet if suffix == ".parquet" else dataset.from_csv
     more = {"sep": "\t"} if suffix == ".tsv" else {}
     try:

@@ -108,7 +108,7 @@ class Judge(Remote):
             **file.fields,
         }
 
-    def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str]:
+    def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
         try:
             words = reply["choices"][0]["message"]["content"]
         except (KeyError, IndexError, TypeError) as error:

@@ -71,8 +71,8 @@ class Remote(ABC):
         """The body of one request."""
 
     @abstractmethod
-    def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str]:
-        """What came for each item, to be kept. CorruptResponse where the reply is not what was asked for."""
+    def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
+        """What came for each item, to be kept, or why it is no reward. Raises CorruptResponse for a reply of another shape."""
 
     @abstractmethod
     def number(self, answer: str) -> float | None:
@@ -144,7 +144,7 @@ class Endpoint(Remote):
     def body(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {"items": list(items)}
 
-    def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str]:
+    def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
         came = reply.get("rewards") if isinstance(reply, dict) else None
         if not isinstance(came, list):
             raise CorruptResponse(
@@ -156,7 +156,7 @@ class Endpoint(Remote):
             )
         return [self._checked(value, item) for value, item in zip(came, items, strict=True)]
 
-    def _checked(self, value: Any, item: dict[str, Any]) -> str:
+    def _checked(self, value: Any, item: dict[str, Any]) -> str | CorruptResponse:
         if value == "-inf":
             return "-inf"
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -166,7 +166,7 @@ class Endpoint(Remote):
                 number = math.inf
             if not math.isnan(number) and number != math.inf:
                 return repr(number)
-        raise CorruptResponse(
+        return CorruptResponse(
             f'{self.name} answered {shorten(value)} for example {item["id"]!r}; a reward is a number of nats, finite or "-inf"'
         )
 

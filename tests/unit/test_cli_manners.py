@@ -344,3 +344,18 @@ def test_print_json_is_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.print_json({"a": "é"})
     stream.flush()
     assert json.loads(stream.buffer.getvalue()) == {"a": "é"}
+
+
+def test_brackets_of_the_user_are_no_markup(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pattern or an instruction with brackets stands in tables and bars as it was given."""
+    from blackbox_lb.cli.terminal import Terminal, print_table
+
+    print_table("[/a] table", ("regex:[/a-z]+$",), [("[b]cell",)])
+    out = capsys.readouterr().out
+    assert all(text in out for text in ("[/a] table", "regex:[/a-z]+$", "[b]cell"))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Terminal()._bar("test, prompt + [/ANSWER]", 2):
+        pass
+    assert "[/ANSWER]" in capsys.readouterr().err

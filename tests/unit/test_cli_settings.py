@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from blackbox_lb.cli import COMMANDS, main
-from blackbox_lb.cli.settings import PER_COMMAND, Settings, find_settings, key_of, keys_of
+from blackbox_lb.cli.settings import OWN_TABLE, PER_COMMAND, Settings, find_settings, key_of, keys_of
 from blackbox_lb.errors import InputError
 
 
@@ -76,7 +76,8 @@ def test_every_option_arrives_from_the_file(
     """The value of the command's own table; that of the shared table too, unless the option means another thing elsewhere."""
     monkeypatch.chdir(tmp_path)
     written, wanted = sample(option)
-    for table in [name, *([] if key_of(option) in PER_COMMAND else ["defaults"])]:
+    own = PER_COMMAND | OWN_TABLE.get(name, frozenset())
+    for table in [name, *([] if key_of(option) in own else ["defaults"])]:
         (tmp_path / "blb.toml").write_text(toml(table, key_of(option), written))
         got = received([name], name, monkeypatch)[option.name or ""]
         assert plain(got) == wanted, table
@@ -215,3 +216,44 @@ def test_what_the_file_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     said = CliRunner().invoke(main, ["fit", "--reward", "contains"]).stderr
     assert f"{tmp_path / 'blb.toml'} gives --provider, --task\n" in said
     assert "gives" not in CliRunner().invoke(main, ["fit", "--quiet"]).stderr
+
+
+def test_who_names_another_provider_does_not_get_the_file_s_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key for one provider must not go to the address of another; the same provider keeps what the file says of it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blb.toml").write_text('[defaults]\nprovider = "vllm"\nbase_url = "http://one:8000/v1"\nmodel = "m"\n')
+    got = received(["fit", "--provider", "openai"], "fit", monkeypatch)
+    assert (got["provider"], got["base_url"], got["model"]) == ("openai", None, None)
+    assert received(["fit", "--provider=vllm"], "fit", monkeypatch)["base_url"] == "http://one:8000/v1"
+    monkeypatch.setenv("BLB_FIT_PROVIDER", "openai")
+    assert received(["fit"], "fit", monkeypatch)["base_url"] is None
+
+
+def test_a_file_of_somebody_else_is_not_found_but_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A found file could send a key elsewhere, so it must be the user's own; one that is named is trusted."""
+    (tmp_path / "blb.toml").write_text("[fit]\nseed = 1\n")
+    monkeypatch.setattr("os.getuid", lambda: (tmp_path / "blb.toml").stat().st_uid + 4711)
+    monkeypatch.setattr("blackbox_lb.cli.settings.ROOT", -1)
+    with pytest.raises(InputError, match="belongs to another user"):
+        find_settings(start=tmp_path)
+    assert find_settings(tmp_path / "blb.toml").tables == {"fit": {"seed": 1}}
+
+
+def test_quiet_in_the_file_hides_nothing_about_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file cannot keep silent about what it sets."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blb.toml").write_text('[defaults]\nquiet = true\nbase_url = "http://one/v1"\ntask = "nothing"\n')
+    assert "gives --base-url" in CliRunner().invoke(main, ["fit", "--reward", "length"]).stderr
+
+
+def test_shared_data_is_not_analyze_s_nor_reproduce_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """analyze with data draws completions, and reproduce has benchmarks of its own: only their own tables give them data."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blb.toml").write_text('[defaults]\ndata = "train.jsonl"\n')
+    assert received(["analyze", "b.json"], "analyze", monkeypatch)["data"] is None
+    assert received(["reproduce", "paper"], "reproduce", monkeypatch)["data"] is None
+    (tmp_path / "blb.toml").write_text('[defaults]\ntask = "capitals"\n[fit]\ndata = "train.jsonl"\n')
+    got = received(["fit"], "fit", monkeypatch)
+    assert (got["task"], got["data"]) == (None, Path("train.jsonl"))

@@ -120,7 +120,10 @@ def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
     assert verdict["base", "T = 0.3"] == "HELPS"
     assert verdict["T = 0.3", "weak"] == "HURTS"
     assert any(line.startswith("At temperature 1, T = 0.3 alone WINS over weak") for line in told.summary)
-    assert told.summary[0].startswith("At temperature 1, weak")
+    weak_alone = next(place for place, line in enumerate(told.summary) if line.startswith("At temperature 1, weak"))
+    assert all(" WINS over weak" in line for line in told.summary[:weak_alone]), (
+        "what is simpler and better comes first"
+    )
     assert (policies["best of 3"].completions, policies["base"].completions) == (PROMPTS, SAMPLES * PROMPTS)
     assert policies["best of 3"].completion_tokens == 3 * policies["base"].completion_tokens == 3
     assert policies["best of 3"].prompt_tokens == pytest.approx(3 * policies["base"].prompt_tokens)
@@ -298,8 +301,8 @@ def test_a_policy_by_eye() -> None:
 
 
 def test_a_comparison_by_eye() -> None:
-    """Twenty prompts, each 1 better and 2 tokens shorter: difference 1, every percentile 1, sign p 2/2^20; all 15 rows are adjusted
-    together, so that none has a p below 15 times what it would have alone."""
+    """Twenty prompts, each 1 better and 2 tokens shorter: difference 1, every percentile 1, sign p 2/2^20; all 16 rows are adjusted
+    together, so that none has a p below 16 times what it would have alone."""
     values, lengths = [float(n) for n in range(20)], [5.0] * 20
     arms = [
         arm_of(values, lengths),
@@ -315,12 +318,12 @@ def test_a_comparison_by_eye() -> None:
             for other in ("b", "x", "x and b", "c")
             for metric in ("points", "accuracy", "tokens")
         ),
-        *((("x", "b", "points"), ("x", "x and b", "points"), ("b", "c", "points"))),
+        *((("x", "b", "points"), ("x", "x and b", "points"), ("x", "c", "points"), ("b", "c", "points"))),
     }
     row = rows["base", "b", "points"]
     assert (row.difference, row.low, row.high, row.percentile_low, row.percentile_high, row.sd) == (1, 1, 1, 1, 1, 0)
     assert row.p_sign == pytest.approx(2 / 2**20)
-    assert row.p == min(each.p for each in rows.values()) == pytest.approx(15 * bootstrap(np.ones(20)).p)
+    assert row.p == min(each.p for each in rows.values()) == pytest.approx(16 * bootstrap(np.ones(20)).p)
     assert rows["base", "b", "tokens"].verdict == "HELPS"
     assert rows["base", "c", "points"].verdict == rows["b", "c", "points"].verdict == "HURTS"
     same = rows["base", "x", "points"]
@@ -342,7 +345,7 @@ def told(*arms: Drawn) -> tuple[str, ...]:
 
 
 def test_sentences_say_who_wins() -> None:
-    """A bias beside a better and a worse alternative: it helps; one wins over it, which is told first; it adds to the other."""
+    """A bias beside a better and a worse alternative: one wins over it, told first of all; it helps; it adds to the other."""
     rng = np.random.default_rng(0)
     base = rng.uniform(1, 2, 40)
     better, worse = Alternative("better"), Alternative("worse")
@@ -354,8 +357,8 @@ def test_sentences_say_who_wins() -> None:
         arm(0), arm(1, "b"), arm(3, None, better), arm(3, "b", better), arm(0, None, worse), arm(1, "b", worse)
     )
     beginnings = [
-        "b helps: points 2.",
         "better alone WINS over b: points 4.",
+        "b helps: points 2.",
         "b wins over worse alone: points 2.",
         "b is not shown to add to better: points 4.",
         "b adds to worse: points 2.",
@@ -363,7 +366,7 @@ def test_sentences_say_who_wins() -> None:
     for line, beginning in zip(lines, beginnings, strict=False):
         assert line.startswith(f"At temperature 1, {beginning}")
     assert "not significant with 40 prompts" in lines[3]
-    assert "accuracy 1.00 against 1.00 (not significant)" in lines[0]
+    assert "accuracy 1.00 against 1.00 (not significant)" in lines[1]
     assert "The highest points of all 6 policies is that of better" in lines[5]
 
 

@@ -6,6 +6,7 @@ import html
 import json
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from blackbox_lb.report import read_run, render, write_report
 from blackbox_lb.report.examples import Side, compared
 from blackbox_lb.report.page import tame
 from blackbox_lb.report.tables import MOST_ROWS, entries_table, token
-from blackbox_lb.report.words import Row, amount, change, headline, judged, of_verdict, plain
+from blackbox_lb.report.words import Row, amount, change, headline, judged, of_verdict, plain, rows_of
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from tests.unit.report_runs import HOSTILE, Kind, bias_of, entries, verdicts, write_run
@@ -137,6 +138,25 @@ def test_an_evaluation_speaks_for_a_bias_without_a_verdict(tmp_path: Path) -> No
     page = render(read_run(run))
     assert "The bias helps at temperature 1." in text_of(page).replace("\N{NO-BREAK SPACE}", " ")
     assert page.count('<article class="card">') == 1
+
+
+def test_an_alternative_s_rows_are_not_the_verdict(tmp_path: Path) -> None:
+    """A row of the bias against an instruction says nothing of the bias against the base."""
+    run = read_run(write_run(tmp_path / "run", "helps", full=True, verdict=()))
+    assert run.evaluation is not None
+    bias = next(each.name for each in run.evaluation.policies if each.bias == each.name)
+    judged_alone = next(each for each in run.evaluation.comparisons if each.other == bias)
+    rival = judged_alone.model_copy(update={"base": "the instruction", "verdict": "HURTS"})
+    more = run.evaluation.model_copy(update={"comparisons": (*run.evaluation.comparisons, rival)})
+    assert rows_of(replace(run, evaluation=more)) == rows_of(run) != ()
+
+
+def test_documents_that_are_older_than_the_bias_are_named(tmp_path: Path) -> None:
+    """After a second fit in the same folder, what was evaluated before may be of another bias."""
+    folder = write_run(tmp_path / "run", "helps", full=True, created=datetime(2030, 1, 1, tzinfo=UTC))
+    page = text_of(render(read_run(folder)))
+    assert "evaluation.json is older than this bias" in page
+    assert "analysis.json is older than this bias" in page
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
