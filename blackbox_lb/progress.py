@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from blackbox_lb.collect import Watcher
     from blackbox_lb.types import Completion
 
-__all__ = ["Reporter", "Silent", "short"]
+__all__ = ["Reporter", "Silent", "chance", "short"]
+
+SMALLEST_P = 0.001
+"""Smaller ones are told as this: the bootstrap resolves no finer."""
 
 
 class Reporter(Protocol):
@@ -42,3 +45,8 @@ class Silent:
 def short(value: float) -> str:
     """A number for a person to read: three decimals, or three digits where those would say nothing or too much."""
     return f"{value:.3f}" if value == 0 or 0.01 <= abs(value) < 100_000 else f"{value:.3g}"
+
+
+def chance(p: float) -> str:
+    """A p-value for a person to read."""
+    return f"{p:.3f}" if p >= SMALLEST_P else f"<{SMALLEST_P:g}"

@@ -7,22 +7,15 @@ from collections.abc import Iterator, Sequence
 from blackbox_lb.arms import BASE
 from blackbox_lb.evaluation import Comparison, Policy
 from blackbox_lb.intervals import LEVEL, POWER, REPLICATES
+from blackbox_lb.progress import chance
 
-__all__ = ["chance", "figure", "notes", "summarise", "when"]
-
-SMALLEST_P = 0.001
-"""Smaller ones are told as this: the bootstrap resolves no finer."""
+__all__ = ["figure", "notes", "summarise", "when"]
 
 
 def figure(value: float, *, sign: bool = False) -> str:
     """A number for a person to read: two decimals, or three digits where those would say nothing or too much."""
     form = ".2f" if value == 0 or 0.01 <= abs(value) < 100_000 else ".3g"
     return f"{value:{'+' if sign else ''}{form}}"
-
-
-def chance(p: float) -> str:
-    """A p-value for a person to read."""
-    return f"{p:.3f}" if p >= SMALLEST_P else f"<{SMALLEST_P:g}"
 
 
 def when(setting: str) -> str:

@@ -31,7 +31,8 @@ from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.evaluate import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.evaluating import EvalPlan, evaluate
 from blackbox_lb.evaluation import Comparison, Evaluation, Mean
-from blackbox_lb.summary import chance, figure
+from blackbox_lb.progress import chance
+from blackbox_lb.summary import figure
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.trials import Trials
 

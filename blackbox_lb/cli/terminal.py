@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from blackbox_lb.bias import Finding, Scalar, Verdict, printable
-from blackbox_lb.progress import Reporter, Silent
+from blackbox_lb.progress import Reporter, Silent, chance
 
 if TYPE_CHECKING:
     from blackbox_lb.collect import Watcher
@@ -190,10 +190,6 @@ def _plain(cell: str) -> Text:
     return Text(cell)
 
 
-SMALLEST_P = 0.001
-"""Smaller ones are printed as this: the bootstrap resolves no finer."""
-
-
 def _numbers(row: Verdict) -> tuple[str, str, str, str]:
     """Base, biased, difference and interval: two decimals, or three digits where the row is too small or too large for them."""
     largest = max(map(abs, (row.base, row.biased, row.difference, row.low, row.high)))
@@ -212,7 +208,7 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
                 row.setting.replace("temperature ", "T = "),
                 printable(row.metric),
                 *_numbers(row),
-                f"{row.p:.3f}" if row.p >= SMALLEST_P else f"<{SMALLEST_P:g}",
+                chance(row.p),
                 row.verdict,
             )
             for row in verdicts

@@ -78,11 +78,10 @@ def _label(axis: Any, x: str, y: str) -> None:
         setter(text.replace("$", r"\$"), color=COLOURS["ink"], fontsize=10)
 
 
-def _legend(axis: Any, place: str) -> None:
-    """The legend in a corner of the picture, or ``outside`` it in one row."""
-    owner, columns = (axis.figure, 4) if place.startswith("outside") else (axis, 1)
-    legend = owner.legend(
-        loc=place, ncols=columns, fontsize=9, framealpha=0.85, edgecolor="none", facecolor=COLOURS["surface"],
+def _legend(axis: Any) -> None:
+    """The legend below the picture, in one row."""
+    legend = axis.figure.legend(
+        loc="outside lower center", ncols=4, fontsize=9, framealpha=0.85, edgecolor="none", facecolor=COLOURS["surface"],
         handletextpad=0.4, columnspacing=1.2,
     )  # fmt: skip
     for text in legend.get_texts():
@@ -162,7 +161,7 @@ def _pareto(result: Result, label: str) -> Plot | None:
     _base_lines(axis, base, base.tokens, of(base))
     _label(axis, "mean tokens of a completion", "accuracy (%)" if metric == "accuracy" else label)
     axis.margins(0.16)
-    _legend(axis, "outside lower center")
+    _legend(axis)
     chosen = next(((x, y) for each, x, y in rows if each.fate == "chosen"), None)
     told = f"{len(rows)} candidates on the validation prompts: {metric} against mean tokens."
     if chosen is not None:
@@ -202,7 +201,7 @@ def _reward_kl(result: Result, label: str) -> Plot | None:
     _base_lines(axis, result.validation.base, 0.0 if base is not None else None, base)
     _label(axis, "KL to the base model (nats a completion)", label)
     axis.margins(0.16)
-    _legend(axis, "outside lower center")
+    _legend(axis)
     kls, rewards = [x for _, x, _ in rows], [y for *_, y in rows]
     told = f"{len(rows)} candidates: {label} between {short(min(rewards))} and {short(max(rewards))} at a KL "
     told += f"between {short(min(kls))} and {short(max(kls))} nats a completion."
@@ -231,7 +230,7 @@ def _kept(result: Result, bias: Bias) -> Plot | None:
         axis.set_xscale("log")
     _entry_ticks(axis, sorted({row.entries for row in rows}))
     _label(axis, "tokens in the bias", "estimated gain kept (%)")
-    _legend(axis, "outside lower center")
+    _legend(axis)
     most = max(rows, key=lambda row: row.entries)
     told = "Estimated gain kept: " + ", ".join(
         f"{row.kept:.0%} with {row.entries:,} tokens" for row in rows if not row.integers
