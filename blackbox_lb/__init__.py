@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from blackbox_lb.estimate.select import Goal
     from blackbox_lb.estimate.sweep import Sweep
     from blackbox_lb.export import logit_bias
-    from blackbox_lb.fitting import FitResult, fit
-    from blackbox_lb.plan import FitPlan
+    from blackbox_lb.fitting.plan import FitPlan
+    from blackbox_lb.fitting.run import FitResult, fit
     from blackbox_lb.profiles import Profile, load_profile
     from blackbox_lb.session import Session
     from blackbox_lb.store import RolloutStore

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import httpx2
 import openai
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential_jitter
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from blackbox_lb.credentials import Credentials, TokenProvider, environment
 from blackbox_lb.errors import (
@@ -27,17 +27,13 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.faults import Fault, classify, masked
 from blackbox_lb.profiles import Profile
-from blackbox_lb.rate_limits import Budgets, retry_after
+from blackbox_lb.rate_limits import Budgets
+from blackbox_lb.retrying import ATTEMPTS, asked_pause, is_passing, retry_pause
 
 __all__ = ["Channel"]
 
-ATTEMPTS = 6
-"""Tries of one request: with exponential waits these span about half a minute, the time a server takes to restart."""
 RATE_LIMIT_ATTEMPTS = 20
 """Tries of a request that is refused for its rate alone: each waits as long as the provider says, and one of them will pass."""
-LONGEST_WAIT = 20.0
-"""Seconds; a provider's own retry-after may ask for more and gets it, up to ``LONGEST_RETRY_AFTER``."""
-LONGEST_RETRY_AFTER = 120.0
 NEEDED = frozenset(
     {"logprobs", "top_logprobs", "logit_bias", "temperature", "top_p", "presence_penalty", "frequency_penalty"}
 )
@@ -116,7 +112,7 @@ class Channel:
             except openai.OpenAIError as error:
                 raise self._mapped(error, None) from error
 
-        return await self._tried(once, lambda error: _passing(error) and not isinstance(error, ConnectionFailed))
+        return await self._tried(once, lambda error: is_passing(error) and not isinstance(error, ConnectionFailed))
 
     async def post(self, path: str, body: dict[str, Any], *, prompt_tokens: int = 0, generated: int = 0) -> Any:
         """The JSON answer to ``body``, after as many retries as the fault deserves.
@@ -127,11 +123,11 @@ class Channel:
         Raises:
             ProviderError: one of its subclasses, each with the provider's own words.
         """
-        return await self._tried(lambda: self._once(path, body, prompt_tokens + generated, generated), _passing)
+        return await self._tried(lambda: self._once(path, body, prompt_tokens + generated, generated), is_passing)
 
     async def _tried(self, once: Callable[[], Awaitable[Any]], passing: Callable[[BaseException], bool]) -> Any:
         async for attempt in AsyncRetrying(
-            retry=retry_if_exception(passing), wait=_wait, stop=self._enough, sleep=self._sleep, reraise=True
+            retry=retry_if_exception(passing), wait=retry_pause, stop=self._enough, sleep=self._sleep, reraise=True
         ):
             with attempt:
                 return await once()
@@ -170,7 +166,7 @@ class Channel:
             learn(error.response)
             mapped = self._mapped(error, body.get("model"))
             if isinstance(mapped, RateLimited):
-                self._budgets.refused(_asked(error.response.headers), time.monotonic())
+                self._budgets.refused(asked_pause(error.response.headers), time.monotonic())
             raise mapped from error
         except openai.OpenAIError as error:
             raise self._mapped(error, None) from error
@@ -275,23 +271,3 @@ def _address(profile: Profile, base_url: str | None) -> str:
 def _is_loopback(url: str) -> bool:
     host = httpx2.URL(url).host
     return host == "localhost" or host == "::1" or host.startswith("127.")
-
-
-def _passing(error: BaseException) -> bool:
-    """Whether the same request may succeed later. A spent quota answers 429 too, and never does."""
-    return isinstance(error, RateLimited | ConnectionFailed | ServerFailed) and not isinstance(error, QuotaExhausted)
-
-
-_backoff = wait_exponential_jitter(multiplier=0.5, max=LONGEST_WAIT, jitter=1.0)
-
-
-def _wait(state: RetryCallState) -> float:
-    """Seconds until the next try: exponential with jitter, or longer where the provider says so."""
-    error = state.outcome.exception() if state.outcome else None
-    response = getattr(error.__cause__ if error else None, "response", None)
-    return max(_backoff(state), 0.0 if response is None else _asked(response.headers))
-
-
-def _asked(headers: Mapping[str, str]) -> float:
-    """Seconds that the provider wants to be left alone."""
-    return min(retry_after(headers) or 0.0, LONGEST_RETRY_AFTER)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import httpx2
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
 from blackbox_lb.errors import (
     AuthenticationFailed,
@@ -24,7 +24,7 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.faults import classify, masked
 from blackbox_lb.progress import Reporter
-from blackbox_lb.rate_limits import retry_after
+from blackbox_lb.retrying import ATTEMPTS, is_passing, retry_pause
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.remote import Remote
@@ -32,11 +32,6 @@ from blackbox_lb.types import Completion, Example
 
 __all__ = ["fetch_rewards"]
 
-ATTEMPTS = 6
-"""Tries of one request: with exponential waits these span about half a minute, the time a server takes to restart."""
-LONGEST_WAIT = 20.0
-LONGEST_RETRY_AFTER = 120.0
-"""Seconds: our own waits, and the longest that a server's retry-after gets."""
 TIMEOUT = 600.0
 """Seconds for one answer: a batch on a slow judge is normal, silence for ten minutes is not."""
 KEPT = "the rewards that came are kept, the same command goes on from there"
@@ -166,7 +161,7 @@ async def _ask(
     """The answers to one batch, after as many tries as the fault deserves."""
     content = json.dumps(remote.body(items)).encode()
     async for attempt in AsyncRetrying(
-        retry=retry_if_exception(_passing), wait=_wait, stop=stop_after_attempt(ATTEMPTS), reraise=True
+        retry=retry_if_exception(is_passing), wait=retry_pause, stop=stop_after_attempt(ATTEMPTS), reraise=True
     ):
         with attempt:
             return remote.answers(await _once(client, remote, content), items)
@@ -210,19 +205,3 @@ def _refused(remote: Remote, response: httpx2.Response) -> ProviderError:
             return ServerFailed(f"{fault}; it was tried {ATTEMPTS} times, {KEPT}")
         case _:
             return RequestRejected(str(fault))
-
-
-def _passing(error: BaseException) -> bool:
-    """Whether the same request may succeed later. A spent quota answers 429 too, and never does."""
-    return isinstance(error, RateLimited | ConnectionFailed | ServerFailed) and not isinstance(error, QuotaExhausted)
-
-
-_backoff = wait_exponential_jitter(multiplier=0.5, max=LONGEST_WAIT, jitter=1.0)
-
-
-def _wait(state: RetryCallState) -> float:
-    """Seconds until the next try: exponential with jitter, or longer where the other side says so."""
-    error = state.outcome.exception() if state.outcome else None
-    response = getattr(error.__cause__ if error else None, "response", None)
-    headers: Mapping[str, str] = {} if response is None else response.headers
-    return max(_backoff(state), min(retry_after(headers) or 0.0, LONGEST_RETRY_AFTER))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from blackbox_lb.channel import ATTEMPTS, Channel
+from blackbox_lb.channel import Channel
 from blackbox_lb.compile import highest_id
 from blackbox_lb.credentials import TokenProvider
 from blackbox_lb.errors import (
@@ -20,6 +20,7 @@ from blackbox_lb.errors import (
     RequestRejected,
 )
 from blackbox_lb.profiles import Profile
+from blackbox_lb.retrying import ATTEMPTS
 from blackbox_lb.tokens import PROBE_TEXT, Tokenizer, fingerprint
 from blackbox_lb.types import Completion, Endpoint, EndTokens, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model

@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from blackbox_lb.analysis import Analysis, TokenScore
-from blackbox_lb.analyzing import analyze
+from blackbox_lb.analysis.biased import Biased, Shifts, ask_shifts, biased_completions, draw, shifts_by_lists
+from blackbox_lb.analysis.document import Analysis, TokenScore
+from blackbox_lb.analysis.run import analyze
 from blackbox_lb.bias import Bias, printable
-from blackbox_lb.biased import Biased, Shifts, ask_shifts, biased_completions, draw, shifts_by_lists
 from blackbox_lb.cli.options import (
     STORE,
     connect_to,

@@ -19,7 +19,7 @@ from blackbox_lb.cli.options import (
 )
 from blackbox_lb.cli.terminal import print_json
 from blackbox_lb.evaluate import SAMPLED
-from blackbox_lb.fitting import FitPlan
+from blackbox_lb.fitting.run import FitPlan
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.training import censored, training_set
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from blackbox_lb.arms import alternatives
 from blackbox_lb.bias import Bias, printable
 from blackbox_lb.cli.options import (
     COLLECTING,
@@ -25,14 +24,15 @@ from blackbox_lb.cli.options import (
     task_options,
 )
 from blackbox_lb.cli.terminal import print_json, print_table
-from blackbox_lb.comparing import Prices, verdicts
 from blackbox_lb.compile import check_limits
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.evaluate import GREEDY, SAMPLED, parse_setting
-from blackbox_lb.evaluating import EvalPlan, evaluate
-from blackbox_lb.evaluation import Comparison, Evaluation, Mean
+from blackbox_lb.evaluation.arms import alternatives
+from blackbox_lb.evaluation.comparing import Prices, verdicts
+from blackbox_lb.evaluation.document import Comparison, Evaluation, Mean
+from blackbox_lb.evaluation.run import EvalPlan, evaluate
+from blackbox_lb.evaluation.summary import figure
 from blackbox_lb.progress import chance
-from blackbox_lb.summary import figure
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.trials import Trials
 

@@ -28,10 +28,10 @@ from blackbox_lb.estimate.select import Goal, Objective
 from blackbox_lb.estimate.statistics import Unobserved
 from blackbox_lb.estimate.sweep import AlphaScale, EstimatorName, Sweep
 from blackbox_lb.evaluate import parse_setting
-from blackbox_lb.fidelity import Fidelity
-from blackbox_lb.fit_result import FitResult
-from blackbox_lb.fitting import fit
-from blackbox_lb.plan import FitPlan
+from blackbox_lb.fitting.fidelity import Fidelity
+from blackbox_lb.fitting.plan import FitPlan
+from blackbox_lb.fitting.result import FitResult
+from blackbox_lb.fitting.run import fit
 from blackbox_lb.provenance import Remembering, provenance
 from blackbox_lb.reference import POSITIONS
 from blackbox_lb.tasks import Reward, Task

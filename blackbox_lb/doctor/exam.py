@@ -14,7 +14,7 @@ from blackbox_lb.profiles import Profile
 from blackbox_lb.rules import EndpointRules
 from blackbox_lb.types import NO_TOKEN, Completion, Prompt
 
-__all__ = ["EMOJI", "SCRIPTS", "STOP", "STORY", "WORDS", "Exam", "count_listed", "gaps", "listed"]
+__all__ = ["EMOJI", "SCRIPTS", "STOP", "STORY", "WORDS", "Exam", "count_listed", "gaps", "listed", "opening_lists"]
 
 WORDS = Prompt.user("Write thirty random English words that have nothing to do with each other, separated by commas.")
 """Many likely continuations at every word: what sampling is tested on."""
@@ -72,8 +72,7 @@ class Exam:
 
     def openings(self) -> list[dict[int, float]]:
         """The list at the first position of every neutral completion of ``WORDS``: id -> logprob in nats."""
-        firsts = [c for prompt, c in self.probe.draws if prompt is WORDS and len(c.token_ids)]
-        return [row for row in (listed(completion, 0) for completion in firsts) if row]
+        return opening_lists([completion for prompt, completion in self.probe.draws if prompt is WORDS])
 
     def biasable(self) -> dict[int, float]:
         """Ids that are in all openings and that a bias may name, most likely first, with their mean logprob."""
@@ -121,6 +120,16 @@ def listed(completion: Completion, t: int) -> dict[int, float]:
     """The alternatives with an id at one position: id -> logprob in nats, most likely first."""
     pairs = zip(completion.top_ids[t].tolist(), completion.top_logprobs[t].tolist(), strict=True)
     return {token: value for token, value in pairs if token >= 0}
+
+
+def opening_lists(completions: Sequence[Completion]) -> list[dict[int, float]]:
+    """The list at the first position of each, as in ``listed``; of those that list all their tokens, if any does.
+
+    llama.cpp leaves a fragment of a character out of the list: where that was the first token, the first list is of the second.
+    """
+    begun = [completion for completion in completions if len(completion.token_ids)]
+    chosen = [completion for completion in begun if completion.whole] or begun
+    return [row for row in (listed(completion, 0) for completion in chosen) if row]
 
 
 def gaps(rows: Sequence[Mapping[int, float]]) -> npt.NDArray[np.float64]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blackbox_lb.doctor.exam import STOP, WORDS, Exam, listed
+from blackbox_lb.doctor.exam import STOP, WORDS, Exam, opening_lists
 from blackbox_lb.types import UNNAMED, Completion
 
 __all__ = ["check_end", "check_meaning", "settle_end"]
@@ -72,7 +72,7 @@ def _tilt(exam: Exam) -> float:
 
 def _mean(completions: list[Completion]) -> dict[int, float]:
     """Mean logprob of the ids that all first positions list."""
-    rows = [listed(completion, 0) for completion in completions if len(completion.token_ids)]
+    rows = opening_lists(completions)
     common = set.intersection(*(set(row) for row in rows)) if rows else set()
     return {token: float(np.mean([row[token] for row in rows])) for token in common}
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from blackbox_lb.analysis import Analysis
+from blackbox_lb.analysis.document import Analysis
 from blackbox_lb.bias import MAX_BYTES, Bias, printable
 from blackbox_lb.errors import InputError
-from blackbox_lb.evaluation import Evaluation
+from blackbox_lb.evaluation.document import Evaluation
 from blackbox_lb.report.examples import Example, evaluated, stored
 
 __all__ = ["Point", "Result", "Run", "Tried", "read_run"]

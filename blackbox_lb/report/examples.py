@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.bias import Bias
-from blackbox_lb.evaluation import Answer, Evaluation
+from blackbox_lb.evaluation.document import Answer, Evaluation
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.types import Prompt
 

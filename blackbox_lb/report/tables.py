@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from blackbox_lb.analysis import Analysis, TokenScore
+from blackbox_lb.analysis.document import Analysis, TokenScore
 from blackbox_lb.bias import Bias, Entry
-from blackbox_lb.evaluation import Evaluation, Mean, Policy
+from blackbox_lb.evaluation.document import Evaluation, Mean, Policy
 from blackbox_lb.progress import short
 from blackbox_lb.report.data import Tried
 from blackbox_lb.report.words import Row, amount, change, interval

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from blackbox_lb.arms import BASE
 from blackbox_lb.bias import Verdict
-from blackbox_lb.evaluation import Comparison
+from blackbox_lb.evaluation.arms import BASE
+from blackbox_lb.evaluation.document import Comparison
 from blackbox_lb.report.data import Run
 
 __all__ = [

@@ -15,7 +15,7 @@ from blackbox_lb.errors import ConnectionFailed, InputError
 from blackbox_lb.estimate.select import Goal
 from blackbox_lb.estimate.sweep import Sweep
 from blackbox_lb.evaluate import GREEDY, Scores, compare, together
-from blackbox_lb.fitting import FitPlan, FitResult, fit
+from blackbox_lb.fitting.run import FitPlan, FitResult, fit
 from blackbox_lb.reproduce.configuration import Configuration
 from blackbox_lb.reproduce.results import BenchmarkResult, MethodResult, mean_of
 from blackbox_lb.reproduce.scaling import Scaled

@@ -11,7 +11,7 @@ from pydantic import AllowInfNan, BaseModel, ConfigDict, ValidationError
 
 from blackbox_lb.bias import Verdict
 from blackbox_lb.errors import InputError
-from blackbox_lb.evaluation import Mean
+from blackbox_lb.evaluation.document import Mean
 from blackbox_lb.intervals import bootstrap
 
 __all__ = ["BenchmarkResult", "LoraResult", "MethodResult", "Reproduction", "load_lora", "mean_of"]

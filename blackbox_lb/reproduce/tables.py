@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blackbox_lb.evaluation import Mean
+from blackbox_lb.evaluation.document import Mean
 from blackbox_lb.reproduce.configuration import Configuration, PaperRow
 from blackbox_lb.reproduce.results import BenchmarkResult, LoraResult, MethodResult, Reproduction
 

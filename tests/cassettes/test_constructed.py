@@ -14,7 +14,7 @@ import pytest
 from vcr.cassette import Cassette
 from vcr.errors import CannotOverwriteExistingCassetteException
 
-from blackbox_lb import channel
+from blackbox_lb import channel, retrying
 from blackbox_lb.bias import Bias, Entry
 from blackbox_lb.client import apply
 from blackbox_lb.collect import collect
@@ -104,7 +104,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://example-resource.openai.azure.com")
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(channel, "_backoff", lambda state: 0.0)
+    monkeypatch.setattr(retrying, "backoff", lambda state: 0.0)
     SENT.clear()
     yield
     SENT.clear()
@@ -297,13 +297,13 @@ def test_openai_too_many_entries() -> None:
 def test_openai_a_rate_limit(vcr: Cassette, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked again after the milliseconds of ``retry-after-ms``, not after the whole second beside it."""
     waits: list[float] = []
-    wait = channel._wait
+    wait = retrying.retry_pause
 
     def noted(state: Any) -> float:
         waits.append(wait(state))
         return waits[-1]
 
-    monkeypatch.setattr(channel, "_wait", noted)
+    monkeypatch.setattr(channel, "retry_pause", noted)
     started = time.monotonic()
     assert ask("openai", **MINI).text == "Tallinn"
     assert waits == [0.144]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blackbox_lb.arms import NO_ALTERNATIVE, Alternative, Arm, Drawn
-from blackbox_lb.comparing import comparisons
 from blackbox_lb.evaluate import SAMPLED, Scores
+from blackbox_lb.evaluation.arms import NO_ALTERNATIVE, Alternative, Arm, Drawn
+from blackbox_lb.evaluation.comparing import comparisons
 from blackbox_lb.testing import ExactModel
 from blackbox_lb.testing.model import NOTHING
 

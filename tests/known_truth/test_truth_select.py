@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from blackbox_lb.choosing import choose
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.candidates import Candidate
 from blackbox_lb.estimate.normaliser import NextToken
@@ -20,11 +19,12 @@ from blackbox_lb.estimate.off_policy import ByPrompt, OffPolicy, Outcome
 from blackbox_lb.estimate.select import Goal, Objective, rungs
 from blackbox_lb.estimate.sparse import Sparse
 from blackbox_lb.evaluate import SAMPLED, Setting
+from blackbox_lb.fitting.choosing import choose
+from blackbox_lb.fitting.tried import Choice
 from blackbox_lb.progress import Silent
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.testing import Exact, ExactModel
 from blackbox_lb.trials import Trials
-from blackbox_lb.tried import Choice
 from blackbox_lb.types import Completion, EndTokens, Example, Prompt
 
 VOCABULARY, HORIZON, PROMPTS = 5, 4, 28

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.analysis import Analysis
+from blackbox_lb.analysis.document import Analysis
 from blackbox_lb.bias import Bias, Entry
 from blackbox_lb.cli import main
 from blackbox_lb.store import RolloutStore

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from blackbox_lb import channel as channel_module
-from blackbox_lb.channel import ATTEMPTS, RATE_LIMIT_ATTEMPTS, Channel
+from blackbox_lb.channel import RATE_LIMIT_ATTEMPTS, Channel
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
@@ -25,6 +25,7 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.profiles import load_profile
 from blackbox_lb.rate_limits import OPENAI_HEADERS
+from blackbox_lb.retrying import ATTEMPTS
 
 Answer = Callable[[httpx2.Request], httpx2.Response]
 KEY = "sk-0123456789abcdef0123456789abcdef"
@@ -33,7 +34,7 @@ BODY = {"model": "gpt-4o-mini"}
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "_wait", lambda state: 0.0)
+    monkeypatch.setattr(channel_module, "retry_pause", lambda state: 0.0)
 
 
 def fail(status: int, message: str, headers: dict[str, str] | None = None, **fields: Any) -> httpx2.Response:

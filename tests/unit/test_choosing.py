@@ -14,13 +14,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from blackbox_lb.choosing import choose
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.candidates import Candidate
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.select import Goal, Objective
 from blackbox_lb.estimate.sparse import Sparse
 from blackbox_lb.evaluate import GREEDY, SAMPLED, Scores, Setting
+from blackbox_lb.fitting.choosing import choose
+from blackbox_lb.fitting.tried import Choice
 from blackbox_lb.profiles import load_profile
 from blackbox_lb.progress import Silent
 from blackbox_lb.session import Session
@@ -28,7 +29,6 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.trials import Trials
-from blackbox_lb.tried import Choice
 from blackbox_lb.types import EndTokens, Example, Prompt
 
 END, MAX_TOKENS, PROMPTS = 5, 6, 16

@@ -43,7 +43,7 @@ COMPLETIONS = "/v1/chat/completions"
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "_wait", lambda state: 0.01)
+    monkeypatch.setattr(channel, "retry_pause", lambda state: 0.01)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from scipy.stats import binom
 
 from blackbox_lb.cli import main
 from blackbox_lb.doctor import Finding, Report, check_target, examine, most_requests, most_tokens, save_profile
-from blackbox_lb.doctor.exam import EMOJI, STORY
+from blackbox_lb.doctor.exam import EMOJI, STORY, opening_lists
 from blackbox_lb.doctor.examine import CHECKS, Check
 from blackbox_lb.doctor.steering import _Duel
 from blackbox_lb.doctor.uniformity import Draw, _lower_tail, alike, judge, temperature_of
@@ -32,7 +32,7 @@ from blackbox_lb.session import Session
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.testing.dialect import JSON, Dialect, Refused
 from blackbox_lb.testing.server import Answer
-from blackbox_lb.types import Prompt, Sampling
+from blackbox_lb.types import Completion, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary
 
 SEEDS = range(20)
@@ -333,6 +333,20 @@ def test_ids_without_bytes_are_enough() -> None:
     assert not report.contradicted, report.contradicted
     left = {each.row for each in report.findings if each.status == "NOT CHECKED"}
     assert left == {"tokens.bytes_exact", "sampling.n"}
+
+
+def test_the_first_list_of_a_completion_that_lacks_tokens_is_no_opening() -> None:
+    """llama.cpp lists no half of a character: where that came first, the first list is of the second position, and is not read."""
+
+    def drawn(top: list[int], whole: bool) -> Completion:
+        ids, values = np.array(top, np.int32), np.log(np.array([0.6, 0.4], np.float32))
+        return Completion("", "length", ids[:1], values[:1], ids[None], values[None], whole=whole)
+
+    whole, headless = drawn([3, 5], True), drawn([8, 9], False)
+    assert [set(row) for row in opening_lists([whole, headless])] == [{3, 5}]
+    assert [set(row) for row in opening_lists([headless])] == [{8, 9}], (
+        "better than nothing where a provider never tells"
+    )
 
 
 def test_a_hidden_end_token_accuses_nobody() -> None:

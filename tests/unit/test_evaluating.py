@@ -13,15 +13,15 @@ import pytest
 from click.testing import CliRunner, Result
 from scipy.special import softmax
 
-from blackbox_lb.arms import NO_ALTERNATIVE, Alternative, Arm, Drawn, alternatives, arms_at, unranked
 from blackbox_lb.bias import Bias, Entry
 from blackbox_lb.cli import main
-from blackbox_lb.comparing import Prices, comparisons, policy, resolvable
 from blackbox_lb.evaluate import GREEDY, SAMPLED, Scores, Setting
-from blackbox_lb.evaluation import Evaluation
+from blackbox_lb.evaluation.arms import NO_ALTERNATIVE, Alternative, Arm, Drawn, alternatives, arms_at, unranked
+from blackbox_lb.evaluation.comparing import Prices, comparisons, policy, resolvable
+from blackbox_lb.evaluation.document import Evaluation
+from blackbox_lb.evaluation.summary import figure, summarise
 from blackbox_lb.intervals import bootstrap
 from blackbox_lb.profiles import load_profile
-from blackbox_lb.summary import figure, summarise
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.tokens import PROBE_TEXT, fingerprint
 from blackbox_lb.types import Example, Message, Prompt

@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 
 from blackbox_lb.bias import Bias, Entry
 from blackbox_lb.cli import main
-from blackbox_lb.fit_result import FitResult
+from blackbox_lb.fitting.result import FitResult
+from blackbox_lb.fitting.tried import Measured, Tried
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.tried import Measured, Tried
 
 END, TOP = 11, 4
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)

@@ -50,7 +50,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
         monkeypatch.setenv(variable, KEY)
     for variable in ("AZURE_OPENAI_AD_TOKEN", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(channel, "_wait", lambda state: 0.01)
+    monkeypatch.setattr(channel, "retry_pause", lambda state: 0.01)
     tiktoken.list_encoding_names()
     ranks = {engine.texts[token].encode(): token for token in range(END)}
     ranks |= {bytes([byte]): END + 1 + byte for byte in range(256)}

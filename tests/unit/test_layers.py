@@ -14,18 +14,19 @@ import blackbox_lb
 ROOT = Path(blackbox_lb.__file__).parent
 LAYERS = (
     {"errors", "types"},
-    {"rules", "tokens", "bias", "injection", "policy", "packing", "scratch", "surface", "tasks"},
+    {"rules", "tokens", "bias", "injection", "policy", "packing", "scratch", "tasks"},
     {"profiles", "vocabulary", "rate_limits", "faults", "embedding"},
     {"wire", "estimate", "compile", "credentials", "tying"},
-    {"channel", "store", "_engine", "hub"},
+    {"retrying", "store", "_engine", "hub"},
+    {"channel"},
     {"session"},
     {"local"},
     {"collect", "progress", "connection", "remote_rewards", "scoring", "training", "trials", "testing", "serve"}
     | {"addresses", "batch", "client", "export", "openai", "wrapping"}
-    | {"analysis", "arms", "comparing", "evaluate", "evaluating", "evaluation", "intervals", "provenance", "summary"},
-    {"analyzing", "biased", "choosing", "explaining", "fidelity", "fit_result", "interpreting", "learning", "logged"}
-    | {"plan", "plots", "prefixes", "reference", "rounds", "tried"},
-    {"fitting", "doctor", "reproduce"},
+    | {"evaluate", "intervals", "provenance"},
+    {"analysis", "evaluation", "plots", "prefixes", "reference"},
+    {"fitting"},
+    {"doctor", "reproduce"},
     {"report"},
     {"cli"},
 )

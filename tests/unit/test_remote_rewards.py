@@ -30,7 +30,8 @@ from blackbox_lb.errors import (
     ServerFailed,
 )
 from blackbox_lb.progress import Silent
-from blackbox_lb.remote_rewards import ATTEMPTS, fetch_rewards
+from blackbox_lb.remote_rewards import fetch_rewards
+from blackbox_lb.retrying import ATTEMPTS
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.tasks.remote import BATCH
@@ -76,7 +77,7 @@ def lengths(body: Any) -> list[float]:
 @pytest.fixture
 def scorer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scorer]:
     """An endpoint; retries do not wait."""
-    monkeypatch.setattr(remote_rewards, "_wait", lambda state: 0.001)
+    monkeypatch.setattr(remote_rewards, "retry_pause", lambda state: 0.001)
     monkeypatch.delenv("BLB_REWARD_KEY", raising=False)
     running = Scorer()
     running.listener.start()

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from blackbox_lb.bias import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
-from blackbox_lb.evaluation import Mean
+from blackbox_lb.evaluation.document import Mean
 from blackbox_lb.provenance import provenance
 from blackbox_lb.reproduce import LoraResult, Reproduction, load_configuration, load_lora
 from blackbox_lb.reproduce import reproduce as job_module

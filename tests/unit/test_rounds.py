@@ -17,9 +17,9 @@ from scipy.special import log_softmax
 
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.candidates import Limits
+from blackbox_lb.fitting.rounds import SLACK, Explored, Rounds, check_rounds, explore
 from blackbox_lb.profiles import Profile, load_profile
 from blackbox_lb.progress import Silent
-from blackbox_lb.rounds import SLACK, Explored, Rounds, check_rounds, explore
 from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward

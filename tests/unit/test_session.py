@@ -26,7 +26,7 @@ HELLO = [{"token": "Hello", "bytes": list(b"Hello"), "logprob": -0.5, "top_logpr
 
 @pytest.fixture(autouse=True)
 def _machine(monkeypatch: pytest.MonkeyPatch, tiktoken_cache: Path) -> None:
-    monkeypatch.setattr(channel_module, "_wait", lambda state: 0.0)
+    monkeypatch.setattr(channel_module, "retry_pause", lambda state: 0.0)
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "k")
 

@@ -18,8 +18,8 @@ from blackbox_lb.errors import ProfileError
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.sweep import Sweep
 from blackbox_lb.evaluate import SAMPLED
-from blackbox_lb.fitting import FitPlan, FitResult, fit
-from blackbox_lb.logged import log_of_base
+from blackbox_lb.fitting.logged import log_of_base
+from blackbox_lb.fitting.run import FitPlan, FitResult, fit
 from blackbox_lb.profiles import Profile, load_profile
 from blackbox_lb.progress import Silent
 from blackbox_lb.provenance import Remembering

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from blackbox_lb.arms import BASE
-from blackbox_lb.evaluation import Comparison, Policy
+from blackbox_lb.evaluation.arms import BASE
+from blackbox_lb.evaluation.document import Comparison, Policy
 from blackbox_lb.intervals import LEVEL, POWER, REPLICATES
 from blackbox_lb.progress import chance
 

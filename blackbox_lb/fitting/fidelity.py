@@ -16,7 +16,7 @@ from blackbox_lb.estimate.checks import Vector
 from blackbox_lb.estimate.exactness import Compared, ListModel, compare
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.projection import projection
-from blackbox_lb.plan import FitPlan
+from blackbox_lb.fitting.plan import FitPlan
 from blackbox_lb.progress import short
 from blackbox_lb.reference import Reference, ask_reference
 from blackbox_lb.training import Training

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from blackbox_lb.arms import BASE, Alternative, Arm, Drawn, arms_at, draw, unranked
 from blackbox_lb.bias import Bias
-from blackbox_lb.comparing import Prices, comparisons, policy, resolvable
 from blackbox_lb.errors import InputError
 from blackbox_lb.evaluate import GREEDY, SAMPLED, Setting
-from blackbox_lb.evaluation import Comparison, Evaluation, Shown
+from blackbox_lb.evaluation.arms import BASE, Alternative, Arm, Drawn, arms_at, draw, unranked
+from blackbox_lb.evaluation.comparing import Prices, comparisons, policy, resolvable
+from blackbox_lb.evaluation.document import Comparison, Evaluation, Shown
+from blackbox_lb.evaluation.summary import notes, summarise
 from blackbox_lb.provenance import Remembering, provenance
-from blackbox_lb.summary import notes, summarise
 from blackbox_lb.tasks import Task
 from blackbox_lb.trials import Trials
 from blackbox_lb.types import Example

@@ -8,8 +8,8 @@ from typing import Any
 
 from blackbox_lb.bias import Bias
 from blackbox_lb.compile import Kept
-from blackbox_lb.fidelity import Fidelity
-from blackbox_lb.tried import Measured, Tried
+from blackbox_lb.fitting.fidelity import Fidelity
+from blackbox_lb.fitting.tried import Measured, Tried
 
 __all__ = ["FitResult", "Usage"]
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from blackbox_lb.analysis import Source
+from blackbox_lb.analysis.document import Source
 from blackbox_lb.bias import Bias, printable
 from blackbox_lb.errors import BiasError, CorruptResponse, InputError, ProfileError, StoreError
 from blackbox_lb.estimate.checks import Vector

@@ -18,10 +18,10 @@ from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.off_policy import ByPrompt, Outcome
 from blackbox_lb.estimate.select import FINALISTS, Goal, Objective, rungs
 from blackbox_lb.evaluate import SAMPLED, Scores, Setting
-from blackbox_lb.logged import Logged, log_of_base
+from blackbox_lb.fitting.logged import Logged, log_of_base
+from blackbox_lb.fitting.tried import Choice, Measured, Tried
 from blackbox_lb.progress import short
 from blackbox_lb.trials import Trials
-from blackbox_lb.tried import Choice, Measured, Tried
 from blackbox_lb.types import Example
 
 __all__ = ["choose"]

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from blackbox_lb.analysis import Analysis, DeltaRow, TokenScore, Usage
+from blackbox_lb.analysis.biased import Biased, Shifts
+from blackbox_lb.analysis.document import Analysis, DeltaRow, TokenScore, Usage
+from blackbox_lb.analysis.interpreting import Grouping, Texts, bands, families, minimal_pairs, token_scores
 from blackbox_lb.bias import Bias
-from blackbox_lb.biased import Biased, Shifts
 from blackbox_lb.embedding import Encoder
 from blackbox_lb.estimate.checks import Ids, Vector
 from blackbox_lb.estimate.diagnostics import delta_statistics
 from blackbox_lb.estimate.intervention import Scores, intervention_scores
 from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.interpreting import Grouping, Texts, bands, families, minimal_pairs, token_scores
 from blackbox_lb.progress import short
 from blackbox_lb.vocabulary import Vocabulary
 

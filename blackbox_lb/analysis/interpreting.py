@@ -10,13 +10,13 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from blackbox_lb.analysis import Band, Family, MinimalPair, Side, TokenScore
+from blackbox_lb.analysis.document import Band, Family, MinimalPair, Side, TokenScore
+from blackbox_lb.analysis.surface import nearly_equal, surface_class
 from blackbox_lb.bias import printable
 from blackbox_lb.embedding import Encoder
 from blackbox_lb.estimate.checks import Vector
 from blackbox_lb.estimate.intervention import Scores
 from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.surface import nearly_equal, surface_class
 
 __all__ = ["Grouping", "Texts", "bands", "families", "minimal_pairs", "side_of", "token_scores"]
 

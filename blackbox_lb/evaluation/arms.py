@@ -9,7 +9,7 @@ import numpy as np
 
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.evaluate import GREEDY, Scores, Setting
-from blackbox_lb.evaluation import Answer
+from blackbox_lb.evaluation.document import Answer
 from blackbox_lb.trials import Trials
 from blackbox_lb.types import Completion, Example, Message, Prompt
 from blackbox_lb.wire import asks_logprobs

@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.arms import BASE, Drawn
 from blackbox_lb.bias import Verdict
 from blackbox_lb.evaluate import Scores, decide, paired
-from blackbox_lb.evaluation import Comparison, Evaluation, Mean, Policy
+from blackbox_lb.evaluation.arms import BASE, Drawn
+from blackbox_lb.evaluation.document import Comparison, Evaluation, Mean, Policy
 from blackbox_lb.intervals import LEVEL, bootstrap, holm, sample_size, sign_test
 
 __all__ = ["Prices", "comparisons", "policy", "resolvable", "verdicts"]

@@ -9,24 +9,24 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from blackbox_lb.bias import Bias, Censored, Compiled, Drawn, Entry, Finding, HeldOutGain, Learned, Verdict
-from blackbox_lb.choosing import choose
 from blackbox_lb.compile import Kept, gain_by_entries, losses, most_entries
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.candidates import Candidate, Limits, candidates
 from blackbox_lb.estimate.checks import Ids
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.evaluate import SAMPLED
-from blackbox_lb.explaining import Explanation, explain
-from blackbox_lb.fidelity import calibrated, fidelity
-from blackbox_lb.fit_result import FitResult, Usage
-from blackbox_lb.learning import check_plan, clusters_of, learn
-from blackbox_lb.plan import FitPlan
+from blackbox_lb.fitting.choosing import choose
+from blackbox_lb.fitting.explaining import Explanation, explain
+from blackbox_lb.fitting.fidelity import calibrated, fidelity
+from blackbox_lb.fitting.learning import check_plan, clusters_of, learn
+from blackbox_lb.fitting.plan import FitPlan
+from blackbox_lb.fitting.result import FitResult, Usage
+from blackbox_lb.fitting.tried import Choice
 from blackbox_lb.reference import check_reference
 from blackbox_lb.session import Session
 from blackbox_lb.tasks import Task
 from blackbox_lb.training import Training, censored
 from blackbox_lb.trials import Trials
-from blackbox_lb.tried import Choice
 
 __all__ = ["FitPlan", "FitResult", "fit"]
 

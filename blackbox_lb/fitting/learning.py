@@ -13,10 +13,10 @@ from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.candidates import Limits
 from blackbox_lb.estimate.checks import Ids
 from blackbox_lb.evaluate import SAMPLED, check_values
-from blackbox_lb.explaining import room_for_gain
-from blackbox_lb.plan import FitPlan
+from blackbox_lb.fitting.explaining import room_for_gain
+from blackbox_lb.fitting.plan import FitPlan
+from blackbox_lb.fitting.rounds import Rounds, check_rounds, explore
 from blackbox_lb.progress import short
-from blackbox_lb.rounds import Rounds, check_rounds, explore
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.training import Training, training_set
 from blackbox_lb.trials import Trials

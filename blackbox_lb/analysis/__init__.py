@@ -1,0 +1,1 @@
+"""``blb analyze``: what a bias does to each token that is generated under it."""
