@@ -115,7 +115,8 @@ class Completion:
     without an id. A row never misses a token more likely than one it lists. ``whole`` is False where the provider listed
     fewer tokens than it generated, or nothing that can be read; ``generated`` is how many it says it did, None where it does not
     say.
-    ``token_bytes`` maps ids seen in this answer to their bytes, as far as the provider gives them.
+    ``token_bytes`` maps ids seen in this answer to their bytes, as far as the provider gives them. ``fingerprint``: what the
+    provider says of the system that answered (``system_fingerprint``), "" where it says nothing.
     """
 
     text: str
@@ -131,6 +132,7 @@ class Completion:
     propensities: FloatArray | None = None
     bounded: BoolArray | None = None
     generated: int | None = None
+    fingerprint: str = ""
 
     @classmethod
     def empty(cls, finish_reason: str, model: str = "") -> Completion:
