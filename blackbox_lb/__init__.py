@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from blackbox_lb.estimate.select import Goal
     from blackbox_lb.estimate.sweep import Sweep
     from blackbox_lb.export import logit_bias
-    from blackbox_lb.fitting.plan import FitPlan
-    from blackbox_lb.fitting.run import FitResult, fit
+    from blackbox_lb.fitting import FitPlan, FitResult, fit
     from blackbox_lb.profiles import Profile, load_profile
     from blackbox_lb.session import Session
     from blackbox_lb.store import RolloutStore
@@ -63,7 +62,7 @@ _HOME = {
     "BlbError": "errors",
     "Completion": "types",
     "Example": "types",
-    "FitPlan": "plan",
+    "FitPlan": "fitting",
     "FitResult": "fitting",
     "Goal": "estimate.select",
     "Message": "types",

@@ -54,10 +54,11 @@ class Address:
 
 def _query(rules: Connection) -> tuple[str | None, str]:
     """The query parameters that go with every request, as a Python expression and as a shell appends them to a path."""
-    if not rules.query:
+    parameters = {**dict.fromkeys(rules.query_env, ""), **rules.query}
+    if not parameters:
         return None, ""
     python, shell = [], []
-    for name, value in rules.query.items():
+    for name, value in parameters.items():
         given, text, variable = literal(value), quote(value, safe=""), rules.query_env.get(name)
         if variable is not None:
             given, text = f"os.environ.get({literal(variable)}, {given})", f"${{{variable}:-{text}}}"

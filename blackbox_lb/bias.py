@@ -35,6 +35,7 @@ from pydantic import (
 
 from blackbox_lb import __version__
 from blackbox_lb.errors import BiasError, TokenizerMismatch
+from blackbox_lb.reading import parse_json, read_bounded
 
 __all__ = [
     "FORMAT",
@@ -52,6 +53,7 @@ __all__ = [
     "Learned",
     "Scalar",
     "Verdict",
+    "legible",
     "printable",
 ]
 
@@ -77,6 +79,13 @@ _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 def printable(text: str) -> str:
     """The text with every control, ANSI and bidirectional character as a backslash escape; distinct texts stay distinct."""
     return "".join(_escape(character) for character in text)
+
+
+def legible(text: str) -> str:
+    """A message of several lines with the same characters escaped, but for its line ends; backslashes stay as they are."""
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\n\\" or c.isprintable() else _escape(c) for c in text)
 
 
 def _escape(character: str) -> str:
@@ -372,7 +381,8 @@ class Bias(_Model):
         try:
             return cls(**document)
         except BiasError as error:
-            raise BiasError(f"{path}: {error}") from None
+            remedy = "" if "; " in str(error) else "; correct it, or restore the file as `blb fit` wrote it"
+            raise BiasError(f"{path}: {error}{remedy}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file in one step: a reader sees the old file or the new one, never half of it. Raises BiasError."""
@@ -415,25 +425,25 @@ def _block(value: Any) -> str:
 
 def _read(path: Path) -> builtins.bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        return read_bounded(path, MAX_BYTES)
     except FileNotFoundError:
         raise BiasError(f"{path}: no such bias file; `blb fit` writes one") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
+        reason = error.strerror or error
         raise BiasError(f"{path}: cannot be read ({reason}); give the path of a bias file") from None
-    if len(content) > MAX_BYTES:
+    except ValueError as error:
+        if "\0" in str(path):
+            raise BiasError(f"{path}: cannot be read ({error}); give the path of a bias file") from None
         raise BiasError(
             f"{path}: larger than the limit of {MAX_BYTES:,} bytes for a bias file; compile the bias to fewer entries"
-        )
-    return content
+        ) from None
 
 
 def _document(path: Path, content: builtins.bytes) -> dict[str, Any]:
     """The parsed file, known to be a bias file of a version that this package reads."""
     try:
-        document = json.loads(content.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
+        document = parse_json(content)
+    except ValueError as error:
         raise BiasError(f"{path}: not JSON in UTF-8 ({error}); give a bias file as `blb fit` writes it") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BiasError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ import httpx2
 import openai
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
+from blackbox_lb.bounded import BoundedClient, at_most, ceiling
 from blackbox_lb.credentials import Credentials, TokenProvider, environment
 from blackbox_lb.errors import (
     AuthenticationFailed,
@@ -28,7 +31,8 @@ from blackbox_lb.errors import (
 from blackbox_lb.faults import Fault, classify, masked
 from blackbox_lb.profiles import Profile
 from blackbox_lb.rate_limits import Budgets
-from blackbox_lb.retrying import ATTEMPTS, asked_pause, is_passing, retry_pause
+from blackbox_lb.redaction import Redactor
+from blackbox_lb.retrying import ATTEMPTS, SLOW_ATTEMPTS, Slips, asked_pause, is_passing, retry_pause
 
 __all__ = ["Channel"]
 
@@ -40,6 +44,13 @@ NEEDED = frozenset(
 """Request fields without which a model cannot be adapted: what it returns, what it takes, and what makes its sampling neutral."""
 REQUEST_TIMEOUT = 600.0
 """Seconds for one completion: a full queue in front of a slow server is normal, silence for ten minutes is not."""
+
+CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=100, keepalive_expiry=5.0)
+"""Those of the SDK's own client."""
+MOST_QUOTED = 10_000
+"""Characters of an answer in which secrets are masked before its beginning is quoted: cut first, a part of one would be left."""
+
+log = logging.getLogger(__name__)
 
 
 class Channel:
@@ -65,18 +76,20 @@ class Channel:
         self.base_url = _address(profile, base_url)
         self._attempts = attempts
         self._budgets = Budgets(profile.connection.rate_limit_headers)
+        self.slips = Slips()
         self._turn = asyncio.Lock()
         self._waiting: set[asyncio.Task[Any]] = set()
         self._credentials = Credentials(profile, token_provider)
-        rules = profile.connection
-        query = rules.query | {name: value for name, key in rules.query_env.items() if (value := environment(key))}
+        self._redactor, self._repeated = Redactor(lambda: self._credentials.secrets), False
         self._client = openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key="the credentials hook knows",
             max_retries=0,
             timeout=REQUEST_TIMEOUT,
-            default_query=query,
-            http_client=openai.DefaultAsyncHttpx2Client(
+            default_query=profile.connection.query,
+            http_client=BoundedClient(
+                timeout=REQUEST_TIMEOUT,
+                limits=CONNECTIONS,
                 # A proxy for the outside world cannot reach this machine's own servers.
                 trust_env=not _is_loopback(self.base_url),
                 event_hooks={"request": [self._credentials]},
@@ -114,16 +127,33 @@ class Channel:
 
         return await self._tried(once, lambda error: is_passing(error) and not isinstance(error, ConnectionFailed))
 
-    async def post(self, path: str, body: dict[str, Any], *, prompt_tokens: int = 0, generated: int = 0) -> Any:
-        """The JSON answer to ``body``, after as many retries as the fault deserves.
+    async def post(
+        self,
+        path: str,
+        body: dict[str, Any],
+        *,
+        prompt_tokens: int = 0,
+        generated: int = 0,
+        around: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]] = lambda once: once(),
+        read: Callable[[Any], Any] = lambda answer: answer,
+    ) -> Any:
+        """What ``read`` makes of the JSON answer to ``body``, after as many retries as the fault deserves.
 
         ``prompt_tokens``: about how many the prompt has; ``generated``: how many may be generated. The request waits until the
-        provider's budgets allow for them.
+        provider's budgets allow for them. ``around`` is called with every try. An answer that cannot be read is asked for again as
+        long as it is one slip among many (``Slips``).
 
         Raises:
             ProviderError: one of its subclasses, each with the provider's own words.
         """
-        return await self._tried(lambda: self._once(path, body, prompt_tokens + generated, generated), is_passing)
+
+        async def once() -> Any:
+            found = read(await around(lambda: self._once(path, body, prompt_tokens + generated, generated)))
+            self.slips.good += generated > 0
+            return found
+
+        with at_most(ceiling(body, generated)):
+            return await self._tried(once, lambda error: is_passing(error) or self.slips.passing(error))
 
     async def _tried(self, once: Callable[[], Awaitable[Any]], passing: Callable[[BaseException], bool]) -> Any:
         async for attempt in AsyncRetrying(
@@ -178,10 +208,14 @@ class Channel:
         return answer
 
     def _json(self, response: httpx2.Response) -> Any:
+        content = self._redactor.answer(response.content)
+        if content != response.content and not self._repeated:
+            self._repeated = True
+            log.warning("%s repeats a key in its answers; [masked] stands for it in what is kept", self.base_url)
         try:
-            return response.json()
-        except ValueError as error:
-            text = self.masked(response.text[:100])
+            return json.loads(content, object_pairs_hook=_unambiguous)
+        except (ValueError, RecursionError) as error:
+            text = self.masked(response.text[:MOST_QUOTED])[:100]
             raise CorruptResponse(
                 f"{self.base_url} answered {response.request.url.path} with something that is not JSON: {text!r}"
             ) from error
@@ -189,10 +223,13 @@ class Channel:
     def _enough(self, state: RetryCallState) -> bool:
         error = state.outcome.exception() if state.outcome else None
         most = RATE_LIMIT_ATTEMPTS if isinstance(error, RateLimited) and self._attempts > 1 else self._attempts
+        if error is not None and isinstance(error.__cause__, openai.APITimeoutError | TimeoutError):
+            most = min(most, SLOW_ATTEMPTS)
         return state.attempt_number >= most
 
     def _mapped(self, error: openai.OpenAIError, model: str | None) -> ProviderError:
         """The provider's error as one of ours, in the provider's own words."""
+        self._redactor.clean(error)
         if not isinstance(error, openai.APIStatusError):
             cause = f" ({error.__cause__})" if error.__cause__ else ""
             reason = self.masked(f"{error}{cause}")
@@ -266,6 +303,14 @@ def _address(profile: Profile, base_url: str | None) -> str:
             "the address holds a password or a query; keys belong in the environment, a query in connection.query of a profile"
         )
     return address if address.endswith(rules.base_path) else address + rules.base_path
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. ValueError where a key has two values, of which a dict would quietly keep the last."""
+    table = dict(pairs)
+    if len(table) < len(pairs) and any(table[name] != value for name, value in pairs):
+        raise ValueError("one key of an object has two values")
+    return table
 
 
 def _is_loopback(url: str) -> bool:

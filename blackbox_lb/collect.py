@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,8 +13,9 @@ from blackbox_lb.store import RolloutStore, prompt_hash, request_hash, rollout_k
 from blackbox_lb.tokens import Tokenizer
 from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
 from blackbox_lb.wire import asks_logprobs
+from blackbox_lb.workers import run_all
 
-__all__ = ["Collection", "Watcher", "collect"]
+__all__ = ["Collection", "Watcher", "batch_of", "collect"]
 
 Watcher = Callable[[Completion], None]
 """Called with every completion as it arrives, to show progress."""
@@ -81,23 +81,30 @@ async def collect(
 
     Where the samples of one request share the price of its prompt, it asks for several. At most ``concurrency`` requests are in
     flight (default: the profile's), through ``endpoint`` (default: the session's). When one fails for good, no new ones start,
-    those in flight are still received and stored, and the failure is raised.
+    those in flight are still received and stored, and the failure is raised. What another model or system answered than before is
+    stored under a key of its own, and never taken for what was asked.
 
     Raises:
         ProviderError: the first failure that retries did not cure.
+        BudgetExhausted, Interrupted: the session's budget allows no more.
+        Drifted: another model or system answers.
     """
     settings = settings_of(session, tokenizer, sampling, bias, endpoint)
     request = request_hash(settings)
     keys = tuple(tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples)) for prompt in prompts)
     missing = _missing(
-        store.keys(request), prompts, keys, _batch(session.profile, endpoint or session.endpoint, sampling)
+        store.keys(request), prompts, keys, batch_of(session.profile, endpoint or session.endpoint, sampling)
     )
 
     async def receive(wanted: _Request) -> None:
         drawn = sampling if sampling.seed is None else replace(sampling, seed=_seed(sampling.seed, wanted))
         n = len(wanted.samples)
         completions = await session.complete_many(wanted.prompt, drawn, bias, n, endpoint)
-        store.add_answer(settings, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))
+        drifted = session.drift.seen(completions)
+        of = settings if drifted is None else {**settings, **_of_another(session.model, completions[0])}
+        store.add_answer(of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))
+        if drifted is not None:
+            raise drifted
         if watch is not None:
             for completion in completions[:n]:
                 watch(completion)
@@ -107,11 +114,17 @@ async def collect(
                 "set sampling.n = 1 in its profile"
             )
 
-    await _all(missing, receive, concurrency or session.profile.connection.concurrency, session.drop_waiting)
+    in_flight = concurrency or session.profile.connection.concurrency
+    await run_all(missing, receive, in_flight, session.budget, session.drop_waiting)
     return Collection(keys, sum(len(wanted.samples) for wanted in missing))
 
 
-def _batch(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
+def _of_another(asked: str, completion: Completion) -> dict[str, str]:
+    """Settings that set completions of another model or system apart from those that were asked for."""
+    return {"model": f"{completion.model} ({completion.fingerprint or 'system not told'})", "asked": asked}
+
+
+def batch_of(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
     """How many samples of a prompt one request asks for. A seed belongs to one sample, so then it is one.
 
     It is one, too, where an answer does not list the tokens of each choice, or may leave out those of the stop text that ended
@@ -142,36 +155,3 @@ def _missing(stored: set[str], prompts: Sequence[Prompt], keys: Sequence[Sequenc
 def _seed(seed: int, wanted: _Request) -> int:
     """A seed of its own for every sample, the same in every run: 31 bits, which every server takes."""
     return (seed + int(wanted.keys[0][:8], 16)) & 0x7FFFFFFF
-
-
-async def _all(
-    requests: Sequence[_Request],
-    receive: Callable[[_Request], Any],
-    concurrency: int,
-    drop_waiting: Callable[[], None],
-) -> None:
-    """Run ``receive`` over all requests, at most ``concurrency`` at a time.
-
-    On a failure those in flight end, those that were not sent yet are dropped, and it is raised.
-    """
-    queue: Iterator[_Request] = iter(requests)
-    failures: list[BaseException] = []
-
-    async def worker() -> None:
-        for wanted in queue:
-            if failures:
-                return
-            try:
-                await receive(wanted)
-            except asyncio.CancelledError:
-                if not failures:
-                    raise
-                return
-            except Exception as error:  # noqa: BLE001  (raised again below, once the others have been stored)
-                failures.append(error)
-                drop_waiting()
-                return
-
-    await asyncio.gather(*(worker() for _ in range(min(concurrency, len(requests)))))
-    if failures:
-        raise failures[0]

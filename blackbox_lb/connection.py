@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from blackbox_lb.budget import Budget
 from blackbox_lb.credentials import TokenProvider
 from blackbox_lb.errors import InputError
 from blackbox_lb.profiles import load_profile
@@ -28,12 +29,13 @@ async def connect(
     longest_prompt: int = 0,
     needs: Iterable[str] = (),
     own_vocabulary: bool = False,
+    budget: Budget | None = None,
 ) -> AsyncIterator[Session]:
     """A session with the provider's model. ``concurrency``, ``max_tokens`` and ``longest_prompt`` (characters) size an
     embedded engine's slots.
 
     ``needs``: rows of the profile that must be known, or nothing is asked. own_vocabulary: read the vocabulary of an embedded model
-    from its file, for whoever wants the text of every token.
+    from its file, for whoever wants the text of every token. budget: of all its completion requests.
 
     Raises:
         BlbError: unknown provider, missing key, model not found, server down.
@@ -61,6 +63,7 @@ async def connect(
             endpoint=endpoint,
             tokenizer=tokenizer,
             token_provider=token_provider,
+            budget=budget,
         )
         yield await stack.enter_async_context(session)
 

@@ -1,7 +1,7 @@
 """How a request proves who sends it: a key or a token from the environment, in the header that the provider's profile names.
 
-The secret is added to each request as it leaves and is held nowhere else: not in the SDK's client, whose representation or errors
-could print it, and not in any file.
+The secret is added to each request as it leaves, in a header or the query, and is held nowhere else: not in the SDK's client, whose
+representation or errors could print it, and not in any file.
 """
 
 from __future__ import annotations
@@ -22,9 +22,6 @@ TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
 
 SDK_HEADERS = ("Authorization", "OpenAI-Organization", "OpenAI-Project")
 """What the SDK adds from the environment of one provider, whoever the request is for."""
-
-SHORTEST_SECRET = 6
-"""Characters: to take out every "k" of a message because a test server's key is "k" would leave nothing to read."""
 
 
 def environment(name: str | None) -> str | None:
@@ -49,7 +46,7 @@ class Credentials:
         self._token = None if self._key else token
         self._token_provider = token_provider
         self._extra = {header: value for header, name in rules.headers_env.items() if (value := _secret(name))}
-        self._query = [value for name in rules.query_env.values() if (value := environment(name))]
+        self._query = {name: value for name, key in rules.query_env.items() if (value := environment(key))}
         self._last_token: str | None = None
 
     async def __call__(self, request: httpx2.Request) -> None:
@@ -64,14 +61,14 @@ class Credentials:
             bearer = self._header.lower() == "authorization"
             request.headers[self._header] = f"Bearer {self._key}" if bearer else self._key
         request.headers.update(self._extra)
+        if self._query:
+            request.url = request.url.copy_merge_params(self._query)
 
     @property
     def secrets(self) -> list[str]:
         """What no message may repeat."""
         single = (self._key, self._token, self._last_token)
-        return [
-            each for each in (*single, *self._extra.values(), *self._query) if each and len(each) >= SHORTEST_SECRET
-        ]
+        return [each for each in (*single, *self._extra.values(), *self._query.values()) if each]
 
     def __repr__(self) -> str:
         return f"<Credentials in {self._header}>"

@@ -1,12 +1,17 @@
 """The error tree. Every error that this package raises on purpose is one of these.
 
 BlbError
+├── BudgetExhausted                    a limit of requests, tokens or money that the user set is reached
+├── Drifted                            the model, its tokenizer or its system changed while completions were drawn
+├── Interrupted                        the user stopped the run: Ctrl-C or SIGTERM; the command line exits with 130
 ├── InputError (ValueError)            what the caller gave is wrong: an option, a file, a row, a model name
 │   ├── DataError                      a task file or one of its rows
 │   ├── ProfileError                   a provider profile is missing, malformed or does not allow what was asked
 │   ├── BiasError                      a bias file is malformed or exceeds a limit
 │   │   └── TokenizerMismatch          a bias learned under one tokenizer met another
-│   └── StoreError                     a rollout store is missing, foreign, or of a newer schema
+│   └── StoreError                     a rollout store is missing, foreign, of a newer schema, or cannot be written
+│       ├── StoreBusy                  another process keeps it locked
+│       └── StoreCorrupt               it, or a row of it, is damaged
 └── ProviderError (RuntimeError)       the other side of the wire
     ├── ConnectionFailed               nothing answers, or the connection broke, after all retries
     ├── AuthenticationFailed           401 and 403
@@ -29,11 +34,14 @@ __all__ = [
     "AuthenticationFailed",
     "BiasError",
     "BlbError",
+    "BudgetExhausted",
     "ConnectionFailed",
     "ContentFiltered",
     "CorruptResponse",
     "DataError",
+    "Drifted",
     "InputError",
+    "Interrupted",
     "ModelUnsuitable",
     "NoLogprobs",
     "ProfileError",
@@ -42,6 +50,8 @@ __all__ = [
     "RateLimited",
     "RequestRejected",
     "ServerFailed",
+    "StoreBusy",
+    "StoreCorrupt",
     "StoreError",
     "TokenizerMismatch",
 ]
@@ -49,6 +59,18 @@ __all__ = [
 
 class BlbError(Exception):
     """Root of the tree; catch this to catch everything this package raises on purpose."""
+
+
+class BudgetExhausted(BlbError):
+    """The next request could pass a limit that the user set; what was received is kept."""
+
+
+class Drifted(BlbError):
+    """What answers is not what answered before; the message names both, and what was received is kept."""
+
+
+class Interrupted(BlbError):
+    """The user stopped the run; what was in flight has been received and is kept."""
 
 
 class InputError(BlbError, ValueError):
@@ -72,7 +94,15 @@ class TokenizerMismatch(BiasError):
 
 
 class StoreError(InputError):
-    """A rollout store is missing, is not one of ours, or was written by a newer version."""
+    """A rollout store is missing, is not one of ours, was written by a newer version, or cannot be written: a full disk, say."""
+
+
+class StoreBusy(StoreError):
+    """Another process kept the rollout store locked for longer than one waits."""
+
+
+class StoreCorrupt(StoreError):
+    """A rollout store, or one of its rows, is damaged; ``blb store check`` says how far, ``blb store recover`` saves the rest."""
 
 
 class ProviderError(BlbError, RuntimeError):

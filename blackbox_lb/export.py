@@ -201,9 +201,18 @@ def _curl(job: _Job) -> str:
     return f"{job.about}\n{job.server.set_url}\n{job.curl(logit_bias=job.values)}"
 
 
+def _word(model: str) -> str:
+    """A model's name as a shell takes it. InputError: it would move the cursor of whoever reads the command before running it."""
+    if not model.isprintable():
+        raise InputError(
+            f"the model is called '{printable(model)[:80]}', which no command can show; give its name with --model"
+        )
+    return shlex.quote(model)
+
+
 def _vllm(job: _Job) -> str:
     """The file in a folder of a server that has the logits processor; where the bias fits into a request, that too."""
-    name, serve = job.file.stem, shlex.quote(job.model)
+    name, serve = job.file.stem, _word(job.model)
     processor = (
         f"{job.about}\n# In the server, whatever its size: it reads biases/*.json and adds the one that a request names.\n"
         f"mkdir -p biases && cp {shlex.quote(str(job.file))} {shlex.quote(f'biases/{name}.json')}\n"

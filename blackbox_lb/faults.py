@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from blackbox_lb.redaction import MASK, redacted
+
 __all__ = ["Fault", "FaultKind", "classify", "masked", "retryable"]
 
 FaultKind: TypeAlias = Literal[
@@ -41,7 +43,6 @@ LONGEST_MESSAGE = 500
 """Characters kept of the provider's words; servers that validate repeat the whole request in them."""
 LONGEST_SEARCHED = 20_000
 """Characters in which a reason is looked for."""
-MASK = "[masked]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,20 +322,13 @@ def _without_tags(text: str) -> str:
 
 # --- What may be shown -----------------------------------------------------------------------------------------------------
 
-SECRETS = re.compile(
-    r"(?<![a-z0-9])(?:(?:sk|fw|gsk|xai|nvapi|pplx|sess)[-_][\w-]{8,}|(?:hf|tgp)_\w{16,}|AIza[\w-]{20,})|"
-    r"(?<![a-z0-9])eyJ[\w-]{8,}(?:\.[\w-]+)*|"
-    r"(?<=bearer )(?=\S*\d)[^\s'\",]{8,}|[A-Za-z0-9]{32,}",
-    re.IGNORECASE | re.ASCII,
-)
-"""What looks like a whole secret: by the prefix of its issuer, a JSON web token, or 32 letters and digits and more."""
+LONG = re.compile(r"[A-Za-z0-9]{32,}", re.ASCII)
+"""What may be a key of any issuer. In words of this package it would be a fingerprint or a hash, so that only here it is masked."""
 
 
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
-    """``text`` with ``secrets``, and whatever looks like a whole secret, taken out."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may begin with another
-        text = text.replace(secret, MASK)
-    return SECRETS.sub(MASK, text)
+    """A server's words without ``secrets`` and whatever looks like one: what ``redacted`` takes out, and every ``LONG`` word."""
+    return LONG.sub(MASK, redacted(text, secrets))
 
 
 def _printable(text: str) -> str:

@@ -115,7 +115,9 @@ def check_gguf(path: Path) -> Path:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     if magic != b"GGUF":
-        raise InputError(f"{path} is not a GGUF file: it begins with {magic!r} instead of b'GGUF'")
+        raise InputError(
+            f"{path} is not a GGUF file: it begins with {magic!r} instead of b'GGUF'; give another --model"
+        )
     return path
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.errors import StoreError
+from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.types import BoolArray, FloatArray, IntArray
 
 __all__ = ["Arrays", "pack", "unpack"]
@@ -19,6 +19,8 @@ FORMATS = {1: struct.Struct("<BII"), 2: struct.Struct("<BIIB")}
 NEWEST = 2
 PROPENSITIES, BOUNDED = 1, 2
 LEVEL = 6
+MOST = 1 << 30
+"""Bytes of arrays that one blob may hold: a million tokens with 100 alternatives. A stranger's few bytes cannot ask for more."""
 
 
 class Arrays(NamedTuple):
@@ -60,19 +62,13 @@ def unpack(blob: bytes) -> Arrays:
     """The arrays that ``pack`` was given.
 
     Raises:
-        StoreError: the blob is damaged or of a newer format.
+        StoreCorrupt: the blob is damaged. StoreError: it is of a newer format.
     """
     t, k, flags, body = _opened(blob)
-    bits = -(-t // 8) if flags & BOUNDED else 0
-    numbers = 2 + 2 * k + bool(flags & PROPENSITIES)
-    if flags > PROPENSITIES | BOUNDED or len(body) != 4 * t * numbers + bits:
-        raise StoreError(
-            f"a stored completion has {len(body)} bytes for {t} x {k} (columns {flags}); it is damaged, or of a newer "
-            "version: upgrade blackbox_lb, or delete it from the store and collect again"
-        )
     ids, logprobs, body = _column(body, "<i4", t), _column(body[4 * t :], "<f4", t), body[8 * t :]
     top_ids, top_logprobs = (_column(body[4 * t * k * n :], kind, k, t) for n, kind in enumerate(("<i4", "<f4")))
     rest = body[8 * t * k :]
+    bits = _bytes_of_bits(t, flags)
     return Arrays(
         ids,
         logprobs,
@@ -84,18 +80,42 @@ def unpack(blob: bytes) -> Arrays:
 
 
 def _opened(blob: bytes) -> tuple[int, int, int, bytes]:
-    """t, k, which optional columns there are, and the inflated columns."""
+    """t, k, which optional columns there are, and the inflated columns, of the length that these need."""
     version = blob[0] if blob else 0
     if version > NEWEST:
         raise StoreError(f"a stored completion has format {version}, this version reads {NEWEST}; upgrade blackbox_lb")
     try:
         header = FORMATS[version]
-        _, t, k, *flags = header.unpack_from(blob)
-        return t, k, flags[0] if flags else 0, zlib.decompress(blob[header.size :])
+        _, t, k, *more = header.unpack_from(blob)
+        flags = more[0] if more else 0
+        size = 4 * t * (2 + 2 * k + bool(flags & PROPENSITIES)) + _bytes_of_bits(t, flags)
+        if flags > PROPENSITIES | BOUNDED or max(size, k) > MOST:
+            raise _damaged(f"{t:,} x {k:,} values in columns {flags}, at most {MOST:,} bytes can be read")
+        return t, k, flags, _inflated(blob[header.size :], size)
     except (KeyError, struct.error, zlib.error) as error:
-        raise StoreError(
-            f"a stored completion is damaged ({error}); delete it from the store and collect again"
-        ) from error
+        raise _damaged(str(error)) from error
+
+
+def _inflated(deflated: bytes, size: int) -> bytes:
+    """Exactly ``size`` bytes, with zlib's own checksum right and nothing behind them."""
+    stream = zlib.decompressobj()
+    body = stream.decompress(deflated, size + 1)
+    if len(body) == size and not stream.eof:
+        body += stream.flush()
+    if len(body) != size or not stream.eof or stream.unused_data:
+        raise _damaged(f"{len(body):,} bytes where {size:,} are announced")
+    return body
+
+
+def _damaged(how: str) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"a stored completion is damaged, or of a newer version ({how}): upgrade blackbox_lb, or delete it from the store and "
+        "collect again"
+    )
+
+
+def _bytes_of_bits(t: int, flags: int) -> int:
+    return -(-t // 8) if flags & BOUNDED else 0
 
 
 def _planes(column: npt.NDArray[Any]) -> bytes:

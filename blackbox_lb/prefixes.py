@@ -42,7 +42,7 @@ def logged_prefixes(path: str | Path, bias: Bias, profile: Profile, vocabulary: 
     """
     if not Path(path).is_file():
         raise StoreError(f"no rollout store {path}; give the one that blb fit or blb collect wrote with --store")
-    with RolloutStore(path) as store:
+    with RolloutStore(path, read_only=True) as store:
         base = _base_requests(store, bias)
         known = base if vocabulary is not None else _known(base, profile)
         ends = _end_tokens(_providers(known or base), profile, vocabulary)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from importlib import resources
@@ -10,10 +9,12 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
+from blackbox_lb.reading import MAX_SETTINGS, parse_toml, read_bounded
+from blackbox_lb.redaction import watch
 from blackbox_lb.rules import (
     BiasRules,
     Connection,
@@ -27,6 +28,7 @@ from blackbox_lb.rules import (
     SamplingRules,
     TokenizerRules,
     TokenRules,
+    no_secrets,
 )
 from blackbox_lb.types import Endpoint
 
@@ -57,7 +59,7 @@ class Profile(Row):
     models: ModelRules = ModelRules()
     reference: ReferenceRules | None = None
     neutral: dict[str, Json]
-    request: dict[str, Json] = Field(default_factory=dict)
+    request: Annotated[dict[str, Json], AfterValidator(no_secrets)] = Field(default_factory=dict)
     unknown: list[str] = Field(default_factory=list)
     evidence: dict[str, Evidence] = Field(default_factory=dict)
 
@@ -140,9 +142,13 @@ def load_profile(name: str) -> Profile:
     """
     rows = _rows(name)
     try:
-        return Profile.model_validate(rows)
+        profile = Profile.model_validate(rows)
     except ValidationError as error:
-        raise ProfileError(f"provider profile {name}, {_complaint(error.errors()[0], rows)}") from error
+        raise ProfileError(
+            f"provider profile {name}, {_complaint(error.errors()[0], rows)}; correct it (blb providers vllm shows all rows)"
+        ) from error
+    watch(profile.connection.secret_variables)
+    return profile
 
 
 def _complaint(error: ErrorDetails, rows: Any) -> str:
@@ -177,11 +183,11 @@ def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     if name in seen:
-        raise ProfileError(f"provider profile {name} extends itself: {' -> '.join((*seen, name))}")
+        raise ProfileError(f"provider profile {name} extends itself: {' -> '.join((*seen, name))}; correct extends")
     try:
-        rows = tomllib.loads(_read(name))
-    except tomllib.TOMLDecodeError as error:
-        raise ProfileError(f"provider profile {name} is not valid TOML: {error}") from error
+        rows = parse_toml(_read(name))
+    except ValueError as error:
+        raise ProfileError(f"provider profile {name} is not valid TOML: {error}; correct the file") from error
     base = rows.pop("extends", None)
     return rows if base is None else _extended(_rows(str(base), (*seen, name)), rows)
 
@@ -207,15 +213,16 @@ def _are_tables(*values: Any) -> bool:
     return all(isinstance(value, dict) for value in values)
 
 
-def _read(name: str) -> str:
+def _read(name: str) -> bytes:
     if name.endswith(".toml"):
         try:
-            return Path(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ProfileError(f"cannot read the provider profile {name}: {error}") from error
+            return read_bounded(Path(name), MAX_SETTINGS)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ProfileError(f"cannot read the provider profile {name}: {reason}; give another --provider") from error
     if name not in profile_names():
         known = ", ".join(profile_names())
         raise ProfileError(
             f"unknown provider {name!r}; known: {known}; or give the path of your own profile, ending in .toml"
         )
-    return (_folder() / f"{name}.toml").read_text(encoding="utf-8")
+    return (_folder() / f"{name}.toml").read_bytes()

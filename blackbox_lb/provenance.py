@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -17,13 +16,12 @@ from click.core import ParameterSource
 
 from blackbox_lb.collect import Watcher
 from blackbox_lb.progress import Reporter
+from blackbox_lb.redaction import redacted
 
 __all__ = ["Remembering", "command_line", "provenance"]
 
 PACKAGES = ("blackbox-lb", "numpy", "scipy", "openai", "lm-eval", "xllamacpp")
 """Distributions whose version can change a number."""
-USER = re.compile(r"(?<=://)[^/\s]*@")
-"""The user and password in an address."""
 
 
 def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
@@ -38,13 +36,13 @@ def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
         "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
-        "remarks": list(remarks),
+        "remarks": [redacted(remark) for remark in remarks],
     }
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """The command as a shell takes it, without the user and password that an address may hold."""
-    return shlex.join(["blb", *(USER.sub("", argument) for argument in arguments)])
+    """The command as a shell takes it, without the secrets that an address or an option may hold."""
+    return shlex.join(["blb", *map(redacted, arguments)])
 
 
 def _settings() -> dict[str, str]:
@@ -54,7 +52,7 @@ def _settings() -> dict[str, str]:
         return {}
     unseen = (ParameterSource.DEFAULT_MAP, ParameterSource.ENVIRONMENT)
     given = (name for name in ctx.params if ctx.get_parameter_source(name) in unseen)
-    return {name: USER.sub("", str(ctx.params[name])) for name in given}
+    return {name: redacted(str(ctx.params[name])) for name in given}
 
 
 def _version(name: str) -> str | None:

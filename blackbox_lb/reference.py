@@ -9,13 +9,14 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from blackbox_lb.collect import Watcher, settings_of
-from blackbox_lb.errors import CorruptResponse, InputError, ProfileError, RequestRejected
+from blackbox_lb.errors import CorruptResponse, InputError, NoLogprobs, ProfileError, RequestRejected
 from blackbox_lb.estimate.checks import Bools, Ids
 from blackbox_lb.estimate.exactness import ListModel
 from blackbox_lb.estimate.rollouts import Rollouts
@@ -177,9 +178,11 @@ async def _asked(asker: _Asker, examples: Sequence[Example], rollouts: Rollouts,
             for position in waiting:
                 row = int(owner[position])
                 prefix = rollouts.token_ids[starts[row] : position].tolist()
-                answer = await asker.distribution(examples[int(rollouts.prompts[row])].prompt, prefix, watch)
-                if answer is not None:
-                    found[position] = answer
+                # llama.cpp answers with half a character, and with no list, where that is what it drew.
+                with suppress(NoLogprobs):
+                    answer = await asker.distribution(examples[int(rollouts.prompts[row])].prompt, prefix, watch)
+                    if answer is not None:
+                        found[position] = answer
 
         await _together(worker, min(trials.concurrency or trials.session.profile.connection.concurrency, IN_FLIGHT))
     return found

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx2
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
+from blackbox_lb.budget import Budget, prompt_bound
 from blackbox_lb.errors import (
     AuthenticationFailed,
     ConnectionFailed,
@@ -24,17 +24,22 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.faults import classify, masked
 from blackbox_lb.progress import Reporter
+from blackbox_lb.redaction import Redactor
 from blackbox_lb.retrying import ATTEMPTS, is_passing, retry_pause
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
+from blackbox_lb.tasks.judge import Judge
 from blackbox_lb.tasks.remote import Remote
 from blackbox_lb.types import Completion, Example
+from blackbox_lb.workers import run_all
 
 __all__ = ["fetch_rewards"]
 
 TIMEOUT = 600.0
 """Seconds for one answer: a batch on a slow judge is normal, silence for ten minutes is not."""
 KEPT = "the rewards that came are kept, the same command goes on from there"
+MOST_QUOTED = 10_000
+"""Characters of an answer in which secrets are masked before its beginning is quoted."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 Items: TypeAlias = list[tuple[str, "_Wanted"]]
@@ -50,12 +55,18 @@ class _Wanted:
 
 
 async def fetch_rewards(
-    store: RolloutStore, reward: Reward, pairs: Iterable[tuple[Example, Completion]], report: Reporter, title: str
+    store: RolloutStore,
+    reward: Reward,
+    pairs: Iterable[tuple[Example, Completion]],
+    report: Reporter,
+    title: str,
+    budget: Budget | None = None,
 ) -> int:
     """Make sure that ``reward.score`` knows the remote reward of every completion; how many were asked for.
 
     Answers that ``store`` holds are read from there, and what has no text to judge is left out. A reward that is not remote needs
     nothing. When one request fails for good, no new ones start, those in flight are still stored, and the failure is raised.
+    Requests to a judge, which has tokens, count in ``budget``.
 
     Raises:
         ProviderError: one of its subclasses: the failure that retries did not cure, or an answer that is no reward.
@@ -68,7 +79,7 @@ async def fetch_rewards(
     unread = sum(_learn(remote, key, answer, wanted[key].example) for key, answer in stored.items())
     missing = [(key, each) for key, each in wanted.items() if key not in stored]
     if missing:
-        unread += await _fetch(store, remote, missing, report, title)
+        unread += await _fetch(store, remote, missing, report, title, budget or Budget())
         report.remark(f"{title}: rewards from {remote.name}: {len(missing)} came, {len(stored)} were stored")
     if unread:
         report.remark(
@@ -102,7 +113,9 @@ def _learn(remote: Remote, key: str, answer: str, example: str) -> bool:
     return number is None
 
 
-async def _fetch(store: RolloutStore, remote: Remote, missing: Items, report: Reporter, title: str) -> int:
+async def _fetch(
+    store: RolloutStore, remote: Remote, missing: Items, report: Reporter, title: str, budget: Budget
+) -> int:
     """Ask, store and take in; how many answers held no number."""
     batches = [missing[start : start + remote.batch] for start in range(0, len(missing), remote.batch)]
     unread = 0
@@ -111,7 +124,7 @@ async def _fetch(store: RolloutStore, remote: Remote, missing: Items, report: Re
 
             async def receive(batch: Items) -> None:
                 nonlocal unread
-                answers = await _ask(client, remote, [each.item for _, each in batch])
+                answers = await _ask(client, remote, [each.item for _, each in batch], budget)
                 told = {key: answer for (key, _), answer in zip(batch, answers, strict=True) if isinstance(answer, str)}
                 store.add_rewards(told)
                 for (key, each), answer in zip(batch, answers, strict=True):
@@ -120,7 +133,7 @@ async def _fetch(store: RolloutStore, remote: Remote, missing: Items, report: Re
                     unread += _learn(remote, key, answer, each.example)
                     watch(replace(Completion.empty("stop"), generated=each.tokens))
 
-            await _each(batches, receive, remote.concurrency)
+            await run_all(batches, receive, remote.concurrency, budget)
     return unread
 
 
@@ -135,28 +148,8 @@ def _client(remote: Remote) -> httpx2.AsyncClient:
     )
 
 
-async def _each(batches: Sequence[Items], receive: Callable[[Items], Awaitable[None]], concurrency: int) -> None:
-    """Run ``receive`` over all, at most ``concurrency`` at a time; after a failure those in flight end, and it is raised."""
-    queue: Iterator[Items] = iter(batches)
-    failures: list[Exception] = []
-
-    async def worker() -> None:
-        for batch in queue:
-            if failures:
-                return
-            try:
-                await receive(batch)
-            except Exception as error:  # noqa: BLE001  (raised again below, once the others have been stored)
-                failures.append(error)
-                return
-
-    await asyncio.gather(*(worker() for _ in range(min(concurrency, len(batches)))))
-    if failures:
-        raise failures[0]
-
-
 async def _ask(
-    client: httpx2.AsyncClient, remote: Remote, items: Sequence[dict[str, Any]]
+    client: httpx2.AsyncClient, remote: Remote, items: Sequence[dict[str, Any]], budget: Budget
 ) -> list[str | CorruptResponse]:
     """The answers to one batch, after as many tries as the fault deserves."""
     content = json.dumps(remote.body(items)).encode()
@@ -164,7 +157,11 @@ async def _ask(
         retry=retry_if_exception(is_passing), wait=retry_pause, stop=stop_after_attempt(ATTEMPTS), reraise=True
     ):
         with attempt:
-            return remote.answers(await _once(client, remote, content), items)
+            if not isinstance(remote, Judge):
+                return remote.answers(await _once(client, remote, content), items)
+            most = prompt_bound([content.decode()]), remote.file.max_tokens
+            reply = await budget.metered(lambda: _once(client, remote, content), *most, budget.judge_prices)
+            return remote.answers(reply, items)
     raise AssertionError("tenacity ends by returning or raising")  # pragma: no cover
 
 
@@ -172,6 +169,7 @@ async def _once(client: httpx2.AsyncClient, remote: Remote, content: bytes) -> A
     try:
         response = await client.post(remote.url, content=content)
     except httpx2.HTTPError as error:
+        Redactor(remote.secrets).clean(error)
         reason = masked(str(error) or type(error).__name__, remote.secrets())
         raise ConnectionFailed(
             f"{remote.name} does not answer at {remote.url}: {reason}; is it running? {KEPT}"
@@ -180,9 +178,9 @@ async def _once(client: httpx2.AsyncClient, remote: Remote, content: bytes) -> A
         fault = httpx2.HTTPStatusError("refused", request=response.request, response=response)
         raise _refused(remote, response) from fault
     try:
-        return response.json()
-    except ValueError as error:
-        said = masked(response.text[:100], remote.secrets())
+        return json.loads(Redactor(remote.secrets).answer(response.content))
+    except (ValueError, RecursionError) as error:
+        said = masked(response.text[:MOST_QUOTED], remote.secrets())[:100]
         raise CorruptResponse(f"{remote.name} answered with something that is not JSON: {said!r}") from error
 
 

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 
 from tenacity import RetryCallState, wait_exponential_jitter
 
-from blackbox_lb.errors import ConnectionFailed, QuotaExhausted, RateLimited, ServerFailed
+from blackbox_lb.errors import ConnectionFailed, CorruptResponse, NoLogprobs, QuotaExhausted, RateLimited, ServerFailed
 from blackbox_lb.rate_limits import retry_after
 
-__all__ = ["ATTEMPTS", "asked_pause", "is_passing", "retry_pause"]
+__all__ = ["ATTEMPTS", "SLOW_ATTEMPTS", "Slips", "asked_pause", "is_passing", "retry_pause"]
 
 ATTEMPTS = 6
 """Tries of one request: with exponential waits these span about half a minute, the time a server takes to restart."""
+SLOW_ATTEMPTS = 2
+"""Tries of a request that nobody answers in time, where each takes many minutes."""
+FIRST_SLIPS, MORE_SLIPS, SLIPS_A_GOOD = 2, 5, 0.25
+"""Unreadable answers that are asked for again: before any could be read, after that, and more for each that could."""
 LONGEST_WAIT = 20.0
 """Seconds; a provider's own retry-after may ask for more and gets it, up to ``LONGEST_RETRY_AFTER``."""
 LONGEST_RETRY_AFTER = 120.0
@@ -21,6 +25,26 @@ LONGEST_RETRY_AFTER = 120.0
 def is_passing(error: BaseException) -> bool:
     """Whether the same request may succeed later. A spent quota answers 429 too, and never does."""
     return isinstance(error, RateLimited | ConnectionFailed | ServerFailed) and not isinstance(error, QuotaExhausted)
+
+
+class Slips:
+    """Tells an answer that was damaged on its way, which a second one replaces, from a server that never speaks its dialect.
+
+    Every answer is paid for. So the first that cannot be read are asked for again ``FIRST_SLIPS`` times in all, and where some were
+    read already, as long as at most one in five is bad. ``good``, ``bad``: completion requests so far that gave such an answer.
+    """
+
+    def __init__(self) -> None:
+        self.good, self.bad = 0, 0
+
+    def passing(self, error: BaseException) -> bool:
+        """Whether what was answered is worth asking for again; counts it. A model without logprobs never had any."""
+        if not isinstance(error, CorruptResponse | NoLogprobs):
+            return False
+        self.bad += 1
+        if not self.good:
+            return isinstance(error, CorruptResponse) and self.bad <= FIRST_SLIPS
+        return self.bad <= MORE_SLIPS + SLIPS_A_GOOD * self.good
 
 
 def asked_pause(headers: Mapping[str, str]) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from blackbox_lb.redaction import SECRET_WORD, redacted
 from blackbox_lb.types import Endpoint
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "TokenRules",
     "TokenizeRoute",
     "TokenizerRules",
+    "no_secrets",
 ]
 
 Json = str | int | float | bool
@@ -33,6 +36,20 @@ TokenId = Annotated[str, Field(pattern=r"^((field|string) \S+|bytes|text|latin-1
 HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 """A token of RFC 9110, section 5.6.2."""
 Nats = Annotated[float, Field(allow_inf_nan=False)]
+
+
+T = TypeVar("T", bound=Mapping[str, object])
+
+
+def no_secrets(table: T) -> T:
+    """``table`` itself. Raises ValueError, without the value, where a name or a value in it says that it is a key."""
+    for name, value in table.items():
+        if isinstance(value, str) and value and (SECRET_WORD.search(name) or redacted(value) != value):
+            raise ValueError(
+                f"{name} holds what looks like a key, and a profile is no place for one; put it into an environment variable and "
+                f'name that in connection.query_env or connection.headers_env, as in query_env = {{ "{name}" = "MY_KEY" }}'
+            )
+    return table
 
 
 class Row(BaseModel):
@@ -64,12 +81,18 @@ class Connection(Row):
     api_key_header: HeaderName = "Authorization"
     token_env: str | None = None
     headers_env: dict[HeaderName, str] = {}
-    query: dict[str, str] = {}
+    query: Annotated[dict[str, str], AfterValidator(no_secrets)] = {}
     query_env: dict[str, str] = {}
     lists_models: bool = True
     concurrency: Annotated[int, Field(ge=1)] = 8
     embedded: bool = False
     rate_limit_headers: dict[str, str] = {}
+
+    @property
+    def secret_variables(self) -> list[str]:
+        """Names of the environment variables whose values go out with requests."""
+        names = (self.api_key_env, self.token_env, *self.headers_env.values(), *self.query_env.values())
+        return [name for name in names if name]
 
     @model_validator(mode="after")
     def _key(self) -> Connection:
@@ -232,10 +255,15 @@ class Refused(Row):
 
 
 class ModelRules(Row):
-    """Models that are refused before anything is sent, and some that work."""
+    """Models that are refused before anything is sent, and some that work.
+
+    ``fleet``: many systems answer under one model's name, so that ``system_fingerprint`` differs from answer to answer; elsewhere
+    another one is another server or another set-up.
+    """
 
     refused: list[Refused] = []
     work: list[str] = []
+    fleet: bool = False
 
 
 class Evidence(Row):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from blackbox_lb.budget import Budget, prompt_bound
 from blackbox_lb.channel import Channel
 from blackbox_lb.compile import highest_id
 from blackbox_lb.credentials import TokenProvider
+from blackbox_lb.drift import DriftWatch
 from blackbox_lb.errors import (
     AuthenticationFailed,
     ContentFiltered,
@@ -24,7 +26,8 @@ from blackbox_lb.retrying import ATTEMPTS
 from blackbox_lb.tokens import PROBE_TEXT, Tokenizer, fingerprint
 from blackbox_lb.types import Completion, Endpoint, EndTokens, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
-from blackbox_lb.wire import build_request, parse_response
+from blackbox_lb.wire import build_request, read_answer
+from blackbox_lb.wire.answer import count
 from blackbox_lb.wire.identity import checked_id
 
 __all__ = ["Session"]
@@ -40,7 +43,8 @@ class Session:
 
     ``base_url`` and the API key default to the environment variables that the profile names. Without ``model`` the server's only
     model is taken, without ``endpoint`` the first of the profile. ``tokenizer`` names the vocabulary of a provider that does
-    not tell token ids: a tiktoken encoding or a file (see ``load_vocabulary``).
+    not tell token ids: a tiktoken encoding or a file (see ``load_vocabulary``). ``budget``: what all of its completion requests are
+    counted in; ``drift``: what has answered so far.
 
     Raises:
         InputError: no such endpoint or address; on entering, no such vocabulary.
@@ -57,8 +61,12 @@ class Session:
         tokenizer: str | None = None,
         attempts: int = ATTEMPTS,
         token_provider: TokenProvider | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.profile = profile
+        self.budget = budget or Budget()
+        self.drift = DriftWatch(profile.models.fleet)
+        self._prompt_tokens: dict[tuple[Prompt, Endpoint], int] = {}
         self.endpoint = next(iter(profile.endpoints)) if endpoint is None else endpoint
         profile.endpoint(self.endpoint)
         profile.check_model(model)
@@ -117,11 +125,13 @@ class Session:
         except BaseException:
             await self._channel.close()
             raise
+        self.budget.closing.append(self._channel.drop_waiting)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.budget.closing.remove(self._channel.drop_waiting)
         await self._channel.close()
 
     async def complete(
@@ -150,18 +160,28 @@ class Session:
             ProviderError: one of its subclasses, each with the provider's own words.
         """
         where = endpoint or self.endpoint
+
+        def read(answer: Any) -> list[Completion]:
+            self._check_model_behind(answer)
+            try:
+                return read_answer(self.profile, where, answer, sampling, self.vocabulary, n)
+            except ProviderError as error:
+                raise type(error)(self._channel.masked(str(error))) from error
+
         try:
-            answer = await self.answer(prompt, sampling, bias, n, where)
+            found: list[Completion] = await self.answer(prompt, sampling, bias, n, where, read)
         except ContentFiltered:
             return [Completion.empty("content_filter", self.model)] * n
-        self._check_model_behind(answer)
-        try:
-            return parse_response(self.profile, where, answer, sampling, self.vocabulary)
-        except ProviderError as error:
-            raise type(error)(self._channel.masked(str(error))) from error
+        return found
+
+    @property
+    def unreadable(self) -> int:
+        """Answers so far that could not be read and were asked for again."""
+        return self._channel.slips.bad
 
     def drop_waiting(self) -> None:
         """Cancel the tasks whose requests have not been sent yet."""
+        self.budget.drop_waiting()
         self._channel.drop_waiting()
 
     def _check_model_behind(self, answer: Any) -> None:
@@ -189,8 +209,10 @@ class Session:
         bias: Mapping[int, float] | None = None,
         n: int = 1,
         endpoint: Endpoint | None = None,
+        read: Callable[[Any], Any] = lambda answer: answer,
     ) -> Any:
-        """The provider's answer as it came, for whoever wants to see more of it than completions hold.
+        """What ``read`` makes of the provider's answer, or the answer as it came, for whoever wants to see more of it than
+        completions hold. What ``read`` calls corrupt is asked for again, within reason.
 
         Raises:
             ProviderError: one of its subclasses; ContentFiltered where the content filter refuses the prompt.
@@ -199,7 +221,27 @@ class Session:
         body = build_request(self.profile, where, model=self.model, prompt=prompt, sampling=sampling, bias=bias, n=n)
         path = self.profile.endpoint(where).path.replace("{model}", self.model)
         size = len(prompt.text) // CHARACTERS_A_TOKEN if isinstance(prompt, Prompt) else len(prompt)
-        return await self._channel.post(path, body, prompt_tokens=size, generated=n * sampling.max_tokens)
+        generated, most = n * sampling.max_tokens, self._most_tokens(prompt, where)
+        received = await self._channel.post(
+            path,
+            body,
+            prompt_tokens=size,
+            generated=generated,
+            around=lambda once: self.budget.metered(once, most, generated),
+            read=lambda answer: (answer, read(answer)),
+        )
+        answer, found = received
+        counted = count(answer, "prompt_tokens", "input_tokens") if isinstance(answer, dict) else None
+        if counted is not None and isinstance(prompt, Prompt):
+            self._prompt_tokens[prompt, where] = counted
+        return found
+
+    def _most_tokens(self, prompt: Prompt | Sequence[int], endpoint: Endpoint) -> int:
+        """Tokens of a prompt at most: as an answer to it counted them, else by its bytes."""
+        if not isinstance(prompt, Prompt):
+            return len(prompt)
+        counted = self._prompt_tokens.get((prompt, endpoint))
+        return prompt_bound([message.content for message in prompt.messages]) if counted is None else counted
 
     async def prompt_ids(self, prompt: Prompt) -> list[int]:
         """The token ids that the session's endpoint makes of a prompt, as the rows ``reference`` of the profile say.

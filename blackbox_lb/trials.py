@@ -9,6 +9,7 @@ import numpy as np
 
 from blackbox_lb.bias import Verdict
 from blackbox_lb.collect import collect
+from blackbox_lb.errors import ConnectionFailed, Drifted, ServerFailed
 from blackbox_lb.estimate.divergence import divergence
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.evaluate import SAMPLED, Scores, Setting, check_values, compare, score, together
@@ -75,6 +76,7 @@ class Trials:
         sampling = Sampling(
             setting.temperature, max_tokens or self.reward.max_tokens, self.top_logprobs, self.seed, self.stop
         )
+        unreadable = self.session.unreadable
         with self.report.stage(title, len(examples) * samples) as watch:
             done = await collect(
                 self.session,
@@ -89,9 +91,33 @@ class Trials:
                 watch=watch,
             )
         self.used.update(*done.keys)
+        if again := self.session.unreadable - unreadable:
+            self.report.remark(
+                f"{title}: {again} answers could not be read and were asked for again; each was paid for"
+            )
+        await self._look_for_drift(done.received)
         if scored:
             await self._fetch_rewards(title, scored_as or examples, done.keys)
         return done.keys
+
+    async def _look_for_drift(self, received: int) -> None:
+        """Tell which changes were noted, and make sure that the server still splits texts as it did before the stage."""
+        while self.session.drift.remarks:
+            self.report.remark(self.session.drift.remarks.pop(0))
+        if not received or self.session.profile.tokenizer.source != "server":
+            return
+        try:
+            now = await self.session.tokenizer()
+        except (ConnectionFailed, ServerFailed) as error:
+            self.report.remark(f"the tokenizer was not asked for again after this stage: {error}")
+            return
+        if now.fingerprint != self.tokenizer.fingerprint:
+            self.session.drift.mixed = True
+            raise Drifted(
+                f"the tokenizer of {self.session.model} changed from {self.tokenizer.fingerprint} to {now.fingerprint} while "
+                "completions were drawn, so that nobody knows whose ids the last ones have; they are kept, and nothing is to be "
+                "learned from them: start anew with another --out"
+            )
 
     async def _fetch_rewards(self, title: str, examples: Sequence[Example], keys: Sequence[Sequence[str]]) -> None:
         """Fetch the remote reward of every completion ``keys[p]`` of ``examples[p]``; nothing to do for any other reward."""
@@ -101,7 +127,7 @@ class Trials:
                 for example, row in zip(examples, keys, strict=True)
                 for each in self.store.completions(row)
             )
-            await fetch_rewards(self.store, self.reward, pairs, self.report, title)
+            await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.session.budget)
 
     async def scores(
         self,

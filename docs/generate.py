@@ -39,6 +39,9 @@ def reference() -> str:
     for name, command in commands().items():
         inner = click.Context(command, parent=context, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH)
         pages.append(_page(f"blb {name}", command.get_help(inner)))
+        for inside, each in sorted(getattr(command, "commands", {}).items()):
+            within = click.Context(each, parent=inner, info_name=inside, terminal_width=WIDTH, max_content_width=WIDTH)
+            pages.append("#" + _page(f"blb {name} {inside}", each.get_help(within)))
     return "\n".join(pages)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,10 +31,10 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.training import Training, scored
 from blackbox_lb.trials import Trials
-from blackbox_lb.types import Endpoint, EndTokens, Example
+from blackbox_lb.types import Endpoint, EndTokens, Example, Prompt
 from blackbox_lb.vocabulary import Vocabulary
 
-__all__ = ["Biased", "Shifts", "ask_shifts", "biased_completions", "draw", "shifts_by_lists"]
+__all__ = ["Biased", "Shifts", "ask_shifts", "biased_completions", "draw", "instructed", "shifts_by_lists"]
 
 COUNT = parse_reward("length", max_tokens=1)
 """Any reward will do: none is read."""
@@ -93,7 +94,7 @@ def biased_completions(
         raise BiasError("the bias has no entries, so there is no policy to analyse; give one that lists tokens")
     if not path.is_file():
         raise StoreError(f"no rollout store {path}; give the one that blb fit or blb eval wrote with --store")
-    with RolloutStore(path) as store:
+    with RolloutStore(path, read_only=True) as store:
         wanted = sorted([token, value] for token, value in bias.logit_bias.items())
         requests = _requests(store, bias, profile, wanted)
         if not requests:
@@ -102,16 +103,22 @@ def biased_completions(
                 "with logprobs; give --task or --data, as in blb fit, to draw some"
             )
         ends = _end_tokens(profile, vocabulary)
-        rollouts, examples, left = _read(store, requests, ends)
+        rollouts, examples, left = _read(store, _as_learned(bias, requests), ends)
+        left_out = left["incomplete"] + left["filtered"]
+        others = sum(len(store.keys(name)) for name in requests) - len(rollouts.keys) - left_out
     endpoints = Counter(settings["endpoint"] for settings in requests.values())
     found = Biased(
         rollouts,
         examples,
         ends,
         cast("Endpoint", endpoints.most_common(1)[0][0]),
-        left["incomplete"] + left["filtered"],
+        left_out,
     )
     report.remark(found.words)
+    if others:
+        report.remark(
+            f"{others} more are not read: drawn with an instruction after the prompt or with another max_tokens"
+        )
     if found.left_out:
         report.remark(f"{found.left_out} completions are left out: filtered, or not all of their tokens are listed")
     return found
@@ -131,6 +138,13 @@ def _requests(store: RolloutStore, bias: Bias, profile: Profile, entries: list[l
     }
 
 
+def _as_learned(bias: Bias, requests: Mapping[str, Any]) -> list[str]:
+    """The requests with the ``max_tokens`` that the bias was learned with, if there are any, else all."""
+    limit = None if bias.sampling is None else bias.sampling.max_tokens
+    same = [name for name, each in requests.items() if each["sampling"]["max_tokens"] == limit]
+    return same or list(requests)
+
+
 def _end_tokens(profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
     listed = profile.logprobs.end_token_listed
     if listed is not True and vocabulary is None:
@@ -144,14 +158,31 @@ def _end_tokens(profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
 def _read(
     store: RolloutStore, requests: Iterable[str], ends: EndTokens
 ) -> tuple[Rollouts, tuple[Example, ...], Counter[str]]:
-    """The completions of these requests with their lists in memory, what they answer, and how many are left out."""
-    by_prompt: dict[Any, list[str]] = {}
+    """The completions of these requests with their lists in memory, what they answer, and how many are left out.
+
+    Prompts with an instruction that ``blb eval`` tried are other prompts than the bias is for, and are passed over.
+    """
+    by_prompt: dict[Prompt, list[str]] = {}
     for request in requests:
         for key, prompt in store.prompts(request).items():
             by_prompt.setdefault(prompt, []).append(key)
+    for prompt in instructed(by_prompt):
+        del by_prompt[prompt]
     examples = tuple(Example(str(number), prompt) for number, prompt in enumerate(by_prompt))
     rollouts, left = scored(store, examples, list(by_prompt.values()), COUNT, ends)
     return rollouts, examples, left
+
+
+def instructed(prompts: Iterable[Prompt]) -> list[Prompt]:
+    """Those that are another of the prompts with an instruction after its last message, the same one for several prompts."""
+    bare = set(prompts)
+    tails: dict[str, list[Prompt]] = {}
+    for prompt in bare:
+        *before, last = prompt.messages
+        for gap in re.finditer(r"\n\n| ", last.content):
+            if Prompt((*before, replace(last, content=last.content[: gap.start()]))) in bare:
+                tails.setdefault(last.content[gap.end() :], []).append(prompt)
+    return [prompt for same in tails.values() if len(same) > 1 for prompt in same]
 
 
 def shifts_by_lists(path: Path, biased: Biased, bias: Bias, profile: Profile, vocabulary: Vocabulary | None) -> Shifts:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from blackbox_lb import __version__
-from blackbox_lb.errors import BlbError
+from blackbox_lb.errors import BlbError, Interrupted
 
 __all__ = ["COMMANDS", "main"]
 
@@ -34,6 +34,7 @@ COMMANDS = {
     "reproduce": "Run the paper's tables on your model, scaled down, beside its own numbers.",
     "score": "Score stored completions with any reward, without sampling again.",
     "show": "Show a bias file: verdict, promoted and suppressed tokens.",
+    "store": "Check, compact, merge, recover rollout stores; Parquet out and in.",
 }
 """Name -> help line; the command NAME is ``blackbox_lb.cli.NAME:command``."""
 
@@ -84,17 +85,34 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error of our tree ends it with its sentence and exit code 2, Ctrl-C with one and 130."""
+        from blackbox_lb.redaction import guarded
+
         _print_anywhere()
         try:
-            return super().invoke(ctx)
+            with guarded():
+                return super().invoke(ctx)
+        except Interrupted as error:
+            click.echo(f"\n{_shown(str(error))}", err=True)
+            ctx.exit(INTERRUPTED)
         except BlbError as error:
-            click.echo(f"Error: {error}", err=True)
+            click.echo(f"Error: {_shown(str(error))}", err=True)
             ctx.exit(2)
+        except click.ClickException as error:
+            error.message = _shown(error.message)  # type: ignore[misc]  # final for subclasses, and what show() prints
+            raise
         except (KeyboardInterrupt, click.Abort) as error:
             if isinstance(error, click.Abort) and not isinstance(error.__context__, KeyboardInterrupt):
                 raise
             click.echo(f"\nInterrupted{_what_is_left(ctx, self)}", err=True)
             ctx.exit(INTERRUPTED)
+
+
+def _shown(message: str) -> str:
+    """A message as a terminal may have it: without a secret, and without what could move its cursor."""
+    from blackbox_lb.bias import legible
+    from blackbox_lb.redaction import redacted
+
+    return legible(redacted(message))
 
 
 def _told(path: Path, callback: Callable[..., Any] | None, /, *arguments: Any, **options: Any) -> Any:
@@ -133,7 +151,7 @@ def _print_anywhere() -> None:
         "auto_envvar_prefix": "BLB",
     },
     epilog="Exit codes: 0 done; 1 not confirmed (doctor), or you said no; 2 an error, said in one sentence; 130 interrupted "
-    "by Ctrl-C.",
+    "by Ctrl-C or SIGTERM.",
 )
 @click.version_option(__version__, prog_name="blb", allow_from_autoenv=False)
 @click.option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,10 +13,12 @@ import click
 from blackbox_lb.analysis.biased import Biased, Shifts, ask_shifts, biased_completions, draw, shifts_by_lists
 from blackbox_lb.analysis.document import Analysis, TokenScore
 from blackbox_lb.analysis.run import analyze
-from blackbox_lb.bias import Bias, printable
+from blackbox_lb.bias import Bias, legible, printable
+from blackbox_lb.cli.accounts import run
 from blackbox_lb.cli.options import (
     STORE,
     connect_to,
+    limit_options,
     load,
     model_options,
     open_trials,
@@ -28,6 +29,7 @@ from blackbox_lb.cli.terminal import print_json, print_table, reporter
 from blackbox_lb.compile import vocabulary_of
 from blackbox_lb.embedding import Encoder, load_encoder
 from blackbox_lb.errors import BlbError, InputError, ProfileError
+from blackbox_lb.forecast import Stage
 from blackbox_lb.profiles import Profile, load_profile, profile_names
 from blackbox_lb.provenance import Remembering, provenance
 from blackbox_lb.reference import POSITIONS
@@ -75,6 +77,7 @@ SAMPLES = 4
     help="Completions a test prompt to draw with --task or --data.",
 )
 @sampling_options()
+@limit_options()
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="No progress and no remarks.")
 def command(bias_file: Path, **options: Any) -> None:
@@ -89,7 +92,7 @@ def command(bias_file: Path, **options: Any) -> None:
     options["store"] = options["store"] or bias_file.with_name(STORE)
     _check_places(folder, options["csv_file"])
     listener = Remembering(reporter(options))
-    found = asyncio.run(_run(bias, options, listener))
+    found = run(options, lambda: _run(bias, options, listener))
     (folder / ANALYSIS).write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
     if options["csv_file"]:
         _write_csv(options["csv_file"], found)
@@ -118,7 +121,7 @@ async def _run(bias: Bias, options: dict[str, Any], listener: Remembering) -> An
         shifts = await _exact(bias, biased, options, listener)
     else:
         shifts = shifts_by_lists(options["store"], biased, bias, profile, vocabulary)
-    with RolloutStore(options["store"]) as store:
+    with RolloutStore(options["store"], read_only=True) as store:
         known = store.token_bytes(bias.tokenizer)
     generated = {token for token in biased.rollouts.token_ids.tolist() if token >= 0}
     untold = () if vocabulary else sorted(generated - known.keys())
@@ -149,14 +152,18 @@ def _profile(bias: Bias, provider: str | None) -> Profile:
 
 async def _draw(bias: Bias, options: dict[str, Any], listener: Remembering) -> None:
     task, reward = load(options | {"reward": "length", "correct": None})
-    async with open_trials(options, task, reward, bias) as trials:
+    stages = [Stage(task.test, 2 * options["samples"])]
+    async with open_trials(options, task, reward, bias, stages=lambda trials: stages) as trials:
         await draw(replace(trials, report=listener), task.test, bias, options["samples"])
 
 
 async def _exact(bias: Bias, biased: Biased, options: dict[str, Any], listener: Remembering) -> Shifts:
     task = Task("stored", (), (), biased.examples)
-    asked = options | {"endpoint": options["endpoint"] or biased.endpoint}
-    async with open_trials(asked, task, parse_reward("length", max_tokens=1), bias) as trials:
+    asked = options | {"endpoint": options["endpoint"] or biased.endpoint, "part": "--full-vocab"}
+    stages = [Stage(biased.examples[:1], options["full_vocab"])]
+    async with open_trials(
+        asked, task, parse_reward("length", max_tokens=1), bias, stages=lambda trials: stages
+    ) as trials:
         return await ask_shifts(
             replace(trials, report=listener), biased, bias, options["full_vocab"], options["seed"] or 0
         )
@@ -178,7 +185,7 @@ def _write_csv(path: Path, found: Analysis) -> None:
 
 def _print(found: Analysis, top: int) -> None:
     for sentence in found.summary:
-        click.echo(sentence)
+        click.echo(legible(sentence))
     click.echo(_source(found))
     unknown = sum(each.surface == "not known" for each in found.tokens)
     if unknown:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from blackbox_lb.bias import Bias, Compiled, printable
+from blackbox_lb.bias import Bias, Compiled, legible, printable
 from blackbox_lb.cli.options import STORE
 from blackbox_lb.cli.terminal import print_json, print_table
 from blackbox_lb.compile import Kept, compile_bias, gain_by_entries, highest_id, most_entries, vocabulary_of
@@ -130,7 +130,7 @@ def _explain(bias: Bias, bias_file: Path, prefixes: Prefixes, store: Path, wante
         f"base completions in {store}"
     )
     for remark in prefixes.remarks:
-        click.echo(remark)
+        click.echo(legible(remark))
     whole = bias_file.with_name(LEARNED)
     if bias.compiled is not None:
         remedy = f"; {whole} holds the whole learned vector" if whole.is_file() and whole != bias_file else ""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from blackbox_lb.bias import Bias, printable
+from blackbox_lb.bias import Bias, legible, printable
+from blackbox_lb.cli.accounts import prices_of, run
 from blackbox_lb.cli.options import (
     COLLECTING,
     SAMPLING_WITH_A_BIAS,
     count_option,
+    limit_options,
     load,
     model_options,
     open_trials,
@@ -28,10 +30,11 @@ from blackbox_lb.compile import check_limits
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.evaluate import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.evaluation.arms import alternatives
-from blackbox_lb.evaluation.comparing import Prices, verdicts
+from blackbox_lb.evaluation.comparing import verdicts
 from blackbox_lb.evaluation.document import Comparison, Evaluation, Mean
 from blackbox_lb.evaluation.run import EvalPlan, evaluate
 from blackbox_lb.evaluation.summary import figure
+from blackbox_lb.forecast import eval_stages
 from blackbox_lb.progress import chance
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.trials import Trials
@@ -67,13 +70,13 @@ GENERIC = "bias"
     multiple=True,
     help="Try the likeliest of N completions (mean logprob under the base model) instead. Repeatable.",
 )
-@click.option("--price", help="PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60.")
 @click.option(
     "--effect",
     type=click.FloatRange(0, min_open=True),
     help="Tell how many prompts would show such a difference of the reward.",
 )
 @click.option("--save", is_flag=True, help="Write each bias's verdict into its file.")
+@limit_options()
 @output_options()
 def command(biases: tuple[str, ...], **options: Any) -> None:
     """Judge bias files on fresh completions of the test prompts, all on the same prompts as the base.
@@ -90,7 +93,7 @@ def command(biases: tuple[str, ...], **options: Any) -> None:
     loaded = {name: Bias.load(path) for name, path in paths.items()}
     task, reward = load(options)
     plan = _plan(options, reward)
-    found = asyncio.run(_run(loaded, options, task, reward, plan))
+    found = run(options, lambda: _run(loaded, options, task, reward, plan))
     document = found.model_dump(mode="json")
     path = run_folder(options, task) / FILE
     if options["as_json"]:
@@ -146,31 +149,19 @@ def _plan(options: dict[str, Any], reward: Reward) -> EvalPlan:
         ),
         samples=options["test_samples"],
         effect=options["effect"],
-        prices=_prices(options["price"]),
     )
-
-
-def _prices(text: str | None) -> Prices | None:
-    if text is None:
-        return None
-    try:
-        prompt, completion = (float(part) for part in text.split(","))
-    except ValueError:
-        prompt = completion = -1.0
-    if not (0 <= prompt < float("inf") and 0 <= completion < float("inf")):
-        raise InputError(
-            f"--price is {text!r}; give two prices in US dollars for a million tokens, prompt and completion, as in 0.15,0.60"
-        )
-    return Prices(prompt, completion)
 
 
 async def _run(
     biases: dict[str, Bias], options: dict[str, Any], task: Task, reward: Reward, plan: EvalPlan
 ) -> Evaluation:
     needs = SAMPLING_WITH_A_BIAS if biases else COLLECTING
-    async with open_trials(options, task, reward, needs=needs) as trials:
+    values = {name: bias.logit_bias for name, bias in biases.items()}
+    async with open_trials(
+        options, task, reward, needs=needs, stages=lambda trials: eval_stages(task, values, plan)
+    ) as trials:
         _check(trials, biases)
-        return await evaluate(trials, task, biases, plan)
+        return await evaluate(trials, task, biases, replace(plan, prices=prices_of(options, trials.session)))
 
 
 def _check(trials: Trials, biases: dict[str, Bias]) -> None:
@@ -191,7 +182,7 @@ def _print(found: Evaluation) -> None:
     if found.comparisons:
         _comparisons(found.comparisons)
     for note in found.notes:
-        click.echo(note)
+        click.echo(legible(note))
 
 
 def _policies(found: Evaluation, setting: str) -> None:

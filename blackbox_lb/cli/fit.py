@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -11,8 +10,10 @@ from typing import Any, Literal, TypeVar, get_args
 
 import click
 
+from blackbox_lb.cli.accounts import run
 from blackbox_lb.cli.options import (
     count_option,
+    limit_options,
     load,
     model_options,
     open_trials,
@@ -32,6 +33,7 @@ from blackbox_lb.fitting.fidelity import Fidelity
 from blackbox_lb.fitting.plan import FitPlan
 from blackbox_lb.fitting.result import FitResult
 from blackbox_lb.fitting.run import fit
+from blackbox_lb.forecast import fit_stages
 from blackbox_lb.provenance import Remembering, provenance
 from blackbox_lb.reference import POSITIONS
 from blackbox_lb.tasks import Reward, Task
@@ -166,6 +168,7 @@ def _sweep(
     "lists leave out accordingly. A position is 2 to 5 MB of JSON and about a second on a CPU. vllm, llamacpp and local only.",
 )
 @click.option("--go-on", is_flag=True, help="Collect on although the first prompts show nothing to learn.")
+@limit_options()
 @output_options()
 def command(**options: Any) -> None:
     """Learn a bias and prove on unseen prompts whether it helps.
@@ -178,7 +181,7 @@ def command(**options: Any) -> None:
     task, reward = load(options)
     plan = _plan(options)
     folder = run_folder(options, task)
-    result, remarks = asyncio.run(_run(options, task, reward, plan))
+    result, remarks = run(options, lambda: _run(options, task, reward, plan))
     document = result.as_json() | {"bias": str(folder / "bias.json"), "uncompiled": str(folder / "learned.json")}
     document["provenance"] = provenance(remarks)
     unwritten = _write(result, document, folder)
@@ -250,7 +253,7 @@ def _entries(text: str) -> int | Literal["cv"] | None:
 
 async def _run(options: dict[str, Any], task: Task, reward: Reward, plan: FitPlan) -> tuple[FitResult, list[str]]:
     """The result, and every remark that was made on the way."""
-    async with open_trials(options, task, reward) as trials:
+    async with open_trials(options, task, reward, stages=lambda trials: fit_stages(task, plan)) as trials:
         heard = Remembering(trials.report)
         return await fit(replace(trials, report=heard), task, plan), heard.remarks
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -11,10 +11,13 @@ from typing import Any, TypeVar, get_args
 import click
 
 from blackbox_lb.bias import Bias
+from blackbox_lb.cli.accounts import accounted
 from blackbox_lb.cli.terminal import reporter
 from blackbox_lb.compile import check_limits
 from blackbox_lb.connection import connect
+from blackbox_lb.drift import ON_DRIFT
 from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.forecast import Forecast, Stage
 from blackbox_lb.profiles import profile_names
 from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore
@@ -26,6 +29,7 @@ from blackbox_lb.types import Endpoint
 __all__ = [
     "connect_to",
     "count_option",
+    "limit_options",
     "load",
     "model_options",
     "open_trials",
@@ -166,6 +170,42 @@ def output_options() -> Callable[[F], F]:
     )
 
 
+def limit_options() -> Callable[[F], F]:
+    """What the command may spend, and what it does when something changes."""
+    return _together(
+        click.option("--max-requests", type=click.IntRange(1), help="Stop before one more request would be sent."),
+        click.option(
+            "--max-tokens-total",
+            type=click.IntRange(1),
+            help="Stop before prompts and completions together could pass so many tokens.",
+        ),
+        click.option(
+            "--max-cost",
+            type=click.FloatRange(0, min_open=True),
+            metavar="USD",
+            help="Stop before the price could pass so many US dollars.",
+        ),
+        click.option("--price", help="PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60."),
+        click.option(
+            "--prices",
+            type=click.Path(path_type=Path),
+            help="TOML with prices of your own, which go before those that come along.",
+        ),
+        click.option("--yes", is_flag=True, help="Do not ask on a terminal before the first request that costs money."),
+        click.option(
+            "--on-drift",
+            type=click.Choice(ON_DRIFT),
+            help="Stop when another model or system answers, or note it and go on. [default: stop; systems of a provider "
+            "with many: note]",
+        ),
+        click.option(
+            "--restart",
+            is_flag=True,
+            help="Go on in --out with other settings than those of a run that was not finished.",
+        ),
+    )
+
+
 def load(options: Mapping[str, Any]) -> tuple[Task, Reward]:
     """The task that ``task_options`` name, and its reward."""
     reward, correct = options["reward"], options["correct"]
@@ -206,11 +246,12 @@ async def open_trials(
     reward: Reward,
     bias: Bias | None = None,
     needs: Sequence[str] = SAMPLING_WITH_A_BIAS,
+    stages: Callable[[Trials], Iterable[Stage | Forecast]] = lambda trials: (),
 ) -> AsyncIterator[Trials]:
     """Everything that drawing and scoring completions needs, as the options say; closed at the end.
 
     ``needs``: rows of the profile that must be known. A ``bias`` that the model's tokenizer or the provider does not take is
-    refused before anything is asked for.
+    refused before anything is asked for. ``stages``: what will be asked for at most, told before the first request.
     """
     if reward.remote is not None:
         reward.remote.headers()  # a missing key is told before anything is paid for
@@ -222,6 +263,7 @@ async def open_trials(
         longest_prompt=task.longest_prompt,
         needs=needs,
         own_vocabulary=spelled,
+        budget=options.get("budget"),
     ) as session:
         _require_end_tokens(session)
         tokenizer = await session.tokenizer()
@@ -229,7 +271,7 @@ async def open_trials(
             bias.check_tokenizer(tokenizer.fingerprint)
             check_limits(bias.logit_bias, session.profile, session.highest_id)
         with RolloutStore(options["store"] or run_folder(options, task) / STORE) as store:
-            yield Trials(
+            trials = Trials(
                 session=session,
                 store=store,
                 tokenizer=tokenizer,
@@ -240,6 +282,8 @@ async def open_trials(
                 concurrency=options["concurrency"],
                 stop=task.stop,
             )
+            async with accounted(trials, options, task, stages):
+                yield trials
 
 
 def _require_end_tokens(session: Session) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,11 @@ from typing import Any
 
 import click
 
-from blackbox_lb.cli.options import model_options, open_trials, output_options, run_folder
+from blackbox_lb.cli.accounts import run as run_within_limits
+from blackbox_lb.cli.options import limit_options, model_options, open_trials, output_options, run_folder
 from blackbox_lb.cli.terminal import print_json, print_table, reporter
 from blackbox_lb.errors import InputError
+from blackbox_lb.forecast import Forecast, at_most
 from blackbox_lb.profiles import load_profile
 from blackbox_lb.provenance import Remembering, provenance
 from blackbox_lb.reproduce import (
@@ -72,6 +73,7 @@ __all__ = ["command"]
 @click.option("--dry-run", is_flag=True, help="Say what would be asked for at most, and ask nothing.")
 @click.option("--top-logprobs", type=click.IntRange(1), help="Alternatives listed a token. [default: 20, or the limit]")
 @click.option("--seed", type=click.IntRange(0), help="Sent with every request, so that a run can be repeated.")
+@limit_options()
 @output_options()
 def command(what: str, **options: Any) -> None:
     """Run a table of the paper on your model, scaled down, and print it beside the paper's own numbers.
@@ -93,7 +95,9 @@ def command(what: str, **options: Any) -> None:
     for sentence in plan:
         remembering.remark(sentence)
     folder = run_folder(options, parts[0].task)
-    results, model, endpoint = asyncio.run(_run(options, configuration, parts, folder, remembering))
+    results, model, endpoint = run_within_limits(
+        options, lambda: _run(options, configuration, parts, folder, remembering)
+    )
     notes = differences(
         configuration,
         parts,
@@ -161,14 +165,20 @@ async def _run(
 ) -> tuple[list[BenchmarkResult], str, str]:
     """The results, and the model and endpoint as the server has them."""
     results, served = [], ("", "")
+
+    def all_stages(trials: Trials) -> Iterable[Forecast]:
+        return [
+            at_most(each.completions, each.cap, each.prompt_tokens) for p in parts for each in p.stages(configuration)
+        ]
+
     for part in parts:
         _, reward = rewards_of(configuration, part)
 
         @asynccontextmanager
         async def opened(spelled: bool) -> AsyncIterator[Trials]:
             nonlocal served
-            chosen = {**options, "estimator": ("clusters",) if spelled else ()}
-            async with open_trials(chosen, part.task, reward) as trials:  # noqa: B023
+            chosen = {**options, "estimator": ("clusters",) if spelled else (), "part": part.name}  # noqa: B023
+            async with open_trials(chosen, part.task, reward, stages=all_stages) as trials:  # noqa: B023
                 served = (trials.session.model, trials.session.endpoint)
                 yield replace(trials, report=remembering)
 

@@ -21,6 +21,7 @@ from blackbox_lb.progress import short
 from blackbox_lb.scoring import SPLITS, Group, Record, Settings, rescore
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Task, parse_reward
+from blackbox_lb.tasks.remote import is_address
 
 __all__ = ["command"]
 
@@ -50,7 +51,8 @@ def command(where: Path, **options: Any) -> None:
     """
     path, names = _store(where)
     task, _ = load(options)
-    with RolloutStore(path) as store, _lines(options["per_completion"]) as watch:
+    fetches = is_address(options["reward"]) or options["reward"].startswith("judge:")  # such answers are stored
+    with RolloutStore(path, read_only=not fetches) as store, _lines(options["per_completion"]) as watch:
         groups = asyncio.run(
             rescore(
                 store,

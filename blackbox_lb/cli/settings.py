@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ import click
 
 from blackbox_lb.cli.completion import described
 from blackbox_lb.errors import InputError
+from blackbox_lb.reading import MAX_SETTINGS, parse_toml, read_bounded
 
 __all__ = ["FILE", "PER_COMMAND", "SHARED", "Settings", "find_settings", "key_of", "keys_of"]
 
@@ -49,10 +49,14 @@ def keys_of(command: click.Command) -> dict[str, click.Option]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a file says; ``path`` is None where there is no file. ``tables``: name of the table -> key -> value."""
+    """What a file says; ``path`` is None where there is no file. ``tables``: name of the table -> key -> value.
+
+    ``found``: nobody named the file, so that it may not say which code is run.
+    """
 
     path: Path | None = None
-    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    found: bool = False
 
     def of(self, name: str, command: click.Command, arguments: Sequence[str] = ()) -> dict[str, Any]:
         """Parameter name -> value for the command ``name``, its own table before the shared one.
@@ -72,6 +76,7 @@ class Settings:
                     for other in _other_side(key):
                         found.pop(other, None)
                     option = options[key]
+                    self._check_code(table, raw, value)
                     found[option.name or key] = self._converted(table, raw, value, option, name)
         return {key: value for key, value in found.items() if value is not None}
 
@@ -110,6 +115,17 @@ class Settings:
                 f"{self.path}: [{table}] {raw}: {where} --{raw.replace('_', '-')}{_nearest(key, known)}; "
                 f"{listed} lists the options"
             )
+
+    def _check_code(self, table: str, raw: str, value: object) -> None:
+        """The file of a folder that somebody else wrote may lie where this command runs; code is run for whoever names it."""
+        if self.found and raw == "reward" and isinstance(value, str):
+            from blackbox_lb.tasks.rewards import runs_code
+
+            if runs_code(value):
+                raise InputError(
+                    f"{self.path}: [{table}] reward = {_shown(value)} runs code of that module, and nobody has named this file; "
+                    f"say that you trust it with blb --config {self.path}, or give --reward {value}"
+                )
 
     def _converted(self, table: str, raw: str, value: Any, option: click.Option, name: str) -> Any:
         try:
@@ -245,13 +261,13 @@ def find_settings(given: Path | None = None, start: Path | None = None) -> Setti
     if given is None:
         _check_owner(path)
     try:
-        return Settings(path, tomllib.loads(path.read_text(encoding="utf-8")))
+        return Settings(path, parse_toml(read_bounded(path, MAX_SETTINGS)), found=given is None)
     except OSError as error:
         raise InputError(
             f"cannot read the settings file {path}: {error.strerror}; give another with --config"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no TOML: {error}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is no TOML: {error}; correct it, or give another with --config") from error
 
 
 def _check_owner(path: Path) -> None:

@@ -18,8 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from blackbox_lb.bias import Finding, Scalar, Verdict, printable
+from blackbox_lb.bias import Finding, Scalar, Verdict, legible, printable
+from blackbox_lb.interrupts import asking
 from blackbox_lb.progress import Reporter, Silent, chance
+from blackbox_lb.redaction import redacted
 
 if TYPE_CHECKING:
     from blackbox_lb.collect import Watcher
@@ -43,6 +45,7 @@ class Terminal:
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
         self._moves = sys.stderr.isatty() and not self._console.is_dumb_terminal
+        self._progress: Progress | None = None
 
     @contextmanager
     def stage(self, title: str, completions: int) -> Iterator[Watcher]:
@@ -67,6 +70,7 @@ class Terminal:
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=self._console) as progress:
+            self._progress = progress
             bar = progress.add_task(title, total=completions, rate="")
             tokens = 0
 
@@ -81,10 +85,21 @@ class Terminal:
             done = progress.tasks[0]
             if done.completed < completions:
                 progress.update(bar, completed=completions, rate=f"{completions - int(done.completed)} were stored")
+        self._progress = None
+
+    def confirm(self, question: str) -> None:
+        """Ask a question whose no ends the command (click.Abort); a bar that moves stands still meanwhile."""
+        bar = self._progress
+        if bar is not None:
+            bar.stop()
+        with asking():
+            click.confirm(question, default=True, abort=True, err=True)
+        if bar is not None:
+            bar.start()
 
     def remark(self, text: str) -> None:
         """One sentence; in a file it stays one line."""
-        self._console.print(text, markup=False, soft_wrap=not sys.stderr.isatty())
+        self._console.print(legible(redacted(text)), markup=False, soft_wrap=not sys.stderr.isatty())
 
 
 class Lines:
@@ -136,7 +151,13 @@ def reporter(options: Mapping[str, Any]) -> Reporter:
 def print_json(value: Any) -> None:
     """One JSON document on stdout, with escapes where the terminal cannot print every character."""
     readable = (sys.stdout.encoding or "").lower().startswith("utf")
-    click.echo(json.dumps(value, indent=2, ensure_ascii=not readable, default=str))
+    text = json.dumps(value, indent=2, ensure_ascii=not readable, default=str)
+    # What is left outside ASCII stands in strings, where \\u is the same character.
+    click.echo(text if text.isascii() and "\x7f" not in text else "".join(map(_escaped, text)))
+
+
+def _escaped(character: str) -> str:
+    return character if character == "\n" or character.isprintable() else json.dumps(character)[1:-1]
 
 
 FILE_WIDTH = 200
@@ -151,7 +172,7 @@ def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]
     """
     names, cells = list(header), [list(row) for row in rows]
     table = Table(
-        title=Text(title),
+        title=Text(legible(title)),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -182,12 +203,12 @@ def _blocks(screen: Console, title: str, names: list[str], rows: list[list[str]]
     for row in rows:
         screen.print()
         for name, cell in zip(names, row, strict=True):
-            screen.print(Text(f"{name}: {cell}"))
+            screen.print(Text(f"{name}: {legible(cell)}"))
 
 
 def _plain(cell: str) -> Text:
-    """A cell as it is: brackets in a token are not markup."""
-    return Text(cell)
+    """A cell as it is: brackets in a token are not markup. What could move the cursor is escaped."""
+    return Text(legible(cell))
 
 
 def _numbers(row: Verdict) -> tuple[str, str, str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,24 +13,13 @@ from blackbox_lb.evaluate import Scores, decide, paired
 from blackbox_lb.evaluation.arms import BASE, Drawn
 from blackbox_lb.evaluation.document import Comparison, Evaluation, Mean, Policy
 from blackbox_lb.intervals import LEVEL, bootstrap, holm, sample_size, sign_test
+from blackbox_lb.prices import Prices
 
 __all__ = ["Prices", "comparisons", "policy", "resolvable", "verdicts"]
 
 Array = npt.NDArray[np.float64]
 ANSWERS = 1_000
 """Answers that a cost is given for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """US dollars for a million tokens."""
-
-    prompt: float
-    completion: float
-
-    def cost(self, prompt_tokens: float, completion_tokens: float) -> float:
-        """US dollars for 1,000 answers that pay for so many tokens each."""
-        return ANSWERS * (prompt_tokens * self.prompt + completion_tokens * self.completion) / 1e6
 
 
 def policy(drawn: Drawn, label: str, limit: int, prices: Prices | None) -> Policy:
@@ -57,7 +45,7 @@ def policy(drawn: Drawn, label: str, limit: int, prices: Prices | None) -> Polic
         metrics=means,
         prompt_tokens=drawn.prompt_tokens,
         completion_tokens=drawn.completion_tokens,
-        cost=None if prices is None else prices.cost(drawn.prompt_tokens, drawn.completion_tokens),
+        cost=None if prices is None else ANSWERS * prices.dollars(drawn.prompt_tokens, drawn.completion_tokens),
     )
 
 

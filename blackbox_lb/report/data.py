@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +15,7 @@ from blackbox_lb.analysis.document import Analysis
 from blackbox_lb.bias import MAX_BYTES, Bias, printable
 from blackbox_lb.errors import InputError
 from blackbox_lb.evaluation.document import Evaluation
+from blackbox_lb.reading import parse_json, read_bounded
 from blackbox_lb.report.examples import Example, evaluated, stored
 
 __all__ = ["Point", "Result", "Run", "Tried", "read_run"]
@@ -187,16 +187,15 @@ def read_run(folder: Path) -> Run:
 
 def _read(path: Path, model: type[Model]) -> Model | None:
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content = read_bounded(path, MAX_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); mend or remove it") from None
-    if len(content) > MAX_BYTES:
-        raise InputError(f"{path}: larger than the limit of {MAX_BYTES:,} bytes for a document; remove it")
+    except ValueError:
+        raise InputError(f"{path}: larger than the limit of {MAX_BYTES:,} bytes for a document; remove it") from None
     try:
-        return model.model_validate(json.loads(content, parse_constant=partial(_refuse, path)))
+        return model.model_validate(parse_json(content, constant=partial(_refuse, path)))
     except ValidationError as error:
         found = error.errors(include_url=False)
         where = ".".join(str(part) for part in found[0]["loc"])
@@ -204,7 +203,7 @@ def _read(path: Path, model: type[Model]) -> Model | None:
         raise InputError(
             f"{path}: field {printable(where)}: {printable(found[0]['msg'])}{more}; {_again(path)}"
         ) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: not JSON in UTF-8 ({error}); {_again(path)}") from None

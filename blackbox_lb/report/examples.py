@@ -122,7 +122,7 @@ def stored(path: Path, bias: Bias) -> tuple[tuple[Example, ...], str]:
     """
     if not path.exists():
         return (), "there is no rollouts.db to take examples from"
-    with RolloutStore(path) as store:
+    with RolloutStore(path, read_only=True) as store:
         pairs = _pairs(store, bias)
         if not pairs:
             return (), "rollouts.db holds no completions of the same prompts with this bias and without it"

@@ -6,8 +6,9 @@ import base64
 import hashlib
 import importlib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from blackbox_lb import __version__
 from blackbox_lb.errors import InputError
 from blackbox_lb.progress import short
+from blackbox_lb.redaction import redacted, redaction
 from blackbox_lb.report import notes, tables
 from blackbox_lb.report.data import Run, read_run
 from blackbox_lb.report.figures import Plot, plots
@@ -43,12 +45,17 @@ OF_TOKENS = ("delta", "score")
 ORDER = ("HURTS", "HELPS", "NO EVIDENCE")
 
 
-def tame(value: Any) -> Any:
-    """Text with every character of UNSAFE, but line ends and tabs, named as ⟨U+202E⟩; what is no text, or our HTML, as it is."""
-    if type(value) is not str or value.isprintable():
+def tame(value: Any, masking: Callable[[str], str] = redacted) -> Any:
+    """Text without secrets, every character of UNSAFE but line ends and tabs named as ⟨U+202E⟩; no text, or our HTML, as it is."""
+    if type(value) is not str:
         return value
-    text = value.replace("\r\n", "\n")
-    return "".join(f"⟨U+{ord(c):04X}⟩" if unicodedata.category(c) in UNSAFE and c not in "\n\t" else c for c in text)
+    text = masking(value).replace("\r\n", "\n")
+    return text if text.isprintable() else "".join(_named(character) for character in text)
+
+
+def _named(character: str) -> str:
+    unsafe = unicodedata.category(character) in UNSAFE and character not in "\n\t"
+    return f"⟨U+{ord(character):04X}⟩" if unsafe else character
 
 
 def write_report(folder: Path, out: Path | None = None, plots_folder: Path | None = None) -> list[Path]:
@@ -114,7 +121,9 @@ def _jinja() -> tuple[Any, Any]:
         markup = importlib.import_module("markupsafe").Markup
     except ModuleNotFoundError as error:
         raise InputError("blb report needs jinja2: pip install 'blackbox-lb[report]'") from error
-    environment = jinja.Environment(autoescape=True, undefined=jinja.StrictUndefined, finalize=tame, trim_blocks=False)
+    environment = jinja.Environment(
+        autoescape=True, undefined=jinja.StrictUndefined, finalize=partial(tame, masking=redaction()), trim_blocks=False
+    )
     environment.filters["short"] = lambda value: short(value).replace("-", "−")
     return environment, markup
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from blackbox_lb.bias import Bias, printable
+from blackbox_lb.bias import Bias, legible, printable
 from blackbox_lb.errors import BiasError
 
 __all__ = ["CHECK_SECONDS", "FIELD", "NO_BIAS", "BiasDirectory", "Expected", "wanted"]
@@ -147,7 +147,7 @@ class BiasDirectory(Generic[T]):
             self._bad.pop(name, None)
         except BiasError as error:
             stays = "; the earlier version stays in use" if name in self._good else ""
-            self._log.warning("bias %s is refused: %s%s", name, error, stays)
+            self._log.warning("bias %s is refused: %s%s", printable(name), legible(str(error)), stays)
             self._bad[name] = (stamp, BiasError(f"bias {printable(name)}: {str(error).replace(f'{path}: ', '')}"))
 
     def _offer(self) -> str:

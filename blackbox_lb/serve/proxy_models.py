@@ -15,6 +15,8 @@ from blackbox_lb.serve.proxy_requests import PREFIX
 __all__ = ["answer_models", "wanted_model"]
 
 _NO_ROUTE = frozenset((404, 405, 501))
+_MOST = 16 * 2**20
+"""Bytes of a list of models that are read; a longer one counts as none."""
 _PLAIN = {"Accept-Encoding": "identity"}
 
 
@@ -42,7 +44,7 @@ async def answer_models(
         if answer.status != 200 and answer.status not in _NO_ROUTE:
             return await forwarder.stream(request, answer)
         with forwarder.faults():
-            document = _object(await answer.read()) if answer.status == 200 else {}
+            document = _object(await answer.content.read(_MOST + 1)) if answer.status == 200 else {}
     if isinstance(wanted, Served):
         return web.json_response(_entry(wanted, document))
     return web.json_response(_listed(names, document))

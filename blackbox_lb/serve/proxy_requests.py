@@ -6,11 +6,13 @@ import ipaddress
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 from urllib.parse import quote, unquote, urlsplit
 
+from blackbox_lb.bias import printable
 from blackbox_lb.errors import InputError
 from blackbox_lb.injection import quoted, route
+from blackbox_lb.reading import parse_json
 from blackbox_lb.serve.proxy_answers import ErrorAnswer
 from blackbox_lb.serve.proxy_names import Names, Served
 
@@ -144,15 +146,25 @@ def is_loopback(host: str) -> bool:
 
 
 def _document(content: bytes) -> dict[str, Any]:
+    """What is asked. A key twice, which the upstream may read the other way, NaN and depths that no upstream reads are refused."""
     try:
-        document = json.loads(content.decode())
-    except (ValueError, RecursionError):
-        document = None
+        document = parse_json(content.decode(), constant=_refuse_constant)
+    except ValueError as error:
+        raise ErrorAnswer(
+            400,
+            "the request body is no JSON object in UTF-8 that every upstream reads alike, so no bias can be added "
+            f"({printable(str(error))[:200]}); correct it",
+            code="bad_body",
+        ) from None
     if not isinstance(document, dict):
         raise ErrorAnswer(
             400, "the request body is no JSON object in UTF-8, so no bias can be added; correct it", code="bad_body"
         )
     return document
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def _deployment(target: str) -> str | None:

@@ -117,7 +117,7 @@ def _filled(record: Record, template: str) -> Prompt:
     try:
         text = template.format_map(record.values)
     except KeyError as error:
-        raise record.error(f"the prompt template asks for {_absent(record, str(error.args[0]))}") from error
+        raise record.error(f"{_absent(record, str(error.args[0]))}; correct --prompt-template") from error
     except (ValueError, IndexError, AttributeError, TypeError) as error:
         raise InputError(
             f"the prompt template {shorten(template)} cannot be filled: {error}; write {{column}}, and {{{{ for a brace"

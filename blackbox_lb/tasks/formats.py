@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.reading import MAX_SETTINGS, parse_json, read_bounded
 from blackbox_lb.tasks.text import shorten
 from blackbox_lb.types import Completion, Example
 
@@ -75,7 +76,7 @@ def _validator(path: Path) -> Any:
             "the reward json-schema needs jsonschema, which is not installed: pip install 'blackbox-lb[tasks]'"
         ) from error
     try:
-        schema = json.loads(path.read_text(encoding="utf-8"))
+        schema = parse_json(read_bounded(path, MAX_SETTINGS))
     except OSError as error:
         raise InputError(f"cannot read the schema {path}: {error.strerror}; give json-schema:FILE") from error
     except ValueError as error:

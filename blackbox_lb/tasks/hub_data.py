@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.tasks.records import SUFFIXES, Record, read_records
+from blackbox_lb.tasks.records import MAX_BYTES, SUFFIXES, Record, read_records
 
 __all__ = [
     "HUB",
@@ -33,6 +33,8 @@ HUB = "hf:"
 
 TABLES = (".parquet", ".csv", ".tsv")
 """What ``datasets`` reads with its own column types; JSON lines are read here, so that no string becomes a date."""
+ROWS = 256
+"""Rows of a Parquet file that are unpacked at a time: of those that can be read at all, few enough for the memory."""
 HUB_SECONDS = 3.0
 _NOISY = ("lm_eval", "datasets", "huggingface_hub", "fsspec", "httpx", "urllib3")
 
@@ -178,7 +180,34 @@ def _records(name: Path, table: Any) -> Iterator[Record]:
         yield Record(name, number, tuple(row), present, textual=False, unit="row")
 
 
+def _check_size(path: Path) -> None:
+    """DataError for a table that is too large, on the disk or, because a small file can hold a huge one, as it is read."""
+    packed = path.suffix.lower() == ".parquet"
+    try:
+        size = _unpacked(path) if packed else path.stat().st_size
+    except Exception as error:  # pyarrow has its own errors, and not one root of them
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(
+            f"{path} cannot be read as {path.suffix[1:]}: {reason}; check that the file is whole"
+        ) from error
+    if size > MAX_BYTES:
+        raise DataError(f"{path} holds more than {MAX_BYTES:,} bytes, the limit; take a sample of its rows")
+
+
+def _unpacked(path: Path) -> int:
+    """Bytes of a Parquet file's rows in memory, counted up to a little over the limit."""
+    parquet, size = library("pyarrow.parquet", f"reading {path}"), 0
+    with parquet.ParquetFile(path) as file:
+        for rows in file.iter_batches(batch_size=ROWS):
+            size += rows.nbytes
+            if size > MAX_BYTES:
+                break
+    return size
+
+
 def _table(path: Path) -> Any:
+    if path.suffix.lower() in TABLES:
+        _check_size(path)
     dataset = library("datasets", f"reading {path}").Dataset
     suffix = path.suffix.lower()
     if suffix not in TABLES:

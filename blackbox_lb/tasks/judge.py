@@ -21,15 +21,17 @@ from __future__ import annotations
 import math
 import os
 import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from blackbox_lb.errors import AuthenticationFailed, CorruptResponse, InputError
+from blackbox_lb.reading import MAX_SETTINGS, parse_toml, read_bounded
+from blackbox_lb.redaction import watch
+from blackbox_lb.rules import no_secrets
 from blackbox_lb.tasks.remote import Remote, check_address
 from blackbox_lb.tasks.text import shorten
 from blackbox_lb.types import Completion, Example, Prompt
@@ -57,7 +59,7 @@ class JudgeFile(BaseModel):
     otherwise: float | None = Field(default=None, allow_inf_nan=False)
     max_tokens: int = Field(default=256, ge=1)
     concurrency: int = Field(default=8, ge=1)
-    fields: dict[str, JsonValue] = {}
+    fields: Annotated[dict[str, JsonValue], AfterValidator(no_secrets)] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,24 +142,26 @@ class Judge(Remote):
 
 def _read(path: str) -> JudgeFile:
     try:
-        with Path(path).open("rb") as file:
-            found = JudgeFile.model_validate(tomllib.load(file))
+        found = JudgeFile.model_validate(parse_toml(read_bounded(Path(path), MAX_SETTINGS)))
     except OSError as error:
         raise InputError(f"cannot read the judge {path}: {error.strerror}; give judge:FILE.toml") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"the judge {path} is not TOML: {error}; correct the file") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the top"
         raise InputError(
             f"the judge {path}: {where}: {first['msg']}; it knows {', '.join(JudgeFile.model_fields)}"
         ) from error
+    except ValueError as error:
+        raise InputError(f"the judge {path} is not TOML: {error}; correct the file") from error
+    watch([found.api_key_env])
     try:
         re.compile(found.pattern)
     except re.error as error:
         raise InputError(f"the judge {path}: pattern is not a valid regular expression: {error}; correct it") from error
     if "{completion}" not in found.prompt:
-        raise InputError(f"the judge {path}: prompt has no {{completion}}, so every completion would be judged alike")
+        raise InputError(
+            f"the judge {path}: prompt has no {{completion}}, so every completion would be judged alike; write it in"
+        )
     return found
 
 

@@ -127,7 +127,8 @@ def _regex_matcher(spec: str) -> Matcher:
         _compiled(pattern, ("answer",))
     except (re.error, RecursionError, OverflowError) as error:
         raise InputError(
-            f"regex {shorten(pattern)} is not a valid regular expression: {error}; it follows the syntax of Python's re module"
+            f"regex {shorten(pattern)} is not a valid regular expression: {error}; correct it, the syntax is that of Python's re "
+            "module"
         ) from error
     needs_answer = _ANSWER in pattern
     return Matcher(

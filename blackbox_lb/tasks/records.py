@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from blackbox_lb.errors import DataError
+from blackbox_lb.reading import parse_json, read_bounded
 from blackbox_lb.tasks.text import shorten
 
-__all__ = ["SUFFIXES", "Record", "read_records"]
+__all__ = ["MAX_BYTES", "SUFFIXES", "Record", "read_records"]
 
 MAX_BYTES = 256 * 2**20
 """A file is held in memory whole; the largest public prompt sets are a tenth of this."""
@@ -55,7 +56,8 @@ class Record:
         except (ValueError, RecursionError) as error:
             if otherwise is not None:
                 return otherwise
-            raise self.error(f"{column} is not JSON: {error}; found {shorten(self.values[column])}") from error
+            found = shorten(self.values[column])
+            raise self.error(f"{column} is not JSON: {error}; found {found}; write it as JSON") from error
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -85,12 +87,9 @@ def _bytes(path: Path) -> bytes:
     if path.is_dir():
         raise DataError(f"{path} is a directory; name one file in it")
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise DataError(
-                f"{path} has {size} bytes, over the limit of {MAX_BYTES} (256 MiB); take a sample of its rows"
-            )
-        return path.read_bytes()
+        return read_bounded(path, MAX_BYTES)
+    except ValueError as error:
+        raise DataError(f"{path} cannot be read: {error} (256 MiB); take a sample of its rows") from error
     except FileNotFoundError as error:
         raise DataError(f"there is no file {path}; check the path (the working directory is {Path.cwd()})") from error
     except OSError as error:
@@ -120,7 +119,7 @@ def _json_record(path: Path, number: int, line: str) -> Record:
 def _loads(text: str) -> object:
     if r"\ud" in text.lower():
         _refuse_lone_surrogates(json.loads(text))
-    return json.loads(text, parse_constant=_refuse_constant)
+    return parse_json(text, constant=_refuse_constant)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -28,6 +28,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from blackbox_lb.errors import CorruptResponse, InputError
+from blackbox_lb.redaction import watch
 from blackbox_lb.tasks.text import shorten
 from blackbox_lb.types import Completion, Example
 
@@ -174,6 +175,7 @@ class Endpoint(Remote):
         return float(answer)
 
     def headers(self) -> dict[str, str]:
+        watch([KEY])
         key = os.environ.get(KEY)
         authorization = self.authorization or (f"Bearer {key.strip()}" if key else "")
         return {"Authorization": authorization} if authorization else {}
@@ -197,7 +199,8 @@ def check_address(address: str, what: str, remedy: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise InputError(f"the address {shorten(address.rpartition('@')[2])} of {what} is not a http(s) URL")
+        shown = shorten(address.rpartition("@")[2])
+        raise InputError(f"the address {shown} of {what} is not a http(s) URL; give one as https://HOST/PATH")
     if parts.query or parts.fragment:
         raise InputError(f"the address of {what} holds a query, which could be a key and would be stored; {remedy}")
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")

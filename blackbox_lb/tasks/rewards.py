@@ -23,7 +23,7 @@ from blackbox_lb.tasks.text import shorten
 from blackbox_lb.tasks.user_function import load_function
 from blackbox_lb.types import Completion, Example
 
-__all__ = ["REWARDS", "Reward", "parse_reward"]
+__all__ = ["REWARDS", "Reward", "parse_reward", "runs_code"]
 
 REWARDS = {
     "exact-match": "1 if the whole completion is an accepted answer, else 0",
@@ -113,6 +113,13 @@ def parse_reward(spec: str, *, max_tokens: int, correct: str | Matcher = "contai
     if colon and _is_dotted(kind) and _is_dotted(rest):
         return Reward(spec, spec, spec, "linear", False, max_tokens, matcher, load_function(kind, rest))
     raise InputError(f"unknown reward {shorten(_without_password(spec))}; the rewards are\n{_listing()}")
+
+
+def runs_code(spec: str) -> bool:
+    """Whether a spec names a Python function, which importing its module and calling it runs."""
+    kind, colon, rest = spec.partition(":")
+    others = kind in ("regex", "json-schema", "judge", "http", "https")
+    return bool(colon) and not others and _is_dotted(kind) and _is_dotted(rest)
 
 
 def _is_dotted(name: str) -> bool:

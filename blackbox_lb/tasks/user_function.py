@@ -98,7 +98,7 @@ def _check_callable(function: Callable[..., object], name: str) -> None:
         signature.bind(None, None)
     except TypeError as error:
         raise InputError(
-            f"reward {name} takes {signature}; it is called with two arguments, (example, completion)"
+            f"reward {name} takes {signature}; it is called with two arguments, (example, completion): write it so"
         ) from error
 
 

@@ -89,8 +89,8 @@ def _foreign(path: Path, head: bytes) -> str:
             f"{path.stem}, and let TIKTOKEN_CACHE_DIR say where tiktoken finds the file"
         )
     return (
-        f"{path} is neither a .gguf file nor a tokenizer.json: it begins with {head[:8]!r}; a SentencePiece .model is saved as "
-        "tokenizer.json by transformers' save_pretrained"
+        f"{path} is neither a .gguf file nor a tokenizer.json: it begins with {head[:8]!r}; give one of those: a SentencePiece "
+        ".model is saved as tokenizer.json by transformers' save_pretrained"
     )
 
 

@@ -5,13 +5,13 @@ The library (extra ``hf``) reads the table and encodes; what bytes a piece stand
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.reading import parse_json, read_bounded
 from blackbox_lb.vocabulary.bpe import SPACE, bytes_of_piece
 from blackbox_lb.vocabulary.table import Vocabulary
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["EXTRA", "read_tokenizer_json"]
 
 EXTRA = "pip install 'blackbox-lb[hf]'"
+MAX_BYTES = 256 * 2**20
+"""Bytes of a tokenizer.json: eight times that of Gemma 3, which has 262,144 tokens."""
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 Decode = Callable[[str], "bytes | None"]
 
@@ -32,11 +34,13 @@ def read_tokenizer_json(path: Path) -> Vocabulary:
         InputError: the extra is missing, or the file is damaged, no tokenizer.json, or of another kind.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
-    tokenizer = _tokenizer(path, text)
-    document = json.loads(text)
+        text = read_bounded(path, MAX_BYTES).decode("utf-8")
+        tokenizer = _tokenizer(path, text)
+        document = parse_json(text)
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot read {path}: {error}; give the model's own tokenizer.json") from error
     _same_ids(path, document.get("added_tokens") or [], tokenizer)
     decode, decode_added = _decoding(path, _flat(document.get("decoder")))
     added = tokenizer.get_added_tokens_decoder()
@@ -63,7 +67,9 @@ def _tokenizer(path: Path, text: str) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing more specific
-        raise InputError(f"{path} is no tokenizer.json that the tokenizers library reads: {error}") from error
+        raise InputError(
+            f"{path} is no tokenizer.json that the tokenizers library reads: {error}; give the model's own"
+        ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # the property's name means: encode them as text
@@ -99,8 +105,8 @@ def _decoding(path: Path, decoders: list[Mapping[str, Any]]) -> tuple[Decode, De
         return (_fallback if "ByteFallback" in kinds else _spaced), _spaced
     found = ", ".join(sorted(kinds)) or "none"
     raise InputError(
-        f"{path} has a decoder of kind {found}: pieces that are no bytes cannot be matched; byte-level and SentencePiece-like "
-        "tokenizers can"
+        f"{path} has a decoder of kind {found}: pieces that are no bytes cannot be matched; give the model's .gguf file, if its "
+        "tokenizer is byte-level or SentencePiece-like"
     )
 
 

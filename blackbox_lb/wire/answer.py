@@ -5,6 +5,8 @@ An answer of the Responses API is read as one choice of a chat completion, so th
 
 from __future__ import annotations
 
+import reprlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,17 +14,27 @@ from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.profiles import Profile
 from blackbox_lb.rules import EndpointRules
 
-__all__ = ["choices_of", "count", "is_blank", "is_filtered", "lengths", "text_of"]
+__all__ = ["choices_of", "count", "is_blank", "is_filtered", "lengths", "quoted", "text_of"]
 
+MOST_TOKENS = 2**31
+"""No answer has as many; numbers beyond fit into no column."""
 ENDED = {"max_output_tokens": "length", None: "length"}
 """``incomplete_details.reason`` of the Responses API -> the finish reason of a chat completion, where their names differ."""
+
+
+def quoted(answer: Any) -> str:
+    """The beginning of an answer, for a message."""
+    try:
+        return str(answer)[:200]
+    except RecursionError:  # what the parser can nest, Python cannot always print
+        return reprlib.repr(answer)[:200]
 
 
 def choices_of(profile: Profile, rules: EndpointRules, answer: Any) -> list[dict[str, Any]]:
     """The answer's choices, in its own order; one that is no object is an empty one, which nothing can be read from.
 
     Raises:
-        CorruptResponse: there are none.
+        CorruptResponse: there are none, or two with the same ``index``.
     """
     if rules.dialect == "responses":
         return [_response(profile, answer)]
@@ -30,11 +42,17 @@ def choices_of(profile: Profile, rules: EndpointRules, answer: Any) -> list[dict
     found = given if isinstance(given, list) else []
     if not any(isinstance(each, dict) for each in found):
         raise _without(profile, answer, "choices")
+    places = Counter(each.get("index") for each in found if isinstance(each, dict) and type(each.get("index")) is int)
+    if places and max(places.values()) > 1:
+        raise CorruptResponse(
+            f"{profile.name} answered with {max(places.values())} choices of index {places.most_common(1)[0][0]}; each completion "
+            "of a request has an index of its own"
+        )
     return [each if isinstance(each, dict) else {} for each in found]
 
 
 def _without(profile: Profile, answer: Any, name: str) -> CorruptResponse:
-    return CorruptResponse(f"{profile.name} answered without {name}: {str(answer)[:200]}")
+    return CorruptResponse(f"{profile.name} answered without {name}: {quoted(answer)}")
 
 
 def _response(profile: Profile, answer: Any) -> dict[str, Any]:
@@ -44,16 +62,27 @@ def _response(profile: Profile, answer: Any) -> dict[str, Any]:
         raise _without(profile, answer, "output")
     status = answer.get("status", "completed")
     if status not in ("completed", "incomplete"):
-        raise CorruptResponse(f"{profile.name} answered with status {status!r}: {str(answer.get('error'))[:200]}")
+        said = quoted(answer.get("error"))
+        raise CorruptResponse(
+            f"{profile.name} answered with status {status!r:.40}, neither completed nor incomplete: {said}"
+        )
     reason = (answer.get("incomplete_details") or {}).get("reason")
     parts = [part for item in output if item.get("type") == "message" for part in item["content"]]
+    total = count(answer, "output_tokens")
+    if status == "completed" and not parts and total:
+        raise _without(profile, answer, "a message, although it is complete and has tokens")
     texts = [part for part in parts if part.get("type") == "output_text"]
     # A refusal never has logprobs in this API; a text without them was not given those that were asked for.
     silent = any(part["text"] and not part.get("logprobs") for part in texts)
+    entries = [entry for part in texts for entry in part.get("logprobs") or []]
+    if 0 < (total or 0) < len(entries):
+        raise CorruptResponse(
+            f"{profile.name} lists {len(entries)} tokens of a response and counts {total} in `usage`; one of the two is wrong"
+        )
     return {
         "finish_reason": "stop" if status == "completed" else ENDED.get(reason, reason),
         "message": {"content": "".join(part["text"] if part in texts else part.get("refusal", "") for part in parts)},
-        "logprobs": None if silent else {"content": [entry for part in texts for entry in part.get("logprobs") or []]},
+        "logprobs": None if silent else {"content": entries},
     }
 
 
@@ -85,10 +114,16 @@ def text_of(choice: Mapping[str, Any]) -> str:
 
 
 def count(answer: Mapping[str, Any], *names: str) -> int | None:
-    """The first of the fields ``names`` of the answer's ``usage`` that is a whole number from 0; None where none is."""
+    """The first of the fields ``names`` of the answer's ``usage`` that is a whole number from 0; None where none is.
+
+    ValueError: a number that no answer has tokens.
+    """
     usage = answer.get("usage")
     values = [usage.get(name) for name in names] if isinstance(usage, Mapping) else []
-    return next((each for each in values if isinstance(each, int) and not isinstance(each, bool) and each >= 0), None)
+    found = next((each for each in values if isinstance(each, int) and not isinstance(each, bool) and each >= 0), None)
+    if found is not None and found >= MOST_TOKENS:
+        raise ValueError(f"usage counts {found:.3g} tokens")
+    return found
 
 
 def lengths(

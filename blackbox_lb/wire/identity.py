@@ -126,5 +126,5 @@ def checked_bytes(provider: str, value: Any) -> bytes:
 def checked_id(provider: str, value: Any) -> int:
     """``value`` as a token id. Raises CorruptResponse where it is none."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise CorruptResponse(f"{provider} returned the token id {value!r}; an id is a whole number from 0")
+        raise CorruptResponse(f"{provider} returned the token id {value!r:.40}; an id is a whole number from 0")
     return value

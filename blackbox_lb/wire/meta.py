@@ -26,7 +26,11 @@ def positions(reader: Reader, choice: dict[str, Any]) -> list[Position]:
             f"{reader.profile.name} returned no `meta_info.output_token_logprobs`; the server is too old for return_meta_info"
         )
     provider = reader.profile.name
-    tops = _flat(provider, meta) if "output_top_logprobs_shape" in meta else _nested(provider, meta, len(sampled))
+    tops = (
+        _flat(provider, meta, len(sampled))
+        if "output_top_logprobs_shape" in meta
+        else _nested(provider, meta, len(sampled))
+    )
     if len(tops) != len(sampled):
         raise CorruptResponse(f"{provider} returned {len(sampled)} tokens and {len(tops)} lists of alternatives")
     return [
@@ -40,7 +44,7 @@ def _nested(provider: str, meta: dict[str, Any], n: int) -> list[Pairs]:
     return [[(checked_id(provider, token), value) for value, token, *_ in row or []] for row in rows]
 
 
-def _flat(provider: str, meta: dict[str, Any]) -> list[Pairs]:
+def _flat(provider: str, meta: dict[str, Any], n: int) -> list[Pairs]:
     """Rows of ``shape[1]`` alternatives; the first ``null_prefix`` positions have none."""
     ids, values = meta["output_top_logprobs_idx_flat"], meta["output_top_logprobs_val_flat"]
     (rows, width), without = meta["output_top_logprobs_shape"], meta.get("output_top_logprobs_null_prefix") or 0
@@ -48,5 +52,7 @@ def _flat(provider: str, meta: dict[str, Any]) -> list[Pairs]:
         raise CorruptResponse(
             f"{provider} returned {len(ids)} ids and {len(values)} logprobs of alternatives for {rows} x {width}"
         )
+    if without + rows != n:
+        raise CorruptResponse(f"{provider} returned {n} tokens and {rows + without} lists of alternatives")
     pairs = [(checked_id(provider, token), value) for token, value in zip(ids, values, strict=True)]
     return [[] for _ in range(without)] + [pairs[row * width : (row + 1) * width] for row in range(rows)]

@@ -19,6 +19,8 @@ ROUNDING = 1e-3
 """Largest positive logprob, in nats, that is float rounding rather than a broken answer; it is read as 0."""
 LEAST = -1000.0
 """A sampled token below this many nats cannot have been sampled: such numbers stand for "not computed"."""
+UNLISTED = 0.01
+"""Most probability of all tokens that are not listed, where the least that is listed has none: those are less likely still."""
 LOWEST = -3e38
 """About the least number that a float32 column holds; an alternative below it has probability 0 all the same."""
 
@@ -54,14 +56,11 @@ class Reader:
 
         Where the provider put the number that stands for "not given" (the row ``logprobs.censored``), the token is not among the
         alternatives, so that the least of them bounds its logprob; where there are none, nothing but 0 does. An alternative with
-        that number is not listed at all.
+        that number is not listed at all, nor is any that might be less likely.
         """
         censored = self.profile.logprobs.censored
-        known = [
-            (each, checked_logprob(self.profile, value))
-            for each, value in listed
-            if censored is None or value != censored
-        ]
+        known = [(each, checked_logprob(self.profile, value)) for each, value in self._told(list(listed))]
+        self._check_mass(known, token, logprob)
         top = likeliest(self.rules, known, self.asked)
         bounded = False
         if censored is not None and logprob == censored:
@@ -69,6 +68,30 @@ class Reader:
             bounded, logprob = not here, here[0] if here else (top[-1][1] if top else 0.0)
         value = checked_logprob(self.profile, logprob, sampled=True)
         return Position(token, value, top, bounded, self._propensity(propensity))
+
+    def _told(self, listed: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        """The alternatives before the first without a logprob: it may be likelier than those behind it, and than those before it
+        where they are not in order."""
+        censored = self.profile.logprobs.censored
+        first = next((i for i, (_, value) in enumerate(listed) if value == censored and censored is not None), None)
+        if first is None:
+            return listed
+        values = [checked_logprob(self.profile, value) for _, value in listed if value != censored]
+        in_order = self.rules.dialect != "legacy" and values == sorted(values, reverse=True)
+        return listed[:first] if in_order else []
+
+    def _check_mass(self, known: list[tuple[int, float]], token: int, logprob: Any) -> None:
+        """CorruptResponse where an alternative has no probability and yet tokens that are not listed must have some."""
+        if not known or min(value for _, value in known) > LEAST:
+            return
+        listed = dict(known)
+        own = [] if token in listed or not isinstance(logprob, int | float) else [min(float(logprob), 0.0)]
+        mass = sum(math.exp(value) for value in (*(value for _, value in known), *own))
+        if mass < 1 - UNLISTED:
+            raise CorruptResponse(
+                f"{self.profile.name} lists an alternative with the logprob {min(listed.values()):g} beside others that have a "
+                f"probability of {mass:.3f} together; unlisted tokens must be less likely than it and cannot have the rest"
+            )
 
     def propensity_of(self, where: Mapping[str, Any]) -> Any:
         """The field of ``where`` that the row ``logprobs.propensity`` names; None where that is the logprob itself.
@@ -107,7 +130,7 @@ class Reader:
 def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> float:
     """``value`` in nats, at most 0. Raises CorruptResponse on NaN, a positive number or one that cannot be a logprob."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value > ROUNDING:
-        raise CorruptResponse(f"{profile.name} returned the logprob {value!r}; a logprob is a number at most 0")
+        raise CorruptResponse(f"{profile.name} returned the logprob {value!r:.40}; a logprob is a number at most 0")
     if sampled and value < LEAST:
         raise CorruptResponse(
             f"{profile.name} returned the logprob {value!r} for a token that it sampled; that is a placeholder, not a logprob, "
@@ -123,7 +146,7 @@ def likeliest(rules: EndpointRules, listed: Iterable[tuple[int, float]], asked: 
     fewer are listed, because a server's own limit cuts a list there just as well. ``asked`` of -1 means the whole vocabulary, of
     which all are. Tokens without an id may be several.
     """
-    top = sorted(listed, key=lambda pair: -pair[1])
+    top = sorted(listed, key=lambda pair: (-pair[1], pair[0]))  # equal ones by id, in whatever order a mapping has them
     named = [token for token, _ in top if token != UNNAMED]
     if len(set(named)) != len(named):
         raise CorruptResponse("one token is listed twice among the alternatives of a position")

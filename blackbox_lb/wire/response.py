@@ -13,15 +13,15 @@ from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
 from blackbox_lb.profiles import Profile
 from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, Endpoint, FloatArray, Sampling
 from blackbox_lb.wire import content, legacy, meta
-from blackbox_lb.wire.answer import choices_of, count, is_blank, is_filtered, lengths, text_of
-from blackbox_lb.wire.identity import Identity
+from blackbox_lb.wire.answer import choices_of, count, is_blank, is_filtered, lengths, quoted, text_of
+from blackbox_lb.wire.identity import REPLACEMENT, Identity
 from blackbox_lb.wire.position import Position, Reader
 from blackbox_lb.wire.request import asks_logprobs
 
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
 
-__all__ = ["parse_response"]
+__all__ = ["parse_response", "read_answer"]
 
 Fault: TypeAlias = NoLogprobs | CorruptResponse
 SHAPE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError)
@@ -33,6 +33,23 @@ DIALECTS: dict[str, Callable[[Reader, dict[str, Any]], list[Position]]] = {
     "meta": meta.positions,
     "responses": content.positions,
 }
+
+
+def read_answer(
+    profile: Profile, endpoint: Endpoint, answer: Any, sampling: Sampling, vocabulary: Vocabulary | None, n: int
+) -> list[Completion]:
+    """``parse_response`` of an answer to a request for ``n`` completions. One with more or fewer is read where it is whole.
+
+    Raises:
+        CorruptResponse: more or fewer than ``n``, and their tokens are not those that the provider counts.
+    """
+    found = parse_response(profile, endpoint, answer, sampling, vocabulary)
+    if len(found) != n and not all(each.whole for each in found):
+        raise CorruptResponse(
+            f"{profile.name} answered with {len(found)} completions where n = {n} were asked for, and its `usage` counts other "
+            "tokens than they list; ask again, or set sampling.n = 1 in its profile"
+        )
+    return found
 
 
 def parse_response(
@@ -63,10 +80,20 @@ def parse_response(
             read = (_up_to_stop(read[0], _total(answer)),)
         sizes = _sizes(profile, answer, choices, read, faults, sampling)
         prompt_tokens, model = count(answer, "prompt_tokens", "input_tokens") or 0, str(answer.get("model") or "")
+        system = str(answer.get("system_fingerprint") or "")
         completions = [
-            replace(each, prompt_tokens=prompt_tokens, model=model, generated=generated, whole=each.whole and complete)
+            replace(
+                each,
+                prompt_tokens=prompt_tokens,
+                model=model,
+                generated=generated,
+                whole=each.whole and complete,
+                fingerprint=system,
+            )
             for each, (generated, complete) in zip(read, sizes, strict=True)
         ]
+        for each in completions:
+            _check_text(each)
         if not asks_logprobs(rules, sampling.top_logprobs):
             _check_counted(profile, endpoint, completions)
         return completions
@@ -81,8 +108,8 @@ def _described(profile: Profile, answer: Any) -> Iterator[None]:
         raise
     except SHAPE as error:
         raise CorruptResponse(
-            f"{profile.name} answered in a shape that its profile does not describe ({type(error).__name__}: {error}): "
-            f"{str(answer)[:200]}"
+            f"{profile.name} answered in a shape that its profile does not describe ({type(error).__name__}: {str(error)[:100]}): "
+            f"{quoted(answer)}"
         ) from error
 
 
@@ -144,10 +171,46 @@ def _sizes(
         end_token_listed=profile.logprobs.end_token_listed,
         most_cut=0 if profile.logprobs.stop_text_listed else _longest(sampling.stop),
     )
+    sizes = [
+        (size, complete and not _lacks_a_token(profile, choice, each, size))
+        for (size, complete), choice, each in zip(sizes, choices, read, strict=True)
+    ]
     confirmed = total is not None and all(complete for _, complete in sizes)
     if confirmed or not any(faults):
         return sizes
     return [(None, fault is None) for fault in faults]  # a blank choice was none, as far as anyone knows
+
+
+def _lacks_a_token(profile: Profile, choice: dict[str, Any], read: Completion, size: int | None) -> bool:
+    """Whether the one token that is counted and not listed is part of the text, and so no end token, as far as that can be told."""
+    if size is None or size != len(read.token_ids) + 1:
+        return False
+    spelled = _spelled(profile, choice)
+    return spelled is not None and spelled != read.text.encode("utf-8", "surrogatepass")
+
+
+def _spelled(profile: Profile, choice: dict[str, Any]) -> bytes | None:
+    """What the listed tokens spell; None where the list does not tell."""
+    lists = choice.get("logprobs")
+    if not isinstance(lists, dict):
+        return None
+    if isinstance(lists.get("tokens"), list):
+        texts = lists["tokens"]
+        plain = all(
+            isinstance(text, str) and not text.startswith(("bytes:", "<|")) and "\ufffd" not in text for text in texts
+        )
+        return "".join(texts).encode("utf-8", "surrogatepass") if plain else None
+    entries = [entry for name in ("content", "refusal") for entry in lists.get(name) or []]
+    if not all(isinstance(entry.get("bytes"), list) for entry in entries):
+        return None
+    spelled = b"".join(bytes(entry["bytes"]) for entry in entries)
+    return spelled if profile.tokens.bytes_exact or REPLACEMENT not in spelled else None
+
+
+def _check_text(completion: Completion) -> None:
+    """UnicodeEncodeError, a ValueError, for half of a surrogate pair: it is no text, and no file takes it."""
+    for text in (completion.text, completion.finish_reason, completion.model, completion.fingerprint):
+        text.encode()
 
 
 def _total(answer: dict[str, Any]) -> int | None:

@@ -1,4 +1,7 @@
-"""Cassettes are evidence: no network while replaying, matching on method, path, query and body, no header that could hold a key."""
+"""Cassettes are evidence: no network while replaying, matching on method, path, query and body, no header that could hold a key.
+
+What is kept of addresses and answers goes through the same layer as every message of the package.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from blackbox_lb.redaction import Redactor, known, redacted
 
 ROOT = Path(__file__).parents[2]
 HEADERS = re.compile(r"content-type|retry-after(-ms)?|x-ratelimit-[a-z-]+")
@@ -20,11 +25,15 @@ def _allowed(headers: Any) -> dict[str, Any]:
 
 def _request(request: Any) -> Any:
     request.headers = _allowed(request.headers)
+    request.uri = redacted(request.uri)
     return request
 
 
 def _response(response: dict[str, Any]) -> dict[str, Any]:
     response["headers"] = _allowed(response["headers"])
+    body = response["body"].get("string") or b""
+    if isinstance(body, bytes):
+        response["body"]["string"] = Redactor(known).answer(body)
     return response
 
 

@@ -92,7 +92,7 @@ def test_the_layout_is_true() -> None:
     (layout,) = re.findall(r"^```\n(providers/.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
     named = set(re.findall(r"\b(\w+\.py|\w+/)", layout))
     for path in (ROOT / "blackbox_lb").iterdir():
-        if path.name.startswith("_") or path.name == "py.typed":
+        if path.name.startswith("_") or (path.is_file() and path.suffix != ".py"):
             continue
         assert (f"{path.name}/" if path.is_dir() else path.name) in named, path
     folders = {"bench/", "providers/", "cassettes/", "blackbox_lb/", "tests/"}

@@ -21,6 +21,7 @@ from click.testing import CliRunner
 from blackbox_lb.bias import Bias, Entry
 from blackbox_lb.cli import COMMANDS, main
 from blackbox_lb.cli.settings import Settings
+from blackbox_lb.prices import find_prices
 from blackbox_lb.testing import ExactModel, ExactServer
 
 ROOT = Path(__file__).parents[2]
@@ -113,11 +114,16 @@ def test_quick_command_lines_run(words: list[str], folder: Path) -> None:
     assert result.exit_code == 0, result.output
 
 
-def test_toml_blocks_are_settings() -> None:
-    """Each is a blb.toml: every command takes what it says."""
+def test_toml_blocks_are_settings_or_prices(tmp_path: Path) -> None:
+    """Each is a table of prices, or a blb.toml: every command takes what it says."""
     found = of("toml")
     assert found
     for block in found:
+        if "[[price]]" in block.code:
+            (tmp_path / "prices.toml").write_text(block.code)
+            (row,) = tomllib.loads(block.code)["price"]
+            assert find_prices(row["provider"], row["models"][0], tmp_path / "prices.toml")
+            continue
         settings = Settings(ROOT / "blb.toml", tomllib.loads(block.code))
         for name in COMMANDS:
             command = main.get_command(click.Context(main), name)

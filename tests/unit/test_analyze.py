@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from blackbox_lb.analysis.biased import instructed
 from blackbox_lb.analysis.document import Analysis
 from blackbox_lb.bias import Bias, Entry
 from blackbox_lb.cli import main
@@ -86,6 +88,42 @@ def test_it_reads_what_a_fit_left_and_asks_for_nothing(fitted: tuple[Path, Exact
     assert end.score == max(each.score for each in found.tokens) > 0  # short completions were rewarded
     assert all("«" in context for each in found.tokens for context in each.contexts)
     assert found.provenance["remarks"][0].startswith(f"{sum(drawn)} completions with this bias at temperature 1, of")
+
+
+def test_what_an_evaluation_tried_beside_is_not_read(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
+    """An instruction makes other prompts, and a lower limit other completions: the scores stay what they were."""
+    folder, server = fitted
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    before = analyzed(tmp_path / "bias.json")
+    where = (
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--out",
+        tmp_path,
+        "--data",
+        tmp_path / "data.jsonl",
+    )
+    tried = ("--baseline-prompt", "Be brief.", "--baseline-max-tokens", 3, "--test-samples", 5, "--seed", 9)
+    small = ("--reward", "length", "--max-tokens", 6, "--top-logprobs", TOP, "--deploy", "temperature=1")
+    result = blb("eval", tmp_path / "bias.json", *where, *small, *tried)
+    assert result.exit_code == 0, result.output
+    after = analyzed(tmp_path / "bias.json")
+    assert after.completions > before.completions  # the same prompts without any of it count
+    assert after.provenance["remarks"][1].startswith(f"{2 * 4 * 5} more are not read")
+
+
+def test_an_instruction_is_what_several_prompts_have_more_than_others() -> None:
+    """One prompt that goes on where another ends is another question."""
+    texts = ("the capital of Guinea", "the capital of Guinea Bissau", "two and two", "lines\nof text")
+    plain = [Prompt.user(text) for text in texts]
+    told = [
+        Prompt.user(f"{texts[0]} Be brief."),
+        Prompt.user(f"{texts[2]} Be brief."),
+        Prompt.user(f"{texts[3]}\n\nBe brief."),
+    ]
+    assert set(instructed([*plain, *told])) == set(told)
 
 
 def test_the_tables_and_the_csv(fitted: tuple[Path, ExactServer]) -> None:

@@ -25,7 +25,7 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.profiles import load_profile
 from blackbox_lb.rate_limits import OPENAI_HEADERS
-from blackbox_lb.retrying import ATTEMPTS
+from blackbox_lb.retrying import ATTEMPTS, FIRST_SLIPS
 
 Answer = Callable[[httpx2.Request], httpx2.Response]
 KEY = "sk-0123456789abcdef0123456789abcdef"
@@ -185,7 +185,7 @@ REFUSALS: list[tuple[httpx2.Response, type[BlbError], int]] = [
     (fail(409, "conflict"), ServerFailed, ATTEMPTS),
     (fail(503, "Loading model", code=503), ServerFailed, ATTEMPTS),
     (httpx2.Response(502, text="<html><body>Bad Gateway</body></html>"), ServerFailed, ATTEMPTS),
-    (httpx2.Response(200, text="<html>login</html>"), CorruptResponse, 1),
+    (httpx2.Response(200, text="<html>login</html>"), CorruptResponse, 1 + FIRST_SLIPS),
     (httpx2.Response(200, json={"error": {"message": "filtered", "code": "content_filter"}}), ContentFiltered, 1),
     (httpx2.Response(200, json={"error": {"message": "slow down", "code": 429}}), RateLimited, RATE_LIMIT_ATTEMPTS),
     (fail(400, "5 is greater than the maximum of 1 - 'logprobs'", param="logprobs"), RequestRejected, 1),

@@ -29,6 +29,7 @@ from blackbox_lb.errors import (
     ServerFailed,
 )
 from blackbox_lb.profiles import load_profile
+from blackbox_lb.retrying import MORE_SLIPS
 from blackbox_lb.rules import SamplingRules
 from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore
@@ -164,15 +165,36 @@ def _none(answer: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("spoil", "error"), [(_nan, CorruptResponse), (_positive, CorruptResponse), (_none, NoLogprobs)]
 )
-def test_a_bad_answer_stops_the_run_and_keeps_what_was_good(tmp_path: Path, spoil: Any, error: type[BlbError]) -> None:
-    """The fifth answer is spoiled: an error of the tree, and the other answers received are in the store."""
-    with ExactServer(MODEL, faults=lambda number, answer: spoil(answer) if number == 4 else answer) as server:
+def test_answers_that_stay_bad_stop_the_run_and_keep_what_was_good(
+    tmp_path: Path, spoil: Any, error: type[BlbError]
+) -> None:
+    """From the fifth answer on all are spoiled: an error of the tree after a few tries, and the good four are in the store."""
+    with ExactServer(MODEL, faults=lambda number, answer: spoil(answer) if number >= 4 else answer) as server:
         with pytest.raises(error):
             run(server, tmp_path)
-        received = len(asked(server))
+        assert 4 + MORE_SLIPS < len(asked(server)) <= 4 + MORE_SLIPS + 2 + 10
         with RolloutStore(tmp_path / "s.db") as store:
-            assert store.size().completions == received - 1
-        assert run(server, tmp_path)[0].received == 10 - (received - 1)
+            assert store.size().completions == 4
+
+
+@pytest.mark.parametrize("spoil", [_nan, _positive, _none])
+def test_one_bad_answer_is_asked_for_again(tmp_path: Path, spoil: Any) -> None:
+    """The last answer is spoiled: its prompt is asked again, once, and nothing is missing."""
+    with ExactServer(MODEL, faults=lambda number, answer: spoil(answer) if number == 9 else answer) as server:
+        done, completions = run(server, tmp_path)
+        assert (done.received, len(asked(server))) == (10, 11)
+    assert all(completion.whole for completion in completions)
+
+
+@pytest.mark.parametrize(("spoil", "error", "tries"), [(_nan, CorruptResponse, 3), (_none, NoLogprobs, 1)])
+def test_a_server_that_never_answers_well_is_not_paid_for_long(
+    tmp_path: Path, spoil: Any, error: type[BlbError], tries: int
+) -> None:
+    """Three unreadable answers tell as much as thousands, and one without logprobs that the model gives none."""
+    with ExactServer(MODEL, faults=lambda number, answer: spoil(answer)) as server:
+        with pytest.raises(error):
+            run(server, tmp_path, samples=1, prompts=PROMPTS[:1])
+        assert len(asked(server)) == tries
 
 
 def _blank(choice: dict[str, Any]) -> dict[str, Any]:
@@ -196,11 +218,13 @@ def test_a_paid_answer_is_paid_once(
     single, rules = Session.answer, SamplingRules(n=4, shares_prompt=True)
 
     async def several(self: Session, *request: Any) -> Any:
-        prompt, sampling, bias, n, endpoint = request
+        prompt, sampling, bias, n, endpoint, read = request
         answers = [await single(self, prompt, sampling, bias, 1, endpoint) for _ in range(n)]
-        choices = [answer["choices"][0] for answer in answers]
+        choices = [{**answer["choices"][0], "index": index} for index, answer in enumerate(answers)]
         total = sum(len(choice["logprobs"]["content"]) for choice in choices[: 3 if whole else 4])
-        return {**answers[0], "choices": [*choices[:-1], spoil(choices[-1])], "usage": {"completion_tokens": total}}
+        return read(
+            {**answers[0], "choices": [*choices[:-1], spoil(choices[-1])], "usage": {"completion_tokens": total}}
+        )
 
     monkeypatch.setattr(Session, "answer", several)
     profile = load_profile("llamacpp").model_copy(update={"sampling": rules})

@@ -13,20 +13,21 @@ import blackbox_lb
 
 ROOT = Path(blackbox_lb.__file__).parent
 LAYERS = (
-    {"errors", "types"},
-    {"rules", "tokens", "bias", "injection", "policy", "packing", "scratch", "tasks"},
-    {"profiles", "vocabulary", "rate_limits", "faults", "embedding"},
+    {"errors", "types", "redaction", "reading"},
+    {"drift", "prices", "rules", "tokens", "bias", "injection", "policy", "packing", "scratch", "tasks"}
+    | {"database", "keys", "schema"},
+    {"profiles", "vocabulary", "rate_limits", "faults", "embedding", "integrity"},
     {"wire", "estimate", "compile", "credentials", "tying"},
-    {"retrying", "store", "_engine", "hub"},
-    {"channel"},
+    {"bounded", "budget", "retrying", "store", "_engine", "hub"},
+    {"channel", "workers", "interrupts"},
     {"session"},
     {"local"},
     {"collect", "progress", "connection", "remote_rewards", "scoring", "training", "trials", "testing", "serve"}
-    | {"addresses", "batch", "client", "export", "openai", "wrapping"}
-    | {"evaluate", "intervals", "provenance"},
+    | {"manifest", "addresses", "batch", "client", "export", "openai", "wrapping"}
+    | {"evaluate", "intervals", "provenance", "archive", "recovery", "upkeep"},
     {"analysis", "evaluation", "plots", "prefixes", "reference"},
     {"fitting"},
-    {"doctor", "reproduce"},
+    {"doctor", "forecast", "reproduce"},
     {"report"},
     {"cli"},
 )

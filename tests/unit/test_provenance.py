@@ -9,9 +9,9 @@ from blackbox_lb.provenance import command_line, provenance
 
 
 def test_no_password_in_the_command() -> None:
-    """Whatever stands between :// and the last @ before the path is left out, as URL parsers read it."""
-    assert command_line(["fit", "--reward", "https://ada:p@ss@host/x"]) == "blb fit --reward https://host/x"
-    assert command_line(["--base-url=http://k@host/v1"]) == "blb --base-url=http://host/v1"
+    """Whatever stands between :// and the last @ before the path is masked, as URL parsers read it."""
+    assert command_line(["fit", "--reward", "https://ada:p@ss@host/x"]) == "blb fit --reward 'https://[masked]@host/x'"
+    assert command_line(["--base-url=http://k@host/v1"]) == "blb '--base-url=http://[masked]@host/v1'"
     assert command_line(["--baseline-prompt", "mail a@b.c"]) == "blb --baseline-prompt 'mail a@b.c'"
 
 
@@ -28,5 +28,5 @@ def test_what_a_file_gave_is_recorded() -> None:
 
     defaults = {"tau": 0.5, "base_url": "http://k:secret@host/v1"}
     CliRunner().invoke(command, ["--tau", "0.7"], default_map=defaults, catch_exceptions=False)
-    assert seen == [{"base_url": "http://host/v1"}]
+    assert seen == [{"base_url": "http://[masked]@host/v1"}]
     assert provenance()["settings"] == {}

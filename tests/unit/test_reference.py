@@ -148,13 +148,14 @@ def test_prefixes_put_together_wrongly_are_not_believed(call: Call, server: Serv
     assert Bias.load(tmp_path / "run" / "bias.json").logit_bias == sent
 
 
-def test_positions_without_a_list_are_counted(call: Call, server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("nothing", [{"content": []}, None], ids=["an empty list", "no list"])
+def test_positions_without_a_list_are_counted(nothing: Any, call: Call, server: Server, tmp_path: Path) -> None:
     """An answer that lists no token, as llama.cpp gives for a part of a character, is left out and said."""
-    calls = iter(range(1000))
 
     def some(number: int, answer: JSON) -> Answer:
-        if server.requests[-1].get("max_tokens") == 1 and next(calls) % 4 == 3:
-            answer["choices"][0]["logprobs"]["content"] = []
+        asked = server.requests[-1]
+        if asked.get("max_tokens") == 1 and sum(asked["prompt"]) % 4 == 3:
+            answer["choices"][0]["logprobs"] = nothing
         return answer
 
     server.faults = some

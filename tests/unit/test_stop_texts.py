@@ -13,7 +13,7 @@ import pytest
 import tiktoken
 import tiktoken.registry
 
-from blackbox_lb.collect import _batch
+from blackbox_lb.collect import batch_of
 from blackbox_lb.errors import ProfileError
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.sweep import Sweep
@@ -161,8 +161,8 @@ def test_one_completion_a_request_where_a_list_may_be_short(listed: bool | None,
     """Several choices share one count, so that nobody could tell how long each is; without stop texts nothing changes."""
     profile = _profile(listed)
     sampling = Sampling(max_tokens=10, top_logprobs=5)
-    assert _batch(profile, "chat", replace(sampling, stop=("x",))) == batch
-    assert _batch(profile, "chat", sampling) == 8
+    assert batch_of(profile, "chat", replace(sampling, stop=("x",))) == batch
+    assert batch_of(profile, "chat", sampling) == 8
 
 
 def _profile(listed: bool | None) -> Profile:

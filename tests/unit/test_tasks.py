@@ -238,7 +238,7 @@ def test_a_file_over_the_limit_is_refused(tmp_path: Path) -> None:
     huge = tmp_path / "huge.jsonl"
     with huge.open("wb") as file:
         file.truncate(2**28 + 1)
-    with pytest.raises(DataError, match="has 268435457 bytes, over the limit of 268435456"):
+    with pytest.raises(DataError, match="larger than 268,435,456 bytes, the limit"):
         load_examples(huge)
 
 

@@ -15,7 +15,7 @@ from blackbox_lb.vocabulary import Vocabulary
 from blackbox_lb.wire import parse_response
 
 ProfileWith = Callable[..., Profile]
-FILTERED = {"index": 0, "finish_reason": "content_filter", "logprobs": None, "content_filter_results": {}}
+FILTERED: dict[str, Any] = {"finish_reason": "content_filter", "logprobs": None, "content_filter_results": {}}
 """Azure's choice for a completion that its filter withheld: no message, no text."""
 
 
@@ -23,7 +23,7 @@ def choice(n: int, finish: str | None = "stop", name: str = " cat", **more: Any)
     """A choice of ``n`` equal tokens."""
     entry = {"token": name, "bytes": list(name.encode()), "logprob": -1.0, "top_logprobs": []}
     message = {"role": "assistant", "content": name * n}
-    return {"index": 0, "message": message, "finish_reason": finish, "logprobs": {"content": [entry] * n}, **more}
+    return {"message": message, "finish_reason": finish, "logprobs": {"content": [entry] * n}, **more}
 
 
 def read(

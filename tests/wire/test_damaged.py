@@ -36,6 +36,7 @@ FLAT = {
     "output_top_logprobs_idx_flat": [0, 1, 2, 3],
     "output_top_logprobs_val_flat": [-0.5, -1.0, -1.0, -2.0],
     "output_top_logprobs_shape": [2, 2],
+    "output_top_logprobs_null_prefix": 0,
 }
 LEGACY = {
     "tokens": [" the", " cat"],
@@ -121,7 +122,7 @@ def test_a_number_is_no_list_of_bytes(profile_with: ProfileWith, vocabulary: Voc
 
 def test_a_bound_of_probability_zero_is_refused(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
     """A token that was sampled cannot have been less likely than one that is impossible."""
-    impossible = entry(" cat", -9999.0, (" a", -1.0), (" the", -np.inf))
+    impossible = entry(" cat", -9999.0, (" a", -0.001), (" the", -np.inf))
     with pytest.raises(CorruptResponse, match="logprob -inf for a token that it sampled"):
         parse_response(
             profile_with(),

@@ -86,7 +86,10 @@ def test_an_empty_response_has_no_positions(profile_with: ProfileWith, vocabular
     """Nothing was said, so nothing is missing; what was thought unseen makes it incomplete."""
     found = read(profile_with(), "responses", {"output": [], "usage": {"output_tokens": 0}}, vocabulary)
     assert (found.text, found.whole, len(found.token_ids)) == ("", True, 0)
-    assert not read(profile_with(), "responses", {"output": [], "usage": {"output_tokens": 64}}, vocabulary).whole
+    unseen = {"output": [], "usage": {"output_tokens": 64}, "status": "incomplete"}
+    assert not read(profile_with(), "responses", unseen, vocabulary).whole
+    with pytest.raises(CorruptResponse, match="without a message, although it is complete"):
+        read(profile_with(), "responses", {**unseen, "status": "completed"}, vocabulary)
 
 
 def test_a_refusal_in_a_response_is_its_text(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:

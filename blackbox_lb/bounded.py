@@ -1,0 +1,100 @@
+"""An HTTP client that reads every answer whole: at most so large, and within so long, however it is served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import httpx2
+from httpx2 import USE_CLIENT_DEFAULT
+
+from blackbox_lb.errors import ConnectionFailed, CorruptResponse
+
+__all__ = ["DEADLINE", "BoundedClient", "at_most", "ceiling"]
+
+BASE = 16 * 2**20
+"""Bytes of any answer: text, envelope, a long list of models, the ids of a long prompt."""
+ENTRY = 512
+"""Bytes of a listed token; one of chat takes about 100, one of SGLang with both of its lists 160, and one of 64 blanks 400."""
+WHOLE = 300_000
+"""Tokens of the largest vocabularies, for a request that asks for all of them."""
+DEADLINE = 1_200.0
+"""Seconds from the request to the last byte of its answer. Gateways send a blank now and then while they wait for the model, so
+that an answer that is being served may take as long as one in a queue (``channel.REQUEST_TIMEOUT``), but not for ever."""
+
+LIMIT: ContextVar[int] = ContextVar("LIMIT", default=BASE)
+
+
+def ceiling(body: Mapping[str, Any], generated: int) -> int:
+    """Bytes that the answer to ``body`` can need, several times over; ``generated``: tokens that it may generate in all."""
+    asked = body.get("top_logprobs", body.get("logprobs"))
+    listed = asked if isinstance(asked, int) and not isinstance(asked, bool) else 0
+    return BASE + ENTRY * generated * (1 + (WHOLE if listed < 0 else listed))
+
+
+@contextmanager
+def at_most(size: int) -> Iterator[None]:
+    """Answers to what is sent in here have at most ``size`` bytes."""
+    token = LIMIT.set(size)
+    try:
+        yield
+    finally:
+        LIMIT.reset(token)
+
+
+class BoundedClient(httpx2.AsyncClient):
+    """``httpx2.AsyncClient`` whose responses are read already, decoded, whether they were to be streamed or not.
+
+    Raises:
+        CorruptResponse: more bytes, packed or unpacked, than ``at_most``. ConnectionFailed: not whole after ``DEADLINE``.
+    """
+
+    async def send(
+        self,
+        request: httpx2.Request,
+        *,
+        stream: bool = False,
+        auth: Any = USE_CLIENT_DEFAULT,
+        follow_redirects: Any = USE_CLIENT_DEFAULT,
+    ) -> httpx2.Response:
+        """The response to ``request``, with its body."""
+        where = f"{request.url.scheme}://{request.url.netloc.decode()}{request.url.path}"
+        try:
+            async with asyncio.timeout(DEADLINE):
+                response = await super().send(request, stream=True, auth=auth, follow_redirects=follow_redirects)
+                try:
+                    return await _whole(response, where)
+                finally:
+                    await response.aclose()
+        except TimeoutError as error:
+            raise ConnectionFailed(
+                f"the answer of {where} is not whole after {DEADLINE:,.0f} seconds; is the server overloaded? A smaller "
+                "--concurrency, --max-tokens or --top-logprobs makes answers that come sooner"
+            ) from error
+
+
+async def _whole(response: httpx2.Response, where: str) -> httpx2.Response:
+    limit = LIMIT.get()
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.aiter_bytes():
+        size += len(part)
+        if size > limit:
+            raise CorruptResponse(
+                f"{where} answered with more than {limit:,} bytes, several times what was asked for can need; is this an inference "
+                "API? It is read no further"
+            )
+        parts.append(part)
+    framing = ("content-encoding", "content-length", "transfer-encoding")
+    headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in framing]
+    return httpx2.Response(
+        response.status_code,
+        headers=headers,
+        content=b"".join(parts),
+        request=response.request,
+        extensions=response.extensions,
+        history=response.history,
+    )

@@ -1,0 +1,68 @@
+"""Drift: whether what answers now is what answered before, by the model name and the system that every answer tells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, get_args
+
+from blackbox_lb.errors import Drifted
+from blackbox_lb.types import Completion
+
+__all__ = ["ON_DRIFT", "DriftWatch", "OnDrift"]
+
+OnDrift: TypeAlias = Literal["stop", "note"]
+ON_DRIFT: tuple[OnDrift, ...] = get_args(OnDrift)
+GO_ON = (
+    "what was received is kept, and what the other one answered is stored apart; give another --out to start anew, or --on-drift "
+    "note to take both as one"
+)
+
+
+class DriftWatch:
+    """The names (``model``) and systems (``system_fingerprint``) that answered, with how many completions each gave.
+
+    fleet: many systems answer under one name, so that another system is counted and remarked and no reason to stop. ``policy``
+    overrules that for both; None: another name stops, and another system does unless it is of a fleet. ``remarks``: for the user.
+    ``mixed``: the tokenizer changed, so that nobody knows whose ids the last completions have.
+    """
+
+    def __init__(self, fleet: bool = False, policy: OnDrift | None = None) -> None:
+        self.fleet, self.policy = fleet, policy
+        self.models: Counter[str] = Counter()
+        self.systems: Counter[str] = Counter()
+        self.remarks: list[str] = []
+        self.mixed = False
+
+    def seen(self, completions: Sequence[Completion]) -> Drifted | None:
+        """Take in the completions of one answer; why they are not of what answered before, where that is a reason to stop.
+
+        An answer that tells neither, and one that a content filter withheld, says nothing.
+        """
+        told = [each for each in completions if not each.filtered]
+        if not told:
+            return None
+        first = told[0]
+        change = self._change("the model that answers", self.models, first.model, self.policy or "stop")
+        change = change or self._change(
+            "the system that answers",
+            self.systems,
+            first.fingerprint,
+            self.policy or ("note" if self.fleet else "stop"),
+        )
+        if change is not None:
+            return Drifted(f"{change}; {GO_ON}")
+        self.models[first.model] += len(told)
+        self.systems[first.fingerprint] += len(told)
+        return None
+
+    def _change(self, what: str, known: Counter[str], name: str, policy: OnDrift) -> str | None:
+        """The change in words where it is a reason to stop."""
+        names = [each for each in known if each]
+        if not name or not names or name in names:
+            return None
+        change = f"{what} changed from {' and '.join(map(repr, names))} to {name!r}"
+        if policy == "stop":
+            return change
+        self.remarks.append(f"{change}: noted, and both are taken as one")
+        return None

@@ -1,0 +1,163 @@
+"""Whether a stored row is what was stored: keys follow from contents, checksums fit, packed arrays unpack."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from blackbox_lb.errors import StoreCorrupt
+from blackbox_lb.keys import checksum, rollout_key, tagged_hash
+from blackbox_lb.packing import Arrays, unpack
+from blackbox_lb.types import Completion, FloatArray, Message, Prompt
+
+__all__ = [
+    "answer_of",
+    "check_row",
+    "completion_of",
+    "distribution_of",
+    "name_of",
+    "outside_of",
+    "prompt_of",
+    "settings_of_row",
+    "sum_of",
+    "token_of",
+]
+
+Row = Mapping[str, Any]
+"""Column -> value, with all columns of ``database.TABLES``."""
+TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(
+        ("hash", "messages", "settings", "key", "request_hash", "prompt_hash", "text", "finish_reason"), (str,)
+    ),
+    **dict.fromkeys(("model", "fingerprint", "tokenizer", "answer"), (str,)),
+    **dict.fromkeys(("sample", "prompt_tokens", "n_tokens", "whole", "bounded", "id"), (int,)),
+    **dict.fromkeys(("outside", "generated", "checksum"), (int, type(None))),
+    **dict.fromkeys(("tokens", "bytes"), (bytes,)),
+    "received": (float, int),
+}
+
+
+def name_of(table: str, row: Row) -> str:
+    """How a message calls a row: the table and the beginning of its key."""
+    first, second = [*row.values(), ""][:2]
+    key = f"{str(first)[:12]}..., {second}" if table == "token_bytes" else f"{str(first)[:12]}..."
+    return f"{table} {key}"
+
+
+def sum_of(row: Row) -> int:
+    """The checksum of a row: of its other columns, in their order."""
+    return checksum(
+        float(value) if name == "received" else int(value) if isinstance(value, bool) else value
+        for name, value in row.items()
+        if name != "checksum"
+    )
+
+
+def outside_of(arrays: Arrays) -> int:
+    """How many sampled tokens are missing from their list of alternatives."""
+    return int((~(arrays.top_ids == arrays.token_ids[:, None]).any(axis=1)).sum())
+
+
+def check_row(table: str, row: Row) -> None:
+    """StoreCorrupt: in words, what of the row is not what was stored."""
+    try:
+        _CHECKS[table](row)
+    except UnicodeError as error:
+        raise StoreCorrupt("it holds a text that is no UTF-8") from error
+
+
+def _checked(row: Row) -> Row:
+    """The row, if each value is of its column's type and the checksum, where there is one, is theirs."""
+    for name, value in row.items():
+        if not isinstance(value, TYPES[name]):
+            raise StoreCorrupt(f"its {name} is of the kind {type(value).__name__}")
+    if row.get("checksum") is not None and row["checksum"] != sum_of(row):
+        raise StoreCorrupt("its checksum does not fit its contents")
+    return row
+
+
+def prompt_of(row: Row) -> Prompt:
+    """The prompt in a row of ``prompts``. StoreCorrupt: its hash is not that of its messages, or these are none."""
+    text = _hashed(row, "prompt", "messages")
+    try:
+        messages = tuple(Message(**each) for each in json.loads(text))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StoreCorrupt("its messages are no list of roles and contents") from error
+    if not all(isinstance(value, str) for each in messages for value in (each.role, each.content)):
+        raise StoreCorrupt("its messages are no texts")
+    return Prompt(messages)
+
+
+def settings_of_row(row: Row) -> dict[str, Any]:
+    """The settings in a row of ``requests``. StoreCorrupt: its hash is not theirs, or they are no object."""
+    text = _hashed(row, "request", "settings")
+    try:
+        loaded = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreCorrupt("its settings are no JSON") from error
+    if not isinstance(loaded, dict):
+        raise StoreCorrupt("its settings are no JSON object")
+    return loaded
+
+
+def _hashed(row: Row, tag: str, column: str) -> str:
+    text: str = _checked(row)[column]
+    try:
+        right = tagged_hash(tag, text) == row["hash"]
+    except UnicodeError:
+        right = False
+    if not right:
+        raise StoreCorrupt(f"its hash is not that of its {column}")
+    return text
+
+
+def completion_of(row: Row) -> Completion:
+    """The completion in a row of ``completions``. StoreCorrupt: what of it is damaged; StoreError: it is of a newer format."""
+    _checked(row)
+    if row["key"] != rollout_key(row["request_hash"], row["prompt_hash"], row["sample"]):
+        raise StoreCorrupt("its key does not follow from its request, prompt and sample")
+    arrays = unpack(row["tokens"])
+    if len(arrays.token_ids) != row["n_tokens"]:
+        raise StoreCorrupt(f"it has {len(arrays.token_ids)} tokens where {row['n_tokens']} were stored")
+    return Completion(
+        text=row["text"],
+        finish_reason=row["finish_reason"],
+        prompt_tokens=row["prompt_tokens"],
+        model=row["model"],
+        whole=bool(row["whole"]),
+        generated=row["generated"],
+        fingerprint=row["fingerprint"],
+        **arrays._asdict(),
+    )
+
+
+def distribution_of(row: Row) -> FloatArray:
+    """The logprobs (v,) in a row of ``next_tokens``. StoreCorrupt: what of it is damaged."""
+    arrays = unpack(_checked(row)["tokens"])
+    if arrays.top_ids.shape[0] != 1 or not np.array_equal(arrays.top_ids[0], np.arange(arrays.top_ids.shape[1])):
+        raise StoreCorrupt(f"it has the shape {arrays.top_ids.shape} and is not one vocabulary in order")
+    logprobs: FloatArray = arrays.top_logprobs[0]
+    return logprobs
+
+
+def answer_of(row: Row) -> str:
+    """The answer in a row of ``rewards``. StoreCorrupt: what of it is damaged."""
+    return str(_checked(row)["answer"])
+
+
+def token_of(row: Row) -> tuple[int, bytes]:
+    """Id and bytes in a row of ``token_bytes``. StoreCorrupt: what of it is damaged."""
+    return _checked(row)["id"], row["bytes"]
+
+
+_CHECKS: dict[str, Callable[[Row], object]] = {
+    "prompts": prompt_of,
+    "requests": settings_of_row,
+    "completions": completion_of,
+    "token_bytes": token_of,
+    "next_tokens": distribution_of,
+    "rewards": answer_of,
+}

@@ -1,0 +1,85 @@
+"""Reading files and texts that a stranger may have written: at most so large, at most so deep, each key once, nothing run.
+
+JSON and TOML hold data and nothing else; no format that can hold code (pickle, YAML tags) is read anywhere in this package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["MAX_DEPTH", "MAX_SETTINGS", "check_depth", "parse_json", "parse_toml", "read_bounded"]
+
+MAX_DEPTH = 200
+"""Lists and objects in one another. The parser of pydantic, and so of vLLM and of OpenAI's SDK, stops at the same depth (jiter)."""
+MAX_SETTINGS = 2**20
+"""Bytes of a file of settings, as a profile, blb.toml or a judge: a hundred times the largest that comes with the package."""
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """The file's bytes; at most ``limit`` + 1 of them are ever held, whatever its size claims.
+
+    Raises:
+        OSError: it cannot be read. ValueError: it is larger than ``limit`` bytes, or the path is none.
+    """
+    with path.open("rb") as file:
+        # A size that is known beforehand spares the reading; a pipe or a device has none.
+        content = None if os.fstat(file.fileno()).st_size > limit else file.read(limit + 1)
+    if content is None or len(content) > limit:
+        raise ValueError(f"it is larger than {limit:,} bytes, the limit")
+    return content
+
+
+def parse_json(content: bytes | str, *, constant: Callable[[str], Any] | None = None) -> Any:
+    """The JSON value in ``content``, UTF-8 with or without a mark. ``constant``: called for NaN and Infinity, which are no JSON.
+
+    Raises:
+        ValueError: no JSON, nested deeper than ``MAX_DEPTH``, or an object with one key twice, which two readers read differently.
+    """
+    text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=constant)
+    except RecursionError:
+        raise ValueError(_DEEP) from None
+    check_depth(value)
+    return value
+
+
+def parse_toml(content: bytes) -> dict[str, Any]:
+    """The table in ``content``. Raises ValueError: no TOML in UTF-8, or nested deeper than ``MAX_DEPTH``."""
+    try:
+        value = tomllib.loads(content.decode("utf-8"))
+    except RecursionError:
+        raise ValueError(_DEEP) from None
+    check_depth(value)
+    return value
+
+
+_DEEP = f"it is nested deeper than {MAX_DEPTH} levels, the limit"
+
+
+def check_depth(value: object) -> None:
+    """Raises ValueError where lists and tables stand in one another more than ``MAX_DEPTH`` deep."""
+    level, depth = [value], 0
+    while level := [
+        inner
+        for each in level
+        for inner in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
+        if isinstance(inner, dict | list)
+    ]:
+        depth += 1
+        if depth >= MAX_DEPTH:
+            raise ValueError(_DEEP)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:60]!r} stands twice in one object; keep one")
+    return table

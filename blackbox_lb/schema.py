@@ -1,0 +1,134 @@
+"""The schema of a rollout store: numbered migrations, and the columns that they lead to."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+__all__ = ["APPLICATION_ID", "DEFAULTS", "MIGRATIONS", "TABLES", "insertion", "selection", "shape_of", "statements"]
+
+APPLICATION_ID = 0x626C6221
+"""Marks the file as ours, so that somebody else's database is refused and never written to."""
+
+MIGRATIONS = (
+    """
+    CREATE TABLE prompts (
+        hash TEXT PRIMARY KEY,
+        messages TEXT NOT NULL           -- canonical JSON: [{"role", "content"}]
+    ) WITHOUT ROWID;
+    CREATE TABLE requests (
+        hash TEXT PRIMARY KEY,
+        settings TEXT NOT NULL           -- canonical JSON: provider, model, tokenizer, endpoint, sampling, bias
+    ) WITHOUT ROWID;
+    CREATE TABLE completions (
+        key TEXT PRIMARY KEY,            -- hash of (request_hash, prompt_hash, sample)
+        request_hash TEXT NOT NULL REFERENCES requests (hash),
+        prompt_hash TEXT NOT NULL REFERENCES prompts (hash),
+        sample INTEGER NOT NULL,         -- 0, 1, ...: which of the samples of this prompt
+        text TEXT NOT NULL,
+        finish_reason TEXT NOT NULL,
+        model TEXT NOT NULL,             -- as the provider named it in the answer
+        prompt_tokens INTEGER NOT NULL,
+        n_tokens INTEGER NOT NULL,
+        whole INTEGER NOT NULL,          -- 0 where the provider listed fewer tokens than it generated
+        tokens BLOB NOT NULL,            -- ids, logprobs, top ids, top logprobs: see blackbox_lb.packing
+        received REAL NOT NULL           -- seconds since 1970
+    );
+    CREATE INDEX completions_by_request ON completions (request_hash, prompt_hash, sample);
+    CREATE TABLE token_bytes (
+        tokenizer TEXT NOT NULL,         -- fingerprint
+        id INTEGER NOT NULL,
+        bytes BLOB NOT NULL,
+        PRIMARY KEY (tokenizer, id)
+    ) WITHOUT ROWID;
+    """,
+    """
+    ALTER TABLE completions ADD COLUMN bounded INTEGER NOT NULL DEFAULT 0;  -- sampled tokens without a logprob, only a bound
+    ALTER TABLE completions ADD COLUMN outside INTEGER;   -- sampled tokens missing from their list; NULL: not counted (schema 1)
+    ALTER TABLE completions ADD COLUMN generated INTEGER; -- tokens as the provider counts them; NULL: it does not, or schema 1
+    """,
+    """
+    CREATE TABLE next_tokens (
+        key TEXT PRIMARY KEY,            -- hash of (settings of the request, prompt_hash, token ids of the completion so far)
+        tokens BLOB NOT NULL,            -- one position with every token of the vocabulary, by id: see blackbox_lb.packing
+        received REAL NOT NULL           -- seconds since 1970
+    );
+    """,
+    """
+    CREATE TABLE rewards (
+        key TEXT PRIMARY KEY,            -- hash of (endpoint or judge, all that it was told of a completion)
+        answer TEXT NOT NULL,            -- what came: an endpoint's number of nats, or a judge's words
+        received REAL NOT NULL           -- seconds since 1970
+    ) WITHOUT ROWID;
+    """,
+    """
+    ALTER TABLE completions ADD COLUMN fingerprint TEXT NOT NULL DEFAULT '';  -- the answer's system_fingerprint; '': it had none
+    ALTER TABLE completions ADD COLUMN checksum INTEGER;  -- CRC-32 of the other columns in order; NULL: stored before schema 5
+    ALTER TABLE token_bytes ADD COLUMN checksum INTEGER;
+    ALTER TABLE next_tokens ADD COLUMN checksum INTEGER;
+    ALTER TABLE rewards ADD COLUMN checksum INTEGER;
+    """,
+)
+"""Applied in order, each once; ``PRAGMA user_version`` counts them. Never edit one that was released: append."""
+
+TABLES = {
+    "prompts": ("hash", "messages"),
+    "requests": ("hash", "settings"),
+    "completions": (
+        *(
+            "key",
+            "request_hash",
+            "prompt_hash",
+            "sample",
+            "text",
+            "finish_reason",
+            "model",
+            "prompt_tokens",
+            "n_tokens",
+        ),
+        *("whole", "tokens", "received", "bounded", "outside", "generated", "fingerprint", "checksum"),
+    ),
+    "token_bytes": ("tokenizer", "id", "bytes", "checksum"),
+    "next_tokens": ("key", "tokens", "received", "checksum"),
+    "rewards": ("key", "answer", "received", "checksum"),
+}
+"""The columns of the newest schema, in the order of the file."""
+DEFAULTS = {"bounded": "0", "fingerprint": "''"}
+"""What an older schema means by a column that it lacks; NULL where nothing is said here."""
+
+
+def statements(script: str) -> Iterator[str]:
+    """The statements of a migration, one by one: ``executescript`` would end the transaction that they belong to."""
+    pending = ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            yield pending.strip()
+            pending = ""
+
+
+def selection(table: str) -> str:
+    """The statement that reads all columns of a table, to which a condition may be added."""
+    return f"SELECT {', '.join(TABLES[table])} FROM {table}"  # noqa: S608  (names of ours)
+
+
+def insertion(table: str) -> str:
+    """The statement that adds a row, unless there is one under its key."""
+    columns = TABLES[table]
+    values = ", ".join(f":{name}" for name in columns)
+    return f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({values})"  # noqa: S608  (names of ours)
+
+
+def shape_of(schema: int | sqlite3.Connection) -> list[tuple[object, ...]]:
+    """The tables, indices and columns of a connection's file, or of a file of schema number ``schema``."""
+    if isinstance(schema, int):
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+            for script in MIGRATIONS[:schema]:
+                for statement in statements(script):
+                    fresh.execute(statement)
+            return shape_of(fresh)
+    shape = schema.execute("SELECT type, name, tbl_name FROM main.sqlite_master ORDER BY name").fetchall()
+    for table in TABLES:
+        shape += schema.execute(f"PRAGMA main.table_info({table})").fetchall()
+    return shape

@@ -1,0 +1,715 @@
+"""Bad inputs by the hundred: each ends with exit code 2 and a sentence that names the remedy, no traceback, and nothing written."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from blackbox_lb.cli import COMMANDS, main
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.testing.server import Fault
+
+Content = str | bytes
+DEEP = 100_000
+NOWHERE = "http://127.0.0.1:9/v1"
+"""An address where nothing answers: what is refused here must be refused before anything is asked for."""
+
+VERBS = (
+    "add ask check choose compile convert copy correct delete download fetch give install keep leave look lower make mend name put "
+    "quote remove rename restore save say set take upgrade use write"
+)
+REMEDY = re.compile(
+    r"--[a-z]|\bblb [a-z]|BLB_|pip install|"  # an option, a command, a variable
+    r"limit|at most|at least|from \d|range|above|below|"  # a limit
+    r"known:|one of|are: |(?:roles|rewards|tasks|formats|tables|splits) are|it (?:has|knows|must)|Choose from|ends in|belong in|"
+    r"ids must|(?:message|schema|reward) (?:has|is) (?:exactly )?an? |"  # the values that are allowed
+    rf"[;:,(] ?(?:or |and |then )?(?:{VERBS.replace(' ', '|')})\b"  # what to do
+)
+"""A sentence names its remedy where it names an option, a command, a limit, the values that are allowed, or says what to do."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command line and the files that it meets, by path."""
+
+    name: str
+    arguments: tuple[str, ...]
+    files: Mapping[str, Content] = field(default_factory=dict)
+
+
+# --- Bias files -------------------------------------------------------------------------------------------------------------
+
+ENTRY = {"id": 1, "bias": 0.5}
+DRAWN = {"max_tokens": 1, "top_logprobs": 1, "endpoint": "chat"}
+CENSORED = {"positions": 1, "outside": 0, "bounded": 0, "mass": 0.1}
+VERDICT = {
+    "setting": "greedy", "metric": "tokens", "base": 1.0, "biased": 1.0, "difference": 0.0, "low": -1.0, "high": 1.0, "p": 1.0,
+    "n_prompts": 3, "n_base": 3, "n_biased": 3, "better": "lower", "verdict": "NO EVIDENCE",
+}  # fmt: skip
+GOOD = {
+    "format": "blackbox-lb/bias", "version": 1, "provider": "vllm", "model": "m", "tokenizer": "t", "reward": "length",
+    "estimator": "ips", "created": "2026-01-01T00:00:00Z", "blackbox_lb": "0.1", "entries": [ENTRY],
+}  # fmt: skip
+NOT_JSON: dict[str, Content] = {
+    "empty": b"",
+    "blank": b" \n",
+    "words": "not json",
+    "cut": json.dumps(GOOD)[:80],
+    "two": json.dumps(GOOD) * 2,
+    "latin": '{"format": "é"}'.encode("latin-1"),
+    "utf16": json.dumps(GOOD).encode("utf-16"),
+    "nul": b"\0" * 100,
+    "pickle": b"\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00cos\nsystem\n(S'true'\ntR.",
+    "gzip": b"\x1f\x8b\x08\x00" + b"\0" * 20,
+    "zip": b"PK\x03\x04" + b"\0" * 20,
+    "html": "<html><script>alert(1)</script>",
+    "arrays": "[" * DEEP + "]" * DEEP,
+    "objects": '{"a":' * DEEP + "1" + "}" * DEEP,
+    "just too deep": "[" * 201 + "]" * 201,
+    "long number": "9" * 5000,
+}
+OTHER_JSON: dict[str, Any] = {
+    "null": None, "number": 3, "list": [], "text": "bias", "object": {}, "true": True, "other format": {"format": "x"},
+}  # fmt: skip
+FIELDS: dict[str, tuple[Any, ...]] = {
+    "format": ("", None, 1, "blackbox-lb/bias2"),
+    "version": (0, -1, 2, "1", 1.5, True, None),
+    "provider": ("", None, 3, ["vllm"]),
+    "model": ("", None, 3),
+    "tokenizer": ("", None, {}),
+    "vocab_size": (0, -1, "9", 1.5, True, 1),
+    "reward": ("", None, 3),
+    "estimator": ("", None, 3),
+    "settings": (None, [], {"tau": [1]}, {"tau": {}}),
+    "rollouts": (-1, "3", 1.5),
+    "created": ("yesterday", "2026-01-01T00:00:00", None, "2026-13-01T00:00:00Z"),
+    "sampling": ({}, 3, DRAWN | {"max_tokens": 0}, DRAWN | {"endpoint": "x"}),
+    "censoring": ({}, CENSORED | {"outside": 2}, CENSORED | {"mass": 2}),
+    "compiled": ({"kept_share": 2}, {"clipped": -1}, []),
+    "learned": ({}, {"sampled_fraction": 2, "sigma": 1, "low": 0, "high": 0, "selected_fraction": 0}),
+    "findings": ([{}], [{"code": "a", "word": "MAYBE", "sentence": "s"}], {}),
+    "verdict": (
+        [{}], [VERDICT | {"low": 2.0}], [VERDICT | {"verdict": "GREAT"}], [VERDICT | {"setting": "hot"}], [VERDICT | {"p": 2}],
+    ),
+    "surprise": (1,),
+    "entries": (
+        None, {}, "x", [1], [{}], [ENTRY, ENTRY], [ENTRY | {"id": -1}], [ENTRY | {"id": 2**31}], [ENTRY | {"id": "1"}],
+        [ENTRY | {"id": 1.0}], [ENTRY | {"id": True}], [ENTRY | {"bias": "2.9"}], [ENTRY | {"bias": None}],
+        [ENTRY | {"bias": True}],
+        [ENTRY | {"bias": float("nan")}], [ENTRY | {"bias": float("inf")}], [ENTRY | {"bytes": "zz"}], [ENTRY | {"bytes": "abc"}],
+        [ENTRY | {"error": -1.0}], [ENTRY | {"seen": -1}], [ENTRY | {"more": 1}], [ENTRY | {"text": 3}],
+    ),
+}  # fmt: skip
+READERS = {
+    "compile": ("compile", "bias.json"),
+    "eval": (
+        "eval",
+        "bias.json",
+        "--data",
+        "data.jsonl",
+        "--reward",
+        "length",
+        "--base-url",
+        NOWHERE,
+        "--provider",
+        "llamacpp",
+    ),
+    "export": ("export", "bias.json", "--format", "json"),
+    "proxy": ("proxy", "--bias", "bias.json", "--upstream", NOWHERE, "--port", "0"),
+    "report": ("report", "."),
+}
+DATA = '{"prompt": "one", "answer": "a"}\n{"prompt": "two", "answer": "a"}\n{"prompt": "three", "answer": "a"}\n'
+
+
+def bias_cases() -> Iterator[Case]:
+    """Every broken file through ``blb show``, some through every command that reads one."""
+    contents = NOT_JSON | {name: json.dumps(value) for name, value in OTHER_JSON.items()}
+    contents["twice"] = json.dumps(GOOD)[:-1] + ', "model": "other"}'
+    for name, content in contents.items():
+        yield Case(f"show {name}", ("show", "bias.json"), {"bias.json": content})
+    for name, values in FIELDS.items():
+        for number, value in enumerate(values):
+            document = json.dumps(GOOD | {name: value})
+            yield Case(f"show {name} {number}", ("show", "bias.json"), {"bias.json": document})
+    for name in ("provider", "model", "tokenizer", "reward", "estimator", "entries", "format", "version"):
+        document = json.dumps({key: value for key, value in GOOD.items() if key != name})
+        yield Case(f"show without {name}", ("show", "bias.json"), {"bias.json": document})
+    for command, arguments in READERS.items():
+        for name in ("empty", "arrays", "pickle", "cut"):
+            yield Case(f"{command} {name}", arguments, {"bias.json": contents[name], "data.jsonl": DATA})
+        yield Case(f"{command} missing", arguments, {"data.jsonl": DATA})
+
+
+# --- Task files -------------------------------------------------------------------------------------------------------------
+
+ROW = {"prompt": "p", "answer": "a"}
+LINES: dict[str, Content] = {
+    "empty": "",
+    "blank": "\n\n",
+    "words": "hello\n",
+    "cut": '{"prompt": "p", "ans',
+    "list": '[{"prompt": "p"}]\n',
+    "number": "3\n",
+    "null": "null\n",
+    "twice": '{"prompt": "p", "prompt": "q", "answer": "a"}\n',
+    "deep": '{"prompt": "p", "answer": ' + "[" * DEEP + "\n",
+    "too deep": '{"prompt": "p", "answer": ' + "[" * 300 + "]" * 300 + "}\n",
+    "nan": '{"prompt": "p", "answer": NaN}\n',
+    "infinity": '{"prompt": "p", "answer": Infinity}\n',
+    "surrogate": '{"prompt": "\\ud800", "answer": "a"}\n',
+    "latin": '{"prompt": "é"}\n'.encode("latin-1"),
+    "utf16": '{"prompt": "p"}\n'.encode("utf-16"),
+    "nul": b"\0\0\0\0",
+    "pickle": NOT_JSON["pickle"],
+    "gzip": NOT_JSON["gzip"],
+    "long number": '{"prompt": "p", "answer": ' + "9" * 5000 + "}\n",
+}
+ROWS: dict[str, Any] = {
+    "no prompt": {"answer": "a"},
+    "null prompt": {"prompt": None, "answer": "a"},
+    "empty prompt": {"prompt": " ", "answer": "a"},
+    "number prompt": {"prompt": 3, "answer": "a"},
+    "list prompt": {"prompt": ["p"], "answer": "a"},
+    "both": ROW | {"messages": [{"role": "user", "content": "p"}]},
+    "no messages": {"messages": [], "answer": "a"},
+    "messages object": {"messages": {}, "answer": "a"},
+    "message number": {"messages": [3], "answer": "a"},
+    "message role": {"messages": [{"role": "king", "content": "p"}], "answer": "a"},
+    "message content": {"messages": [{"role": "user", "content": 3}], "answer": "a"},
+    "message more": {"messages": [{"role": "user", "content": "p", "x": 1}], "answer": "a"},
+    "messages empty": {"messages": [{"role": "user", "content": " "}], "answer": "a"},
+    "no answer": {"prompt": "p"},
+    "empty answer": {"prompt": "p", "answer": ""},
+    "object answer": {"prompt": "p", "answer": {}},
+    "true answer": {"prompt": "p", "answer": True},
+    "nested answer": {"prompt": "p", "answer": [["a"]]},
+    "id list": ROW | {"id": [1]},
+    "id true": ROW | {"id": True},
+    "split": ROW | {"split": "holdout"},
+    "split number": ROW | {"split": 1},
+}
+TABLES: dict[str, Content] = {
+    "empty": "",
+    "header alone": "prompt,answer\n",
+    "no column": "question,reply\np,a\n",
+    "twice": "prompt,prompt\np,a\n",
+    "short row": "prompt,answer\np\n",
+    "long row": "prompt,answer\np,a,b\n",
+    "open quote": 'prompt,answer\n"p,a\n',
+    "wide": "prompt,answer\n" + "p" * 200_000 + ",a\n",
+    "latin": "prompt,answer\né,a\n".encode("latin-1"),
+    "ansi": "\x1b[31mprompt,answer\np,a\n",
+    "messages": "messages,answer\nhello,a\n",
+}
+
+
+def collecting(*more: str, reward: str = "exact-match") -> tuple[str, ...]:
+    """A collection that would ask a server that is not there."""
+    return (
+        "collect",
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        NOWHERE,
+        "--out",
+        "run",
+        "--quiet",
+        "--reward",
+        reward,
+        *more,
+    )
+
+
+def task_cases() -> Iterator[Case]:
+    """Rows and files that no prompt can be taken from."""
+    for name, content in LINES.items():
+        yield Case(f"jsonl {name}", collecting("--data", "d.jsonl"), {"d.jsonl": content})
+    for name, row in ROWS.items():
+        yield Case(f"row {name}", collecting("--data", "d.jsonl"), {"d.jsonl": json.dumps(row) + "\n"})
+    for name, content in TABLES.items():
+        yield Case(f"csv {name}", collecting("--data", "d.csv"), {"d.csv": content})
+    for name in ("empty", "pickle", "gzip"):
+        yield Case(f"parquet {name}", collecting("--data", "d.parquet"), {"d.parquet": LINES[name]})
+    same = json.dumps(ROW | {"id": 1}) + "\n" + json.dumps({"prompt": "q", "answer": "a", "id": 1}) + "\n"
+    yield Case("one id twice", collecting("--data", "d.jsonl"), {"d.jsonl": same})
+    yield Case("one row twice", collecting("--data", "d.jsonl"), {"d.jsonl": DATA + DATA})
+    yield Case("one row", collecting("--data", "d.jsonl"), {"d.jsonl": json.dumps(ROW) + "\n"})
+    yield Case("no such file", collecting("--data", "none.jsonl"))
+    yield Case("suffix", collecting("--data", "d.txt"), {"d.txt": DATA})
+    yield Case("pickle suffix", collecting("--data", "d.pkl"), {"d.pkl": NOT_JSON["pickle"]})
+    yield Case("no task", collecting())
+    yield Case("task and data", collecting("--task", "capitals", "--data", "d.jsonl"), {"d.jsonl": DATA})
+    yield Case("unknown task", collecting("--task", "nothing"))
+    yield Case("lm-eval options", collecting("--task", "capitals", "--num-fewshot", "2"))
+    for template in ("{question}", "{", "{0}", "{prompt.x}", "{prompt!z}", "   "):
+        more = ("--data", "d.jsonl", "--prompt-template", template)
+        yield Case(f"template {template}", collecting(*more), {"d.jsonl": DATA})
+    for column in ("--prompt-column", "--answer-column"):
+        yield Case(column, collecting("--data", "d.jsonl", column, "other"), {"d.jsonl": DATA})
+    yield Case("test data", collecting("--data", "d.jsonl", "--test-data", "none.jsonl"), {"d.jsonl": DATA})
+    yield Case("same prompt in test", collecting("--data", "d.jsonl", "--test-data", "d.jsonl"), {"d.jsonl": DATA})
+
+
+# --- Rewards, judges, schemas -----------------------------------------------------------------------------------------------
+
+JUDGE = 'base_url = "http://127.0.0.1:9/v1"\nmodel = "m"\nprompt = "{completion}"\npattern = "\\\\d+"\n'
+REWARDS = (
+    "", "nothing", "exact", "regex:", "regex:(", "regex:*", "regex:(?P<a", "judge:", "judge:none.toml", "json-schema:",
+    "json-schema:none.json", "http://", "https://", "http:///x", "http://host:99999/x", "http://host/x?key=abcdefgh", "ftp://host/x",
+    "https://user:pw@host/x?token=abcdefgh", "no_module:f", "math:nothing", "json:loads.nothing", "os.path:sep", "json:", ":loads",
+    "a b:c", "math.py:sqrt", "math:sqrt", "asyncio:sleep",
+)  # fmt: skip
+JUDGES: dict[str, Content] = {
+    "empty": "",
+    "words": "not = = toml",
+    "binary": b"\xff\xfe\0\0",
+    "deep": "a = " + "[" * DEEP,
+    "large": "a = '" + "x" * 2**21 + "'",
+    "no model": JUDGE.replace('model = "m"\n', ""),
+    "unknown row": JUDGE + "temprature = 0\n",
+    "pattern": JUDGE.replace("\\\\d+", "("),
+    "prompt": JUDGE.replace("{completion}", "how good?"),
+    "address": JUDGE.replace("http://127.0.0.1:9/v1", "host"),
+    "password": JUDGE.replace("http://127", "http://ada:pw@127"),
+    "query": JUDGE.replace("9/v1", "9/v1?key=k"),
+    "scale": JUDGE + "scale = inf\n",
+    "otherwise": JUDGE + "otherwise = nan\n",
+    "max_tokens": JUDGE + "max_tokens = 0\n",
+    "concurrency": JUDGE + "concurrency = 0\n",
+    "key in fields": JUDGE + '[fields]\napi_key = "planted"\n',
+    "no key": JUDGE + 'api_key_env = "BLB_TEST_NOT_SET"\n',
+}
+SCHEMAS: dict[str, Content] = {
+    "empty": "", "words": "schema", "list": "[]", "number": "3", "type": '{"type": "king"}', "required": '{"required": 3}',
+    "deep": "[" * DEEP, "twice": '{"type": "object", "type": "array"}', "binary": b"\xff\xfe",
+}  # fmt: skip
+
+
+def reward_cases() -> Iterator[Case]:
+    """Rewards that nobody can compute."""
+    for spec in REWARDS:
+        yield Case(f"reward {spec}", collecting("--data", "d.jsonl", reward=spec), {"d.jsonl": DATA})
+    for name, content in JUDGES.items():
+        yield Case(
+            f"judge {name}",
+            collecting("--data", "d.jsonl", reward="judge:j.toml"),
+            {"d.jsonl": DATA, "j.toml": content},
+        )
+    for name, content in SCHEMAS.items():
+        more = collecting("--data", "d.jsonl", reward="json-schema:s.json")
+        yield Case(f"schema {name}", more, {"d.jsonl": DATA, "s.json": content})
+    for spec in ("exact", "regex:(", "regex:", "length"):
+        yield Case(
+            f"correct {spec}", collecting("--data", "d.jsonl", "--correct", spec, reward="accuracy"), {"d.jsonl": DATA}
+        )
+    broken = {
+        "mod_raises.py": "raise RuntimeError('no')\n",
+        "mod_exits.py": "raise SystemExit(3)\n",
+        "mod_syntax.py": "def f(:\n",
+    }
+    broken |= {"mod_value.py": "f = 3\n", "mod_async.py": "async def f(a, b): ...\n", "mod_one.py": "def f(a): ...\n"}
+    for name in broken:
+        spec = f"{name.removesuffix('.py')}:f"
+        yield Case(f"reward {spec}", collecting("--data", "d.jsonl", reward=spec), {"d.jsonl": DATA, **broken})
+
+
+# --- Profiles and settings --------------------------------------------------------------------------------------------------
+
+PROFILES: dict[str, Content] = {
+    "empty": "",
+    "words": "not = = toml",
+    "binary": b"\xff\xfe\0\0",
+    "pickle": NOT_JSON["pickle"],
+    "deep list": "a = " + "[" * DEEP,
+    "deep inline": "a = " + "{b = " * 2000,
+    "deep table": "[" + "a." * 5000 + "a]\n",
+    "large": "a = '" + "x" * 2**21 + "'",
+    "itself": 'extends = "mine.toml"\n',
+    "nobody": 'extends = "nobody"\n',
+    "number": "extends = 3\n",
+    "unknown row": 'extends = "vllm"\nspeed = 3\n',
+    "unknown guess": 'extends = "vllm"\nunknown = ["speed"]\n',
+    "endpoints": 'extends = "vllm"\n[endpoints.chat]\npath = 3\n',
+    "name": 'extends = "vllm"\nname = 3\n',
+    "connection": 'extends = "vllm"\nconnection = 3\n',
+    "concurrency": 'extends = "vllm"\n[connection]\nconcurrency = 0\n',
+    "concurrency text": 'extends = "vllm"\n[connection]\nconcurrency = "8"\n',
+    "header": 'extends = "vllm"\n[connection]\napi_key_header = "X Key"\n',
+    "header break": 'extends = "vllm"\n[connection]\napi_key_header = "X\\r\\nY"\n',
+    "no variable": 'extends = "vllm"\n[connection]\napi_key_env = ""\napi_key_required = true\n',
+    "key in query": 'extends = "vllm"\n[connection]\nquery = { api-key = "planted" }\n',
+    "token in query": 'extends = "vllm"\n[connection]\nquery = { access_token = "planted" }\n',
+    "shape in query": 'extends = "vllm"\n[connection]\nquery = { v = "sk-abcdefgh12345678" }\n',
+    "key in request": 'extends = "vllm"\n[request]\napi_key = "planted"\n',
+    "low": 'extends = "vllm"\n[bias]\nlow = 100.0\nhigh = -100.0\n',
+    "low nan": 'extends = "vllm"\n[bias]\nlow = nan\n',
+    "high inf": 'extends = "vllm"\n[bias]\nhigh = inf\n',
+    "entries": 'extends = "vllm"\n[bias]\nentries = 0\n',
+    "format": 'extends = "vllm"\n[bias]\nformat = "list"\n',
+    "meaning": 'extends = "vllm"\n[logprobs]\nmeaning = "perhaps"\n',
+    "token id": 'extends = "vllm"\n[tokens]\nid = "field"\n',
+    "source": 'extends = "vllm"\n[tokenizer]\nsource = "god"\n',
+    "n": 'extends = "vllm"\n[sampling]\nn = 0\n',
+    "dialect": 'extends = "vllm"\n[endpoints.chat]\ndialect = "old"\n',
+    "grade": 'extends = "vllm"\n[evidence.bias]\ngrade = "X"\ndate = 2026-01-01\nsource = "s"\n',
+    "evidence date": 'extends = "vllm"\n[evidence.bias]\ngrade = "S"\ndate = "today"\nsource = "s"\n',
+    "pattern": 'extends = "vllm"\n[[models.refused]]\npattern = ""\nwhy = "w"\n',
+    "neutral": 'extends = "vllm"\n[neutral]\ntop_p = []\n',
+}
+SETTINGS: dict[str, Content] = {
+    "words": "not = = toml",
+    "binary": b"\xff\xfe\0\0",
+    "deep": "a = " + "[" * DEEP,
+    "deep table": "[" + "a." * 5000 + "a]\n",
+    "large": "a = '" + "x" * 2**21 + "'",
+    "outside": "provider = 'vllm'\n",
+    "table": "[fitt]\ntau = 1\n",
+    "unknown key": "[show]\nall_of_it = true\n",
+    "unknown shared": "[defaults]\nnothing = 1\n",
+    "out shared": "[defaults]\nout = 'x'\n",
+    "flag": "[show]\njson = 'yes'\n",
+    "flag number": "[show]\njson = 1\n",
+    "list": "[show]\ntop = [1]\n",
+    "number": "[show]\ntop = 'many'\n",
+    "range": "[show]\ntop = -1\n",
+    "fraction": "[show]\ntop = 1.5\n",
+    "true": "[show]\ntop = true\n",
+    "date": "[show]\ntop = 2026-01-01\n",
+}
+GOOD_BIAS: dict[str, Content] = {"bias.json": json.dumps(GOOD)}
+
+
+def settings_cases() -> Iterator[Case]:
+    """Profiles and settings files that say nothing usable."""
+    for name, content in PROFILES.items():
+        yield Case(f"profile {name}", ("providers", "mine.toml"), {"mine.toml": content})
+    yield Case("profile missing", ("providers", "none.toml"))
+    yield Case("profile folder", ("providers", "folder.toml"), {"folder.toml/file": ""})
+    yield Case("profile unknown", ("providers", "nobody"))
+    yield Case("profile path", ("providers", "../etc/passwd"))
+    for name, content in SETTINGS.items():
+        yield Case(f"settings {name}", ("--config", "my.toml", "show", "bias.json"), GOOD_BIAS | {"my.toml": content})
+        yield Case(f"found settings {name}", ("show", "bias.json"), GOOD_BIAS | {"blb.toml": content})
+    yield Case("settings missing", ("--config", "none.toml", "show", "bias.json"), GOOD_BIAS)
+    yield Case("settings folder", ("--config", ".", "show", "bias.json"), GOOD_BIAS)
+    code = {"blb.toml": '[collect]\nreward = "rewards:score"\n', "rewards.py": "raise SystemExit(0)\n", "d.jsonl": DATA}
+    yield Case(
+        "code in a found file", ("collect", "--provider", "llamacpp", "--base-url", NOWHERE, "--data", "d.jsonl"), code
+    )
+    code["blb.toml"] = '[defaults]\nreward = "package.rewards:Class.score"\n'
+    yield Case(
+        "code in a found default",
+        ("collect", "--provider", "llamacpp", "--base-url", NOWHERE, "--data", "d.jsonl"),
+        code,
+    )
+
+
+# --- Options ----------------------------------------------------------------------------------------------------------------
+
+WORDS: tuple[tuple[str, ...], ...] = (
+    ("nothing",),
+    ("fitt",),
+    ("fit", "--api-key", "sk-planted"),
+    ("fit", "--nothing"),
+    ("fit",),
+    ("eval",),
+    ("show",),
+    ("show", "a.json", "b.json"),
+    ("export", "bias.json"),
+    ("report",),
+    ("report", "none"),
+    ("proxy",),
+    ("proxy", "--bias", "bias.json"),
+    ("providers", "vllm", "sglang"),
+    ("completion", "tcsh"),
+    ("fit", "--task", "capitals", "--reward", "length", "--provider", "nobody"),
+    ("fit", "--task", "capitals", "--reward", "length", "--provider", "local", "--base-url", NOWHERE),
+    ("fit", "--task", "capitals", "--reward", "length", "--provider", "local", "--model", "none.gguf"),
+    ("fit", "--task", "capitals", "--reward", "length", "--provider", "openai", "--model", "gpt-4.1-mini"),
+    ("fit", "--task", "capitals", "--reward", "length", "--provider", "azure"),
+    ("eval", "bias.json", "--task", "capitals", "--reward", "length", "--provider", "azure"),
+    ("doctor", "--provider", "nobody"),
+    ("doctor", "--provider", "openai", "--model", "gpt-4.1-mini"),
+    ("doctor", "--provider", "llamacpp", "--save", "mine.json"),
+    ("doctor", "--provider", "llamacpp", "--save", "none/mine.toml"),
+    ("compile", "bias.json", "--provider", "nobody"),
+    ("compile", "bias.json", "--plot", "x.exe"),
+    ("compile", "bias.json", "--store", "none.db"),
+    ("compile", "bias.json", "--out", "none/out.json"),
+    ("export", "bias.json", "--format", "json", "--provider", "openai", "--tokenizer", "nothing"),
+    ("export", "bias.json", "--format", "json", "--provider", "openai"),
+    ("score", "none.db", "--task", "capitals", "--reward", "length"),
+    ("analyze", "none.json"),
+)
+ADDRESSES = (
+    "", "host", "ftp://host", "http://", "http://host:99999", "http://[::1", "http://ada:secret-word@host/v1",
+    "http://host/v1?key=secret-word", "http://ho st", "javascript:alert(1)", "file:///etc/passwd", "//host",
+)  # fmt: skip
+UPSTREAMS = (*ADDRESSES, "http://host/v1#x", "http://host/\x1b[31m", "http://host\r\nX: y")
+
+
+def option_cases() -> Iterator[Case]:
+    """Wrong words, wrong addresses, and for every option with a range or a choice a value outside it."""
+    for words in WORDS:
+        yield Case(" ".join(words) or "nothing", words, GOOD_BIAS)
+    for address in ADDRESSES[1:]:
+        more = ("collect", "--provider", "llamacpp", "--base-url", address, "--task", "capitals", "--reward", "length")
+        yield Case(f"address {address}", more)
+    for address in UPSTREAMS:
+        yield Case(
+            f"upstream {address!r}", ("proxy", "--bias", "bias.json", "--upstream", address, "--port", "0"), GOOD_BIAS
+        )
+    for alias in ("a b=bias.json", "=bias.json", "-x=bias.json", "ü=bias.json", "a\r\nb=bias.json"):
+        yield Case(f"alias {alias!r}", ("proxy", "--bias", alias, "--upstream", NOWHERE, "--port", "0"), GOOD_BIAS)
+    two = ("proxy", "--bias", "bias.json", "--bias", "bias.json", "--upstream", NOWHERE, "--port", "0")
+    yield Case("two biases of one name", two, GOOD_BIAS)
+    for name in sorted(COMMANDS):
+        command = importlib.import_module(f"blackbox_lb.cli.{name}").command
+        for option in command.params:
+            if isinstance(option, click.Option) and (value := outside(option.type)) is not None:
+                yield Case(f"{name} {option.opts[0]} {value}", (name, f"{option.opts[0]}={value}"))
+
+
+def outside(kind: Any) -> str | None:
+    """A value that an option of this kind refuses; None where it takes any."""
+    if isinstance(kind, click.IntRange | click.FloatRange):
+        return str(kind.min - 1) if kind.min is not None else "x"
+    if isinstance(kind, click.Choice) or kind in (click.INT, click.FLOAT):
+        return "no-such-value"
+    return None
+
+
+# --- Vocabularies, run folders, stores --------------------------------------------------------------------------------------
+
+
+def gguf(pairs: int, body: bytes = b"", version: int = 3) -> bytes:
+    """A GGUF file of so many key-value pairs, as it says."""
+    return b"GGUF" + struct.pack("<IQQ", version, 0, pairs) + body
+
+
+def named(key: str, kind: int, value: bytes) -> bytes:
+    """One key-value pair of a GGUF file."""
+    return struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + value
+
+
+MODEL = named("tokenizer.ggml.model", 8, struct.pack("<Q", 4) + b"gpt2")
+VOCABULARIES: dict[str, Content] = {
+    "empty": b"",
+    "words": "not a vocabulary",
+    "pickle": NOT_JSON["pickle"],
+    "sentencepiece": b"\n\x0e\n\x05<unk>",
+    "json": "{}",
+    "json cut": '{"model": {"vocab": {',
+    "json deep": '{"a":' * DEEP,
+    "json other": '{"model": {"type": "BPE", "vocab": {}, "merges": []}, "decoder": null}',
+    "json merges": '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}',
+    "json ids": '{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}',
+    "gguf": b"GGUF",
+    "gguf version": gguf(0, version=1),
+    "gguf big-endian": b"GGUF" + struct.pack(">IQQ", 3, 0, 0),
+    "gguf nothing": gguf(0),
+    "gguf cut": gguf(3),
+    "gguf many": gguf(2**63),
+    "gguf long name": gguf(1, struct.pack("<Q", 2**62)),
+    "gguf kind": gguf(1, named("a", 99, b"")),
+    "gguf array": gguf(1, named("a", 9, struct.pack("<IQ", 4, 2**62))),
+    "gguf nested": gguf(1, named("a", 9, struct.pack("<IQ", 9, 1) * 5000)),
+    "gguf no tokens": gguf(1, MODEL),
+    "gguf numbers": gguf(2, MODEL + named("tokenizer.ggml.tokens", 9, struct.pack("<IQI", 4, 1, 7))),
+    "gguf text": gguf(2, MODEL + named("tokenizer.ggml.tokens", 8, struct.pack("<Q", 1) + b"a")),
+}
+EVALUATION = {
+    "provider": "p", "model": "m", "task": "t", "reward": "r", "label": "l", "policies": [], "comparisons": [], "summary": [],
+    "provenance": {},
+}  # fmt: skip
+DOCUMENTS: dict[str, Content] = {
+    "evaluation.json words": "words",
+    "evaluation.json deep": NOT_JSON["arrays"],
+    "evaluation.json list": "[]",
+    "evaluation.json empty": "{}",
+    "evaluation.json nan": json.dumps(EVALUATION | {"effect": float("nan")}),
+    "evaluation.json version": json.dumps(EVALUATION | {"version": 2}),
+    "evaluation.json provenance": json.dumps(EVALUATION | {"provenance": []}),
+    "evaluation.json more": json.dumps(EVALUATION | {"more": 1}),
+    "evaluation.json policies": json.dumps(EVALUATION | {"policies": [{}]}),
+    "evaluation.json twice": json.dumps(EVALUATION)[:-1] + ', "task": "u"}',
+    "result.json words": "words",
+    "result.json list": "[]",
+    "result.json pickle": NOT_JSON["pickle"],
+    "result.json training": '{"training": {"rollouts": "many"}}',
+    "result.json usage": '{"usage": {}}',
+    "result.json nan": '{"kl_nats_per_completion": NaN}',
+    "result.json provenance": '{"provenance": 3}',
+    "result.json tried": '{"validation": {"tried": [{}]}}',
+    "analysis.json words": "words",
+    "analysis.json empty": "{}",
+    "learned.json words": "words",
+    "learned.json format": "{}",
+    "rollouts.db words": "words",
+    "rollouts.db pickle": NOT_JSON["pickle"],
+    "rollouts.db cut": b"SQLite format 3\0" + b"\0" * 200,
+}
+STORES = {
+    name.removeprefix("rollouts.db "): content for name, content in DOCUMENTS.items() if name.startswith("rollouts")
+}
+
+
+def file_cases() -> Iterator[Case]:
+    """Vocabularies, documents of a run folder, and stores."""
+    for name, content in VOCABULARIES.items():
+        more = ("export", "bias.json", "--format", "json", "--provider", "openai", "--tokenizer", "./vocabulary")
+        yield Case(f"vocabulary {name}", more, GOOD_BIAS | {"vocabulary": content})
+        if not name.startswith("json"):
+            model = ("fit", "--task", "capitals", "--reward", "length", "--provider", "local", "--model", "./m.gguf")
+            if not name.startswith("gguf"):
+                yield Case(f"model {name}", model, {"m.gguf": content})
+    for name, content in DOCUMENTS.items():
+        yield Case(
+            f"report {name}", ("report", "run"), {"run/bias.json": json.dumps(GOOD), f"run/{name.split()[0]}": content}
+        )
+    for name, content in STORES.items():
+        yield Case(f"compile store {name}", ("compile", "bias.json"), GOOD_BIAS | {"rollouts.db": content})
+
+
+CASES = [
+    *bias_cases(), *task_cases(), *reward_cases(), *settings_cases(), *option_cases(), *file_cases(),
+]  # fmt: skip
+
+
+def check(result: Any) -> str:
+    """Exit code 2, one sentence on stderr that names its remedy, no traceback; returns it."""
+    said = result.stderr
+    assert result.exit_code == 2, f"exit code {result.exit_code}: {result.output[-500:]} {result.exception!r}"
+    assert isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    assert len(re.findall("^Error: ", said, re.MULTILINE)) == 1, said
+    assert REMEDY.search(said), f"no remedy in: {said}"
+    assert re.sub(r"[\n\t]", "", said).isprintable(), repr(said)
+    assert len(said) < 5_000, said[:300]
+    return str(said)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file in a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: ascii(case.name)[1:-1])
+def test_bad_input(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 2, a sentence with its remedy, no traceback; nothing is written and nothing is changed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    for name in (
+        "OPENAI_API_KEY",
+        "AZURE_OPENAI_API_KEY",
+        "AZURE_OPENAI_AD_TOKEN",
+        "AZURE_OPENAI_ENDPOINT",
+        "OPENAI_BASE_URL",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    for name, content in case.files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    before = files(tmp_path)
+    check(CliRunner().invoke(main, list(case.arguments)))
+    assert files(tmp_path) == before
+
+
+# --- Answers of a server ----------------------------------------------------------------------------------------------------
+
+
+def put(*path: str | int, value: Any) -> Fault:
+    """An answer that is honest but for one place in it."""
+
+    def fault(number: int, answer: dict[str, Any]) -> Any:
+        place: Any = answer
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        return answer
+
+    return fault
+
+
+def instead(answer: Any) -> Fault:
+    """Another answer, or a status."""
+    return lambda number, honest: answer
+
+
+LOGPROBS = ("choices", 0, "logprobs")
+FIRST = (*LOGPROBS, "content", 0)
+ANSWERS: dict[str, Fault] = {
+    "empty": instead({}),
+    "error inside": instead({"error": {"message": "no \x1b[31m"}}),
+    "error text": instead({"error": "no"}),
+    "no choices": put("choices", value=[]),
+    "choices null": put("choices", value=None),
+    "choices text": put("choices", value="x"),
+    "choice null": put("choices", 0, value=None),
+    "choice text": put("choices", 0, value="x"),
+    "no logprobs": put(*LOGPROBS, value=None),
+    "logprobs text": put(*LOGPROBS, value="x"),
+    "logprobs list": put(*LOGPROBS, value=[]),
+    "content text": put(*LOGPROBS, "content", value="x"),
+    "content numbers": put(*LOGPROBS, "content", value=[1]),
+    "no id": put(*FIRST, "id", value=None),
+    "id text": put(*FIRST, "id", value="x"),
+    "id negative": put(*FIRST, "id", value=-1),
+    "id huge": put(*FIRST, "id", value=2**40),
+    "id fraction": put(*FIRST, "id", value=1.5),
+    "logprob text": put(*FIRST, "logprob", value="x"),
+    "logprob positive": put(*FIRST, "logprob", value=0.5),
+    "logprob nan": put(*FIRST, "logprob", value=float("nan")),
+    "logprob true": put(*FIRST, "logprob", value=True),
+    "top text": put(*FIRST, "top_logprobs", value="x"),
+    "top numbers": put(*FIRST, "top_logprobs", value=[1]),
+    "top positive": put(*FIRST, "top_logprobs", 0, "logprob", value=1.0),
+    "usage text": put("usage", value="x"),
+    "refused": instead(400),
+    "no key": instead(401),
+    "no model": instead(404),
+}
+"""Answers that nothing can be learned from: none may end in a traceback, or count as a completion."""
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_bad_answer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection ends with exit code 2 and its sentence; the store that it leaves holds no completion."""
+    monkeypatch.chdir(tmp_path)
+    Path("d.jsonl").write_text(DATA)
+    with ExactServer(ExactModel(6, 4, prompts=4), faults=ANSWERS[name]) as server:
+        where = ("collect", "--provider", "llamacpp", "--base-url", server.base_url, "--data", "d.jsonl", "--quiet")
+        more = (
+            "--reward",
+            "length",
+            "--out",
+            "run",
+            "--max-tokens",
+            "4",
+            "--top-logprobs",
+            "3",
+            "--concurrency",
+            "1",
+            "--yes",
+        )
+        check(CliRunner().invoke(main, [*where, *more]))
+    with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
+        assert store.size().completions == 0
+
+
+def test_there_are_enough() -> None:
+    """The corpus holds at least 300 inputs, all of different names."""
+    assert len(CASES) >= 300
+    assert len({case.name for case in CASES}) == len(CASES)

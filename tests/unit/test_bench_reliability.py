@@ -1,0 +1,185 @@
+"""The reliability table in small: its rows hold, and each of its judges calls what breaks a promise by its name."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import reliability_disk
+from bench.reliability import main
+from bench.reliability_clock import clock
+from bench.reliability_job import Job, State, found_in_files, found_in_processes, new_key, state_of
+from bench.reliability_kill import Plan, Tally, judged, kill
+from bench.reliability_row import Row
+from bench.reliability_server import Exchange, LoggedServer
+from bench.reliability_soak import Plan as SoakPlan
+from bench.reliability_soak import growth, soak
+from bench.reliability_writers import Plan as WritersPlan
+from bench.reliability_writers import completion_of, writers
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.testing import ExactModel
+from blackbox_lb.types import Prompt
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and forks")
+QUICK = ("5xx burst", "half body", "reset before headers", "unsorted alternatives")
+
+
+@pytest.mark.parametrize("runs", [3, pytest.param(30, marks=pytest.mark.slow)])
+def test_killed_runs_lose_nothing(tmp_path: Path, runs: int) -> None:
+    """Killed, resumed and ended: nothing lost, nothing paid twice, stores whole, the bias of the undisturbed run."""
+    row = kill(Plan(runs, most_kills=2, cold=10, seed=3), tmp_path)
+    assert row.wrong == ()
+    assert row.counts["kills"] >= runs // 2
+
+
+def test_every_broken_promise_is_counted() -> None:
+    """Of a life that asked for 1 to 5: what was stored, what not, with one worker."""
+    log = [Exchange(seed, sent=True, taken=seed < 5) for seed in (1, 2, 3, 4, 5)]
+    before, after = State(frozenset({1, 9})), State(frozenset({1, 2}), broken=("page 3",))
+    found = judged(log, before, after, 1, killed=True)
+    assert found == Tally(kills=1, asked=5, unread=1, in_hand=2, lost=2, repaid=1, vanished=1, corrupt=1)
+    assert judged(log[:3], State(), State(frozenset({1, 2})), 1, killed=True).lost == 0
+    assert judged(log[:3], State(), State(frozenset({1, 2})), 1, killed=False).lost == 1
+    assert judged([log[0], log[0]], State(), after, 4, killed=True).repaid == 1
+
+
+def test_the_server_knows_what_was_taken() -> None:
+    """An answer that was read is told from one that lay unread in the socket, and both from a request that never came whole."""
+    body = json.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "seed": 5}
+    ).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\nContent-Length: {len(body)}\r\n\r\n"
+    with LoggedServer(ExactModel(6, 3, end=True), "k") as server:
+        address = ("127.0.0.1", int(server.base_url.split(":")[2].split("/")[0]))
+        reader = http.client.HTTPConnection(*address)
+        reader.request("POST", "/v1/chat/completions", body, {"Authorization": "Bearer k"})
+        assert reader.getresponse().read()
+        reader.close()
+        assert server.settled() == [Exchange(5, sent=True, taken=True)]
+        with socket.create_connection(address) as other:
+            other.sendall(head.encode() + body)
+            assert server.wait_for(1, 10)
+            other.recv(10)
+        assert server.settled() == [Exchange(5, sent=True, taken=False)]
+        with socket.create_connection(address) as other:
+            other.sendall(head.encode() + body[:5])
+        assert server.settled() == []
+        assert server.strangers == 0
+
+
+def test_damage_is_seen(tmp_path: Path) -> None:
+    """A row whose blob is cut is broken, and so is a file of noise; the file itself is left as it was."""
+    path, prompt = tmp_path / "rollouts.db", Prompt.user("x")
+    with RolloutStore(path) as store:
+        store.add({"tokenizer": "t"}, prompt, 0, completion_of(prompt, 0))
+    assert state_of(path).broken == ()
+    assert len(state_of(path).seeds) == len(state_of(path).rows) == 1
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE completions SET tokens = substr(tokens, 1, 9)")
+    db.close()
+    assert len(state_of(path).broken) == 1
+    noise = np.random.default_rng(0).bytes(9000)
+    path.write_bytes(noise)
+    assert state_of(path).broken
+    assert path.read_bytes() == noise
+
+
+@pytest.mark.parametrize(("number", "seconds"), [(4, 2.0), pytest.param(24, 15.0, marks=pytest.mark.slow)])
+def test_writers_share_a_store(tmp_path: Path, number: int, seconds: float) -> None:
+    """Every acknowledged row is there once, as it was written, and a reader never sees half an answer."""
+    row = writers(WritersPlan(number, seconds), tmp_path)
+    assert row.wrong == ()
+    assert row.counts["stored"] >= 3 * number
+
+
+@pytest.mark.parametrize(
+    "plan", [SoakPlan(4.0, QUICK, prompts=4, samples=2), pytest.param(SoakPlan(60.0), marks=pytest.mark.slow)]
+)
+def test_a_soak_leaves_nothing_behind(tmp_path: Path, plan: SoakPlan) -> None:
+    """No descriptor, no task, no unnamed error; every completion that arrived is stored once."""
+    row = soak(plan, tmp_path)
+    assert row.wrong == ()
+    assert row.counts["received"] == row.counts["stored"] > 0
+
+
+def test_a_leak_is_seen_and_noise_is_not() -> None:
+    """A leak of 36 MB an hour under noise of a megabyte is measured; noise is no growth, and the warm-up does not count."""
+    rng, seconds = np.random.default_rng(1), np.arange(0.0, 3600.0, 5.0)
+    noise = 2**20 * rng.standard_normal(len(seconds))
+    warming = 200 * 2**20 * np.minimum(seconds / 900, 1.0)
+    level = growth(seconds.tolist(), (warming + noise).tolist(), 1000.0)
+    assert abs(level.slope) < 3 * level.error < 2
+    leak = growth(seconds.tolist(), (warming + noise + 36 * 2**20 * seconds / 3600).tolist(), 1000.0)
+    assert leak.slope == pytest.approx(36, abs=3 * leak.error)
+    assert np.isnan(growth([1.0, 2.0], [5.0, 5.0], 0.0).slope)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_moving_clock_changes_nothing(tmp_path: Path) -> None:
+    """The store and the bias are those of a steady clock."""
+    row = clock(tmp_path)
+    assert row.wrong == ()
+    assert row.counts["jumps"] > 0
+
+
+@pytest.mark.slow
+def test_a_full_disk_stops_with_a_sentence(tmp_path: Path) -> None:
+    """Exit code 2, what was received kept, and the undisturbed result once there is room."""
+    (tmp_path / "probe").mkdir()
+    if not reliability_disk.mounts(tmp_path / "probe"):
+        pytest.skip("this machine lets nobody mount a tmpfs")
+    line = [sys.executable, "-m", "bench.reliability", "--folder", str(tmp_path), "--out", str(tmp_path / "row.json")]
+    done = subprocess.run([*line, "disk", "--fills", "4"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "row.json").read_text())["counts"]["full"] > 0
+
+
+def test_a_key_is_found_wherever_it_hides(tmp_path: Path) -> None:
+    """In plain, in hexadecimal, in base64 at any offset, and in a command line; not where there is none."""
+    key = new_key()
+    (tmp_path / "none").write_bytes(os.urandom(1000))
+    assert found_in_files(key, tmp_path) == []
+    hidden = [
+        key.encode(),
+        key.encode().hex().encode(),
+        *(base64.b64encode(b"x" * lead + key.encode() + b"yz") for lead in range(3)),
+    ]
+    for number, text in enumerate(hidden):
+        (tmp_path / str(number)).write_bytes(b"before" + text + b"after")
+    assert len(found_in_files(key, tmp_path)) == len(hidden)
+    with subprocess.Popen([sys.executable, "-c", "input()", key], stdin=subprocess.PIPE) as process:
+        assert found_in_processes(key) == [f"/proc/{process.pid}/cmdline"]
+        process.communicate(b"\n")
+    assert found_in_processes(key) == []
+
+
+def test_a_job_never_shows_its_key(tmp_path: Path) -> None:
+    """Its command line and its representation hold none."""
+    job = Job(tmp_path, new_key())
+    assert job.key not in repr(job) + " ".join(job.arguments("http://127.0.0.1:1/v1", 1))
+
+
+def test_a_row_says_whether_all_was_as_promised(tmp_path: Path) -> None:
+    """In the table and as JSON."""
+    good, bad = (Row("what", "once", "fine", 1.4, {"lost": 0}, wrong) for wrong in ((), ("a bias differs",)))
+    assert good.line == "| what | once | fine | as promised | 1 s |"
+    assert "NOT AS PROMISED: a bias differs" in bad.line
+    bad.save(tmp_path / "row.json")
+    assert json.loads((tmp_path / "row.json").read_text())["wrong"] == ["a bias differs"]
+
+
+def test_there_is_a_command_a_row() -> None:
+    """Kill, soak, writers, clock and disk."""
+    assert sorted(main.commands) == ["clock", "disk", "kill", "soak", "writers"]

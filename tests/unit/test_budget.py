@@ -1,0 +1,366 @@
+"""Budgets: a command stops within one request of its limit, keeps what it received, and a larger limit pays only for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blackbox_lb import channel
+from blackbox_lb.budget import Budget, Limits, Spent, prompt_bound
+from blackbox_lb.cli import accounts, main
+from blackbox_lb.errors import BudgetExhausted, ConnectionFailed, InputError, Interrupted, RateLimited
+from blackbox_lb.evaluate import GREEDY, SAMPLED
+from blackbox_lb.fitting.plan import FitPlan
+from blackbox_lb.forecast import Forecast, Stage, fit_stages
+from blackbox_lb.prices import Prices, find_prices, parse_prices
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Task
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.types import Example, Prompt
+
+MODEL = ExactModel(12, 8, end=True, prompts=4)
+QUESTIONS = 30
+
+
+@pytest.fixture(autouse=True)
+def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "retry_pause", lambda state: 0.01)
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """An exact model behind HTTP."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Thirty questions."""
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"question {n}", "answer": "a"}) + "\n" for n in range(QUESTIONS)))
+    return path
+
+
+@pytest.fixture
+def blb(server: ExactServer, data: Path, tmp_path: Path) -> Callable[..., Result]:
+    """A command against the server."""
+
+    def run(command: str, *more: object) -> Result:
+        where = ["--provider", "llamacpp", "--base-url", server.base_url, "--out", str(tmp_path / "run")]
+        task = ["--data", str(data), "--reward", "length", "--max-tokens", "8", "--concurrency", "4"]
+        return CliRunner().invoke(main, [command, *where, *task, *map(str, more)])
+
+    return run
+
+
+def asked(server: ExactServer) -> int:
+    """Completion requests that arrived."""
+    return sum(path.endswith("/completions") for path, _ in server.calls)
+
+
+def stored(tmp_path: Path) -> tuple[int, int]:
+    """Completions in the run's store, and all of their tokens."""
+    with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
+        keys = [key for request in store.requests() for key in store.keys(request)]
+        count, prompt, completion = store.spent(keys)
+        return count, prompt + completion
+
+
+@pytest.mark.parametrize("limit", [1, 7, 25])
+def test_requests_stop_at_the_limit(
+    blb: Callable[..., Result], server: ExactServer, tmp_path: Path, limit: int
+) -> None:
+    """Exactly so many are sent and stored, and the sentence tells what was spent, what is kept and how to go on."""
+    result = blb("collect", "--max-requests", limit)
+    assert result.exit_code == 2
+    assert asked(server) == stored(tmp_path)[0] == limit
+    assert f"Error: stopped at --max-requests {limit}: sent were {limit} requests," in result.stderr
+    assert f"{limit} completions are kept in {tmp_path / 'run' / 'rollouts.db'}" in result.stderr
+    assert "raise the limit in the same command" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_larger_limit_pays_only_for_the_rest(blb: Callable[..., Result], server: ExactServer, tmp_path: Path) -> None:
+    """Three runs together send one request a completion, and the store equals that of a run without a limit."""
+    assert blb("collect", "--samples-per-prompt", 3, "--max-requests", 10).exit_code == 2
+    assert blb("collect", "--samples-per-prompt", 3, "--max-requests", 15).exit_code == 2
+    done = blb("collect", "--samples-per-prompt", 3, "--json")
+    assert done.exit_code == 0, done.output
+    assert asked(server) == stored(tmp_path)[0] == json.loads(done.stdout)["completions"]
+
+
+@pytest.mark.parametrize("limit", [400, 900])
+def test_tokens_stop_within_one_request_of_the_limit(blb: Callable[..., Result], tmp_path: Path, limit: int) -> None:
+    """The limit is never passed, and what is left is less than the largest request could have taken."""
+    result = blb("collect", "--max-tokens-total", limit)
+    assert result.exit_code == 2, result.output
+    assert f"--max-tokens-total {limit:,}" in result.stderr
+    largest = prompt_bound(["question 29"]) + 8
+    assert limit - largest < stored(tmp_path)[1] <= limit
+
+
+def test_dollars_stop_within_one_request_of_the_limit(blb: Callable[..., Result], tmp_path: Path) -> None:
+    """At a dollar a token, so that dollars are tokens."""
+    result = blb("collect", "--max-cost", 500, "--price", "1e6,1e6")
+    assert result.exit_code == 2, result.output
+    assert 500 - prompt_bound(["question 29"]) - 8 < stored(tmp_path)[1] <= 500
+    assert re.search(r"sent were \d+ requests, .* tokens, \$\d+\.\d{4}", result.stderr)
+
+
+def test_a_cost_needs_a_price(blb: Callable[..., Result], server: ExactServer, tmp_path: Path) -> None:
+    """Nothing is sent while it is not known; a price of 0 and a table of one's own are prices."""
+    refused = blb("collect", "--max-cost", 1)
+    assert refused.exit_code == 2
+    assert "--max-cost needs the price of exact on llamacpp, which is not known" in refused.stderr
+    assert asked(server) == 0
+    table = tmp_path / "prices.toml"
+    table.write_text('[[price]]\nprovider = "llama*"\nmodels = ["exact"]\nprompt = 0\ncompletion = 1e6\n')
+    assert blb("collect", "--max-cost", 60, "--prices", table).exit_code == 2
+    assert blb("collect", "--samples-per-prompt", 1, "--max-cost", 1, "--price", "0,0").exit_code == 0
+
+
+def test_a_fit_stops_in_any_stage(blb: Callable[..., Result], server: ExactServer, tmp_path: Path) -> None:
+    """Whatever the limit, so many requests are sent and as many completions stored; without one the fit goes on to its end."""
+    small = ("--samples-per-prompt", 4, "--validation-samples", 1, "--test-samples", 1)
+    for limit in (10, 60, 10):
+        before = asked(server)
+        result = blb("fit", *small, "--max-requests", limit)
+        assert result.exit_code == 2, result.output
+        assert asked(server) - before == limit
+    assert stored(tmp_path)[0] == 80
+    assert blb("fit", *small).exit_code == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["fit"]["finished"] is True
+
+
+def test_tries_count(data: Path, tmp_path: Path) -> None:
+    """A request that is tried again is two: the server never sees more than the limit."""
+    with ExactServer(MODEL, faults=lambda number, answer: 503 if number % 2 else answer) as server:
+        arguments = ["collect", "--provider", "llamacpp", "--base-url", server.base_url, "--out", str(tmp_path / "run")]
+        arguments += ["--data", str(data), "--reward", "length", "--max-tokens", "8", "--max-requests", "21"]
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 2
+        assert asked(server) == 21
+        assert stored(tmp_path)[0] == 11
+
+
+def test_the_forecast_comes_before_the_first_request(blb: Callable[..., Result], server: ExactServer) -> None:
+    """It bounds what is sent; a second run, which sends nothing, has none."""
+    told = blb("collect", "--samples-per-prompt", 2, "--price", "1,2")
+    found = re.search(r"at most (\d+) requests with about [\d,]+ prompt tokens, for (\d+) completions", told.stderr)
+    assert found is not None, told.stderr
+    assert int(found[1]) == int(found[2]) == asked(server)
+    assert "$1 and $2 a million" in told.stderr
+    assert "at most" not in blb("collect", "--samples-per-prompt", 2, "--price", "1,2").stderr
+
+
+def test_the_forecast_of_a_fit_is_an_upper_bound(blb: Callable[..., Result], server: ExactServer) -> None:
+    """Every stage together asks for no more."""
+    result = blb(
+        "fit", "--samples-per-prompt", 2, "--tau", 0.3, "--tau", 1, "--test-samples", 1, "--validation-samples", 1
+    )
+    assert result.exit_code == 0, result.output
+    found = re.search(r"at most ([\d,]+) requests", result.stderr)
+    assert found is not None
+    assert asked(server) <= int(found[1].replace(",", "")) < 2 * asked(server)
+
+
+def test_greedy_stages_take_one_sample() -> None:
+    """A task of one prompt a split, so that counts are samples: training 10, validation (1 + 2) x (6 + 1), test 2 x (6 + 1)."""
+    train, validation, test = ((Example(str(n), Prompt.user(f"q{n}")),) for n in range(3))
+    task = Task("t", train, validation, test)
+    assert [stage.samples for stage in fit_stages(task, FitPlan(settings=(SAMPLED, GREEDY)))] == [10, 18, 3, 12, 2, 0]
+    assert [stage.samples for stage in fit_stages(task, FitPlan(settings=(GREEDY,)))] == [10, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "hosted", "yes", "asks"),
+    [(True, True, False, True), (False, True, False, False), (True, False, False, False), (True, True, True, False)],
+)
+def test_who_is_asked(
+    blb: Callable[..., Result],
+    server: ExactServer,
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
+    hosted: bool,
+    yes: bool,
+    asks: bool,
+) -> None:
+    """Only a person at a terminal, only of a hosted provider, only without --yes; a no ends with 1 before anything is sent."""
+    questions: list[str] = []
+
+    def confirm(question: str, **more: Any) -> bool:
+        questions.append(question)
+        raise click.Abort
+
+    monkeypatch.setattr(click, "confirm", confirm)
+    monkeypatch.setattr(accounts, "_is_hosted", lambda session, host: hosted)
+    monkeypatch.setattr(accounts, "_is_terminal", lambda: terminal)
+    result = blb("collect", "--samples-per-prompt", 1, *(["--yes"] if yes else []))
+    assert questions == (["Go on?"] if asks else [])
+    assert result.exit_code == (1 if asks else 0), result.output
+    assert (asked(server) == 0) is asks
+
+
+def test_the_judge_counts(server: ExactServer, data: Path, tmp_path: Path) -> None:
+    """A judge's requests come out of the same budget, and its price must be known, too."""
+    judge = tmp_path / "judge.toml"
+    judge.write_text(
+        f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern = "x"\notherwise = 0\n'
+    )
+    arguments = ["collect", "--provider", "llamacpp", "--base-url", server.base_url, "--out", str(tmp_path / "run")]
+    arguments += ["--data", str(data), "--reward", f"judge:{judge}", "--max-tokens", "8", "--samples-per-prompt", "1"]
+    refused = CliRunner().invoke(main, [*arguments, "--max-cost", "1", "--price", "0,0"])
+    assert refused.exit_code == 2
+    assert "the price of exact on 127.0.0.1" in refused.stderr
+    result = CliRunner().invoke(main, [*arguments, "--max-requests", "20"])
+    assert result.exit_code == 2, result.output
+    assert "--max-requests 20" in result.stderr
+    assert asked(server) == 20
+    assert stored(tmp_path)[0] < 20
+
+
+def test_what_waits_goes_on_when_others_take_less() -> None:
+    """Two requests of at most 60 tokens do not fit into 100 at once; each takes 10, so that both are sent, one after the other."""
+    budget, running, most = Budget(Limits(tokens=100)), 0, 0
+
+    async def once() -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return {"usage": {"prompt_tokens": 4, "completion_tokens": 6}}
+
+    async def go() -> None:
+        await asyncio.gather(budget.metered(once, 20, 40), budget.metered(once, 20, 40))
+
+    asyncio.run(go())
+    assert most == 1
+    assert budget.spent == Spent(2, 8, 12)
+
+
+@given(
+    limit=st.integers(1, 500),
+    requests=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60), st.floats(0, 1)), max_size=30),
+    concurrency=st.integers(1, 5),
+)
+def test_no_order_of_answers_passes_the_limit(
+    limit: int, requests: list[tuple[int, int, float]], concurrency: int
+) -> None:
+    """Answers of any honest size in any order: the limit holds, and what is refused would not have fitted."""
+    budget, queue = Budget(Limits(tokens=limit)), iter(requests)
+
+    async def worker() -> None:
+        for prompt, completion, share in queue:
+
+            async def once(prompt: int = prompt, made: int = int(completion * share)) -> Any:
+                for _ in range(made % 3):
+                    await asyncio.sleep(0)
+                return {"usage": {"prompt_tokens": prompt, "completion_tokens": made}}
+
+            try:
+                await budget.metered(once, prompt, completion)
+            except BudgetExhausted:
+                assert budget.spent.tokens + prompt + completion > limit
+                return
+
+    async def go() -> None:
+        await asyncio.gather(*(worker() for _ in range(concurrency)))
+
+    asyncio.run(go())
+    assert budget.spent.tokens <= limit
+    assert budget.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "spent"),
+    [
+        ({"usage": {"input_tokens": 3, "output_tokens": 5}}, Spent(1, 3, 5)),
+        ({"choices": []}, Spent(1, 20, 40, guessed=1)),
+        (RateLimited("later"), Spent(1)),
+        (ConnectionFailed("cut off"), Spent(1, 20, 40, guessed=1)),
+    ],
+)
+def test_what_a_try_costs(outcome: Any, spent: Spent) -> None:
+    """What an answer says; the most it can be where it does not say, or was lost; a refusal costs the request."""
+    budget = Budget()
+
+    async def once() -> Any:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def go() -> None:
+        await budget.metered(once, 20, 40)
+
+    if isinstance(outcome, Exception):
+        with pytest.raises(type(outcome)):
+            asyncio.run(go())
+    else:
+        asyncio.run(go())
+    assert budget.spent == spent
+
+
+def test_a_closed_budget_sends_nothing() -> None:
+    """Closing is for good, and says so."""
+    budget = Budget()
+    budget.close()
+
+    async def once() -> Any:
+        raise AssertionError("sent")
+
+    with pytest.raises(Interrupted):
+        asyncio.run(budget.metered(once, 1, 1))
+
+
+def test_the_table_of_prices(tmp_path: Path) -> None:
+    """Names are exact or patterns, one's own rows go first, a dated model has its own price, and who is not there has none."""
+    mini = find_prices("openai", "gpt-4o-mini")
+    assert mini is not None
+    assert (mini.prompt, mini.completion) == (0.15, 0.60)
+    assert mini.source.endswith("2026-11-22")
+    assert find_prices("openai", "gpt-4o-2024-05-13") is None
+    assert find_prices("azure", "gpt-4o-mini") is None
+    own = tmp_path / "own.toml"
+    own.write_text('[[price]]\nprovider = "*"\nmodels = ["gpt-4o*"]\nprompt = 7\ncompletion = 8\n')
+    assert find_prices("openai", "gpt-4o-mini", own) == Prices(7, 8)
+    assert parse_prices("0.15,0.60").dollars(2_000_000, 1_000_000) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("[[price]\n", "not TOML"),
+        ("price = 3\n", "price: "),
+        ('[[price]]\nprovider = "x"\nmodels = []\nprompt = 1\ncompletion = 1\n', "models"),
+        ('[[price]]\nprovider = "x"\nmodels = ["y"]\nprompt = -1\ncompletion = 1\n', "prompt"),
+        ('[[price]]\nprovider = "x"\nmodels = ["y"]\nprompt = nan\ncompletion = 1\n', "prompt"),
+    ],
+)
+def test_a_broken_table_is_refused(tmp_path: Path, text: str, part: str) -> None:
+    """The file and the row are named."""
+    path = tmp_path / "prices.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"prices.toml.*{part}"):
+        find_prices("x", "y", path)
+    with pytest.raises(InputError, match="cannot read the price table"):
+        find_prices("x", "y", tmp_path / "none.toml")
+
+
+def test_forecasts_add_up() -> None:
+    """Zero changes nothing, and a stage without prompts asks for nothing."""
+    one = Forecast(1, 2, 3, 4, 5)
+    assert one + Forecast() == one
+    assert one + one == Forecast(2, 4, 6, 8, 10)
+    assert Stage((), 5).max_tokens is None

@@ -1,0 +1,284 @@
+"""Every way in which a provider breaks its promises, in every dialect: the same numbers, or a named error, and never others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blackbox_lb import bounded, channel
+from blackbox_lb.bounded import BASE, ceiling
+from blackbox_lb.collect import collect
+from blackbox_lb.errors import BlbError, CorruptResponse, InputError
+from blackbox_lb.estimate.projection import projection
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.session import Session
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import parse_reward
+from blackbox_lb.testing import MODES, ChaosServer, ExactServer
+from blackbox_lb.testing.chaos_answers import TOKENIZER
+from blackbox_lb.training import training_set
+from blackbox_lb.types import Completion, Example, Prompt, Sampling
+from tests.unit.chaos_dialects import DIALECTS, KEY, MODEL, Dialect, register
+
+EXAMPLES = [Example(str(n), Prompt.user(f"question {n}")) for n in range(6)]
+REWARD = parse_reward(r"regex:\b[cd]\b", max_tokens=6)
+LONGEST = 60.0
+"""Seconds that no run may take; a hang is a failure."""
+ARRAYS = ("token_ids", "logprobs", "top_ids", "top_logprobs", "propensities", "bounded")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a run: the completions that are in the store by key, and the vector learned, or the error."""
+
+    stored: dict[str, Completion]
+    delta: Any
+    error: BlbError | None
+    unreadable: int
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _machine() -> Iterator[None]:
+    """Keys, the vocabulary, short waits and short deadlines."""
+    with pytest.MonkeyPatch.context() as patch:
+        register(patch)
+        for name in ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "FIREWORKS_API_KEY"):
+            patch.setenv(name, KEY)
+        for name in ("AZURE_OPENAI_AD_TOKEN", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+            patch.delenv(name, raising=False)
+        patch.setattr(channel, "retry_pause", lambda state: 0.03)
+        patch.setattr(bounded, "DEADLINE", 4.0)
+        yield
+
+
+def run(dialect: Dialect, address: str, path: Path, *, samples: int = 2, seed: int | None = 7) -> Run:
+    """One collection and one projection; an error that is not of our tree, or a hang, fails the test."""
+    samples = samples if dialect.seeded else 1
+    sampling = Sampling(1.0, 6, dialect.k, seed if dialect.seeded else None)
+    profile = load_profile(dialect.provider)
+    unreadable = 0
+
+    async def go() -> Any:
+        nonlocal unreadable
+        session = Session(
+            profile, model=dialect.model, base_url=address, endpoint=dialect.endpoint, tokenizer=dialect.tokenizer
+        )
+        async with session:
+            with RolloutStore(path) as store:
+                prompts = [example.prompt for example in EXAMPLES]
+                try:
+                    tokenizer = await session.tokenizer()
+                    done = await collect(session, store, tokenizer, prompts, sampling=sampling, samples=samples)
+                finally:
+                    unreadable = session.unreadable
+                training = training_set(store, EXAMPLES, done.keys, REWARD, session.end_tokens)
+                return projection(training.rollouts, tau=0.5, next_token=training.next_token).delta
+
+    delta, error = None, None
+    try:
+        delta = asyncio.run(asyncio.wait_for(go(), LONGEST))
+    except BlbError as caught:
+        error = caught
+    stored: dict[str, Completion] = {}
+    if path.exists():
+        with RolloutStore(path) as store:
+            keys = [key for request in store.requests() for key in store.keys(request)]
+            stored = dict(zip(keys, store.completions(keys), strict=True))
+    return Run(stored, delta, error, unreadable)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The run of each dialect against its honest server, made once."""
+    known: dict[str, Run] = {}
+
+    def of(name: str) -> Run:
+        if name not in known:
+            with DIALECTS[name].serve() as server:
+                address = getattr(server, DIALECTS[name].path)
+                known[name] = run(DIALECTS[name], address, tmp_path_factory.mktemp("honest") / "s.db")
+            assert known[name].error is None, known[name].error
+            assert np.abs(known[name].delta).max() > 0.1
+        return known[name]
+
+    return of
+
+
+def same(one: Completion, other: Completion) -> bool:
+    """Bit for bit."""
+    pairs = [(getattr(one, name), getattr(other, name)) for name in ARRAYS]
+    arrays = all((a is None) == (b is None) and (a is None or np.array_equal(a, b)) for a, b in pairs)
+    return arrays and (one.text, one.finish_reason, one.whole) == (other.text, other.finish_reason, other.whole)
+
+
+def weaker(one: Completion, true: Completion) -> bool:
+    """Whether ``one`` says less than ``true`` and nothing else: not whole, or bounds that hold and beginnings of the same lists."""
+    if not one.whole:
+        return True
+    if one.bounded is None and one.top_ids.shape == true.top_ids.shape:
+        return False
+    bounded = np.zeros(len(one.token_ids), bool) if one.bounded is None else one.bounded
+    kept = np.array_equal(one.token_ids, true.token_ids) and np.array_equal(
+        one.logprobs[~bounded], true.logprobs[~bounded]
+    )
+    width = one.top_ids.shape[1]
+    listed = one.top_ids != -1
+    return bool(
+        kept
+        and one.text == true.text
+        and (one.logprobs[bounded] >= true.logprobs[bounded]).all()
+        and np.array_equal(one.top_ids[listed], true.top_ids[:, :width][listed])
+        and np.array_equal(one.top_logprobs[listed], true.top_logprobs[:, :width][listed])
+    )
+
+
+def outcome(disturbed: Run, honest: Run) -> str:
+    """equal; less: some completions are marked as incomplete or bounded in the store; apart: they are stored as another model's;
+    or the name of the error. An AssertionError for any number that is wrong."""
+    ours = {key: each for key, each in disturbed.stored.items() if key in honest.stored}
+    wrong = [
+        key for key, each in ours.items() if not same(each, honest.stored[key]) and not weaker(each, honest.stored[key])
+    ]
+    assert not wrong, [(disturbed.stored[key], honest.stored[key]) for key in wrong[:1]]
+    if disturbed.error is not None:
+        said = str(disturbed.error)
+        assert len(said) > 40, said
+        assert "\n" not in said
+        assert "Traceback" not in said
+        return type(disturbed.error).__name__
+    if all(same(each, honest.stored[key]) for key, each in ours.items()):
+        if ours:
+            assert ours.keys() == honest.stored.keys()
+            assert np.array_equal(disturbed.delta, honest.delta)
+            return "equal"
+        return "apart"
+    return "less"
+
+
+def disturb(
+    name: str, mode: str, rate: float, honest: Run, folder: Path, seed: int = 1
+) -> tuple[str, Run, ChaosServer]:
+    """What becomes of a run of dialect ``name`` under ``mode``."""
+    dialect = DIALECTS[name]
+    with dialect.serve() as server:
+        address = getattr(server, dialect.path)
+        with ChaosServer(address, mode, rate=rate, seed=seed, pause=0.05) as chaos:
+            started = time.monotonic()
+            found = run(dialect, chaos.base_url, folder / "s.db")
+            assert time.monotonic() - started < LONGEST
+            return outcome(found, honest), found, chaos
+
+
+HARMLESS = {"delay", "other model", "reset after body", "unsorted alternatives"}
+"""What changes no number even where it meets every answer."""
+MARKED = {"-9999 logprobs", "lists shorter than tokens"}
+"""What providers do themselves now and then, so that it is read, marked in the store, and left out or bounded by what learns."""
+WITHOUT_MESSAGE = {"choices out of step", "missing choices"}
+"""Of the Responses API: what a model that reasoned until it ran out of tokens answers, and no one can tell it from a loss."""
+SLOW = {"content-length too long", "slow loris"}
+EVERY = [(name, mode) for name in DIALECTS for mode in MODES]
+ROTATION = {(list(DIALECTS)[i % len(DIALECTS)], mode) for i, mode in enumerate(MODES)}
+"""By default each mode meets one dialect, and each dialect two or three modes; with --slow every mode meets every dialect."""
+
+
+def marked(name: str) -> set[str]:
+    """The modes whose answers may be in the store, marked."""
+    return MARKED | WITHOUT_MESSAGE if DIALECTS[name].endpoint == "responses" else MARKED
+
+
+def cases(*without: str) -> list[Any]:
+    """(dialect, mode), of which all but the rotation are slow."""
+    quick = {(name, mode) for name, mode in ROTATION if mode not in without}
+    return [pytest.param(*case, marks=[] if case in quick else pytest.mark.slow, id=" - ".join(case)) for case in EVERY]
+
+
+@pytest.mark.parametrize(("name", "mode"), cases())
+def test_a_fifth_of_the_answers_is_disturbed(name: str, mode: str, undisturbed: Any, tmp_path: Path) -> None:
+    """The rollouts and the learned vector are those of an undisturbed run, bit for bit, or an error is raised by name."""
+    found, _, _ = disturb(name, mode, 0.2, undisturbed(name), tmp_path)
+    assert found != "less" or mode in marked(name)
+    assert found != "apart" or mode == TOKENIZER
+
+
+@pytest.mark.parametrize(("name", "mode"), cases(*SLOW))
+def test_every_answer_is_disturbed(name: str, mode: str, undisturbed: Any, tmp_path: Path) -> None:
+    """A server that never keeps its promises is named, soon, unless what it does changes no number."""
+    found, _, chaos = disturb(name, mode, 1.0, undisturbed(name), tmp_path)
+    if mode == TOKENIZER:
+        asked = load_profile(DIALECTS[name].provider).tokenizer.source == "server"
+        assert bool(chaos.hits) == asked
+        assert found == ("equal" if not asked else "InputError" if DIALECTS[name].tokenizer else "apart")
+        return
+    assert chaos.hits[mode] > 0
+    assert chaos.answers < 400
+    if mode in HARMLESS:
+        assert found == "equal"
+    elif mode in marked(name):
+        assert found in ("less", "equal", "NoLogprobs", "CorruptResponse")
+    else:
+        assert found not in ("equal", "less", "apart")
+
+
+def test_one_completion_in_the_place_of_several_is_not_taken_for_them(tmp_path: Path) -> None:
+    """Of a request for several completions the same one comes back again and again: refused, and nothing is stored."""
+    dialect = DIALECTS["OpenAI chat"]
+    with dialect.serve() as server:
+        for rate in (1.0, 0.2):
+            with ChaosServer(server, "choices out of step", rate=rate, seed=2) as chaos:
+                found = run(dialect, chaos.base_url, tmp_path / f"{rate}.db", samples=4, seed=None)
+                assert all(each.whole for each in found.stored.values())
+                assert (len(found.stored), type(found.error)) == (
+                    (0, CorruptResponse) if rate == 1 else (24, type(None))
+                )
+
+
+def test_what_was_asked_for_again_is_counted(tmp_path: Path) -> None:
+    """Each unreadable answer was paid for: the session says how many there were."""
+    dialect = DIALECTS["llama.cpp chat"]
+    with dialect.serve() as server, ChaosServer(server, "NaN logprobs", rate=0.2, seed=1) as chaos:
+        found = run(dialect, chaos.base_url, tmp_path / "s.db")
+        assert found.error is None
+        assert 0 < found.unreadable == chaos.hits["NaN logprobs"] == chaos.answers - len(found.stored)
+
+
+def test_the_same_seed_disturbs_the_same_requests(tmp_path: Path) -> None:
+    """Whatever order they arrive in; another seed others."""
+    dialect = DIALECTS["llama.cpp chat"]
+    hits = []
+    with dialect.serve() as server:
+        for number, seed in enumerate((5, 5, 6, 7, 8)):
+            with ChaosServer(server, ("5xx burst", "NaN logprobs"), rate=0.3, seed=seed) as chaos:
+                run(dialect, chaos.base_url, tmp_path / f"{number}.db")
+                hits.append(chaos.hits)
+    assert hits[0] == hits[1]
+    assert any(each != hits[0] for each in hits[2:])
+
+
+def test_a_mode_or_rate_that_is_none() -> None:
+    """The modes are listed, the range is told."""
+    with pytest.raises(InputError, match="no mode called slow; known: -9999 logprobs, 429 storm"):
+        ChaosServer("http://127.0.0.1:9/v1", "slow")
+    with pytest.raises(InputError, match=r"rate is 2; .* from 0 to 1"):
+        ChaosServer("http://127.0.0.1:9/v1", "delay", rate=2)
+    with pytest.raises(RuntimeError, match="with block"):
+        _ = ChaosServer("http://127.0.0.1:9/v1", "delay").url
+
+
+def test_the_limit_of_an_answer_follows_what_was_asked() -> None:
+    """Five times what real entries take, for any number of completions, tokens and alternatives."""
+    assert ceiling({}, 0) == BASE
+    assert ceiling({"logprobs": True, "top_logprobs": 20}, 8192) == BASE + 512 * 8192 * 21
+    assert ceiling({"logprobs": 5}, 16) == BASE + 512 * 16 * 6
+    assert ceiling({"logprobs": True}, 16) == BASE + 512 * 16
+    assert ceiling({"logprobs": -1}, 1) > 512 * 262_144
+    with ExactServer(MODEL) as server:
+        body = {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 20, "max_tokens": 6}
+        assert 5 * len(json.dumps(server.post("/v1/chat/completions", body))) < 512 * 6 * 21 + 1024 * 6

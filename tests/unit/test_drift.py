@@ -1,0 +1,243 @@
+"""Drift: a change of what answers stops the run with both values; a run is not resumed under other settings unawares."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb import channel
+from blackbox_lb.cli import main
+from blackbox_lb.drift import DriftWatch
+from blackbox_lb.manifest import FILE, profile_hash
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.types import Completion
+
+MODEL = ExactModel(12, 8, end=True, prompts=4)
+CHANGES_AT = 10
+
+
+@pytest.fixture(autouse=True)
+def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "retry_pause", lambda state: 0.01)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Thirty questions, ten of them to learn from."""
+    path = tmp_path / "data.jsonl"
+    splits = ["train"] * 10 + ["validation"] * 10 + ["test"] * 10
+    rows = ({"prompt": f"question {n}", "answer": "a", "split": split} for n, split in enumerate(splits))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def collect(data: Path, tmp_path: Path) -> Callable[..., Result]:
+    """``blb collect`` of 20 completions from a server, one at a time."""
+
+    def run(server: ExactServer, *more: object) -> Result:
+        where = ["--provider", "llamacpp", "--base-url", server.base_url, "--out", str(tmp_path / "run")]
+        task = ["--data", str(data), "--reward", "length", "--samples-per-prompt", "2", "--concurrency", "1"]
+        given = [str(each) for each in more]
+        limit = [] if "--max-tokens" in given else ["--max-tokens", "8"]
+        return CliRunner().invoke(main, ["collect", *where, *task, *limit, *given])
+
+    return run
+
+
+def changing(**fields: str) -> Callable[[int, Any], Any]:
+    """Answers that differ from the eleventh on."""
+    return lambda number, answer: {**answer, **fields} if number >= CHANGES_AT else answer
+
+
+def record(tmp_path: Path) -> Any:
+    """run.json."""
+    return json.loads((tmp_path / "run" / FILE).read_text())
+
+
+def keys_by_model(tmp_path: Path) -> dict[str, int]:
+    """Model in the settings of the requests -> completions stored."""
+    with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
+        return {settings["model"]: len(store.keys(name)) for name, settings in store.requests().items()}
+
+
+@pytest.mark.parametrize(
+    ("fields", "both"),
+    [
+        ({"model": "exact-2"}, "the model that answers changed from 'exact' to 'exact-2'"),
+        ({"system_fingerprint": "b2"}, "the system that answers changed from 'b0-unknown' to 'b2'"),
+    ],
+)
+def test_another_one_answers(collect: Callable[..., Result], tmp_path: Path, fields: dict[str, str], both: str) -> None:
+    """It stops with both names; what the first answered is kept, what the other did is apart, and noting it is a choice."""
+    with ExactServer(MODEL, faults=changing(**fields)) as server:
+        result = collect(server)
+        assert result.exit_code == 2
+        assert both in result.stderr
+        assert "--on-drift note" in result.stderr
+        assert sorted(keys_by_model(tmp_path).values()) == [1, CHANGES_AT]
+        assert keys_by_model(tmp_path)["exact"] == CHANGES_AT
+        assert record(tmp_path)["runs"]["collect"]["stopped_by"] == "Drifted"
+        assert collect(server).exit_code == 2, "the other one still answers"
+        noted = collect(server, "--on-drift", "note")
+        assert noted.exit_code == 0, noted.output
+        assert f"{both}: noted" in noted.stderr
+    assert keys_by_model(tmp_path)["exact"] == 20
+
+
+def test_another_one_answers_the_next_day(collect: Callable[..., Result], tmp_path: Path) -> None:
+    """A finished run that is extended knows who answered it."""
+    with ExactServer(MODEL) as server:
+        assert collect(server).exit_code == 0
+    assert record(tmp_path)["answered"][0]["models"] == {"exact": 20}
+    with ExactServer(MODEL, faults=lambda number, answer: {**answer, "model": "exact-2"}) as server:
+        result = collect(server, "--samples-per-prompt", 3)
+    assert result.exit_code == 2
+    assert "from 'exact' to 'exact-2'" in result.stderr
+
+
+def test_the_tokenizer_changes(collect: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked again at the end of a stage; the run stops with both fingerprints, and is not resumed without --restart."""
+    with ExactServer(MODEL) as server:
+        calls = 0
+
+        def changed(path: str, body: dict[str, Any]) -> Any:
+            nonlocal calls
+            answer = post(path, body)
+            if path == "/tokenize" and isinstance(answer, dict):
+                calls += 1
+                return answer if calls == 1 else {"tokens": list(reversed(answer["tokens"]))}
+            return answer
+
+        post = server.post
+        monkeypatch.setattr(server, "post", changed)
+        result = collect(server)
+        assert result.exit_code == 2, result.output
+        found = re.search(r"the tokenizer of exact changed from (\S+) to (\S+) while", result.stderr)
+        assert found is not None, result.stderr
+        assert found[1] != found[2]
+        assert keys_by_model(tmp_path) == {"exact": 20}
+        monkeypatch.setattr(server, "post", post)
+        refused = collect(server)
+        assert refused.exit_code == 2
+        assert "its last completions may be of either" in refused.stderr
+        assert collect(server, "--restart").exit_code == 0
+
+
+def test_a_run_that_was_not_finished_keeps_its_settings(collect: Callable[..., Result], tmp_path: Path) -> None:
+    """Every difference is listed and nothing is sent; --restart goes on, nothing stored is lost or mixed."""
+    with ExactServer(MODEL) as server:
+        assert collect(server, "--max-requests", 7).exit_code == 2
+        sent = len(server.requests)
+        refused = collect(server, "--max-tokens", 5, "--top-logprobs", 3)
+        assert refused.exit_code == 2
+        assert "was not finished and had other settings: max_tokens 8 -> 5; top_logprobs 20 -> 3;" in refused.stderr
+        assert all(path == "/tokenize" for path, _ in server.calls[sent:])
+        again = collect(server, "--max-tokens", 5, "--top-logprobs", 3, "--restart")
+        assert again.exit_code == 0, again.output
+        done = collect(server)
+        assert done.exit_code == 0, done.output
+        assert sum(path.endswith("/completions") for path, _ in server.calls) == 40
+
+
+def test_a_finished_run_may_have_other_settings(collect: Callable[..., Result], tmp_path: Path) -> None:
+    """As before there was a record of it; what needed no request is finished, too."""
+    with ExactServer(MODEL) as server:
+        assert collect(server).exit_code == 0
+        assert collect(server, "--max-tokens", 5).exit_code == 0
+        assert collect(server, "--max-tokens", 6, "--max-requests", 19).exit_code == 2
+        assert collect(server, "--max-tokens", 6).exit_code == 0
+        assert collect(server).exit_code == 0
+    assert record(tmp_path)["runs"]["collect"]["finished"] is True
+
+
+def test_a_reward_that_teaches_nothing_is_an_end(data: Path, tmp_path: Path) -> None:
+    """A fit whose input was wrong has ended: its remedy, other prompts or another limit, is not refused."""
+    with ExactServer(MODEL) as server:
+        fit = ["fit", "--provider", "llamacpp", "--base-url", server.base_url, "--out", str(tmp_path / "run")]
+        fit += ["--data", str(data), "--reward", "regex:never ever", "--samples-per-prompt", "2"]
+        nothing = CliRunner().invoke(main, [*fit, "--max-tokens", "8"])
+        assert nothing.exit_code == 2, nothing.output
+        again = CliRunner().invoke(main, [*fit, "--max-tokens", "5"])
+        assert "was not finished" not in again.stderr
+
+
+def test_what_the_record_says(collect: Callable[..., Result], tmp_path: Path) -> None:
+    """Written before the first request, without address or key, and at the end with what was spent."""
+    seen: list[bool] = []
+
+    def look(number: int, answer: Any) -> Any:
+        seen.append((tmp_path / "run" / FILE).exists())
+        return answer
+
+    with ExactServer(MODEL, faults=look) as server:
+        assert collect(server).exit_code == 0
+        port = server.base_url.rpartition(":")[2].partition("/")[0]
+    assert seen == [True] * 20
+    found = record(tmp_path)["runs"]["collect"]
+    assert set(found["settings"]) == {
+        *("provider", "profile", "host", "model", "tokenizer", "endpoint"),
+        *("max_tokens", "top_logprobs", "seed", "stop", "prompts"),
+    }
+    assert found["settings"]["host"] == "127.0.0.1"
+    assert port not in json.dumps(record(tmp_path))
+    assert found["spent"]["requests"] == 20
+    assert found["version"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"runs": 3}', "[" * 100_000])
+def test_a_record_that_is_none(collect: Callable[..., Result], tmp_path: Path, text: str) -> None:
+    """One sentence, with the remedy."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / FILE).write_text(text)
+    with ExactServer(MODEL) as server:
+        result = collect(server)
+    assert result.exit_code == 2
+    assert "is no record of a run" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_hash_of_a_profile() -> None:
+    """A row changes it, its evidence and title do not."""
+    profile = load_profile("openai")
+    assert profile_hash(profile) == profile_hash(
+        profile.model_copy(update={"title": "x", "evidence": {}, "unknown": []})
+    )
+    other = profile.model_copy(update={"neutral": {**profile.neutral, "top_p": 0.9}})
+    assert profile_hash(profile) != profile_hash(other)
+
+
+def completion(model: str, system: str = "", finish: str = "stop") -> Completion:
+    """One that says who answered."""
+    return replace(Completion.empty(finish, model), fingerprint=system)
+
+
+def test_a_fleet_has_many_systems() -> None:
+    """At OpenAI one name is answered by several systems: they are counted and remarked once each, and another name still stops."""
+    assert load_profile("openai").models.fleet
+    assert not load_profile("vllm").models.fleet
+    watch = DriftWatch(fleet=True)
+    for system in ("fp_1", "fp_2", "fp_1", "", "fp_2"):
+        assert watch.seen([completion("gpt", system)]) is None
+    assert len(watch.remarks) == 1
+    assert watch.systems == {"fp_1": 2, "fp_2": 2, "": 1}
+    assert watch.seen([completion("gpt-2", "fp_1")]) is not None
+    assert "gpt-2" not in watch.models
+    assert DriftWatch(fleet=True, policy="stop").seen([completion("gpt", "fp_1")]) is None
+
+
+def test_what_a_filter_withheld_says_nothing() -> None:
+    """Azure answers a filtered prompt with an error, which names no model."""
+    watch = DriftWatch()
+    assert watch.seen([completion("deployment", finish="content_filter")]) is None
+    assert watch.seen([completion("gpt")]) is None
+    assert watch.models == {"gpt": 1}

@@ -1,0 +1,165 @@
+"""Ctrl-C and SIGTERM: once, what is in flight arrives and is kept; twice, the end is now; nothing received is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.testing import ExactModel, ExactServer
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a signal cannot be sent to one process there")
+MODEL = ExactModel(12, 8, end=True, prompts=4)
+IN_FLIGHT = 3
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Thirty questions."""
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"question {n}", "answer": "a"}) + "\n" for n in range(30)))
+    return path
+
+
+@pytest.fixture
+def server() -> Iterator[ExactServer]:
+    """An exact model that takes half a second for an answer."""
+    with ExactServer(MODEL, delay=0.5) as running:
+        yield running
+
+
+def asked(server: ExactServer) -> int:
+    """Completion requests that arrived."""
+    return sum(path.endswith("/completions") for path, _ in server.calls)
+
+
+def stored(folder: Path) -> int:
+    """Completions in the run's store."""
+    with RolloutStore(folder / "rollouts.db") as store:
+        return store.size().completions
+
+
+def command(server: ExactServer, data: Path, folder: Path) -> list[str]:
+    """A collection of 30 completions."""
+    where = [
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--out",
+        str(folder),
+        "--concurrency",
+        str(IN_FLIGHT),
+    ]
+    more = ["--data", str(data), "--reward", "length", "--max-tokens", "8", "--samples-per-prompt", "2", "--quiet"]
+    return [sys.executable, "-m", "blackbox_lb", "collect", *where, *more]
+
+
+def started(server: ExactServer, data: Path, folder: Path, requests: int) -> subprocess.Popen[str]:
+    """The command, once so many requests have arrived."""
+    process = subprocess.Popen(command(server, data, folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while asked(server) < requests:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_receives_what_is_in_flight(
+    server: ExactServer, data: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """As many completions as requests are stored, the exit code is 130, and the same command sends only what is missing."""
+    process = started(server, data, tmp_path / "run", 2 * IN_FLIGHT)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    sent = asked(server)
+    assert (process.returncode, out) == (130, ""), err
+    assert stored(tmp_path / "run") == sent
+    kept = f"{sent} completions are kept in {tmp_path / 'run' / 'rollouts.db'}"
+    assert re.fullmatch(
+        rf"Interrupted after {sent} requests, .*: {re.escape(kept)}, .* goes on from there", err.strip()
+    )
+    record = json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"]
+    assert (record["finished"], record["stopped_by"]) == (False, "Interrupted")
+    if number == signal.SIGTERM:
+        return
+    server.delay = 0.0
+    again = subprocess.run(
+        [*command(server, data, tmp_path / "run"), "--json"], capture_output=True, text=True, check=True
+    )
+    assert asked(server) == json.loads(again.stdout)["completions"]
+
+
+def test_the_second_signal_ends_at_once(data: Path, tmp_path: Path) -> None:
+    """Although answers take half a minute, the command ends, without a traceback; what had been answered is stored."""
+    with ExactServer(MODEL) as server:
+        process = started(server, data, tmp_path / "run", 1)
+        server.delay = 30.0
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert process.poll() is None, "the first waits for what is in flight"
+        process.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        out, err = process.communicate(timeout=25)
+        assert time.monotonic() - begin < 25
+        assert (process.returncode, out) == (130, ""), err
+        assert err.strip() == "Interrupted: what was received is kept, and the same command goes on from there"
+        in_flight = asked(server) - stored(tmp_path / "run")
+        assert 0 < in_flight <= IN_FLIGHT
+
+
+SCRIPT = """
+import asyncio, os, signal, sys, threading, time
+from blackbox_lb.budget import Budget
+from blackbox_lb.errors import Interrupted
+from blackbox_lb.interrupts import run_interruptible
+
+def after(seconds, number):
+    threading.Timer(seconds, os.kill, (os.getpid(), number)).start()
+
+async def idle():
+    after(0.2, signal.SIGINT)
+    await asyncio.sleep(60)
+
+async def computes():
+    after(0.2, signal.SIGINT)
+    after(0.5, signal.SIGINT)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        pass
+
+try:
+    run_interruptible({"idle": idle, "computes": computes}[sys.argv[1]](), Budget())
+except (Interrupted, KeyboardInterrupt) as error:
+    print(type(error).__name__, signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+@pytest.mark.parametrize(("what", "error"), [("idle", "Interrupted"), ("computes", "KeyboardInterrupt")])
+def test_without_anything_in_flight(what: str, error: str) -> None:
+    """An idle loop ends at the first signal, one that computes at the second; the handlers are those of before afterwards."""
+    found = subprocess.run([sys.executable, "-c", SCRIPT, what], capture_output=True, text=True, timeout=50, check=True)
+    assert found.stdout.split() == [error, "True"], found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    """Under nohup or in the background of a shell, Ctrl-C is for somebody else."""
+    script = (
+        "import asyncio, os, signal\nfrom blackbox_lb.budget import Budget\n"
+        "from blackbox_lb.interrupts import run_interruptible\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "async def main():\n    os.kill(os.getpid(), signal.SIGINT)\n    await asyncio.sleep(0.1)\n    return 'done'\n"
+        "print(run_interruptible(main(), Budget()))"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=50, check=True)
+    assert found.stdout.strip() == "done"

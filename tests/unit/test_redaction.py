@@ -1,0 +1,382 @@
+"""The layer that masks secrets, and a planted key that no run leaves anywhere: file, store, log, traceback, process list."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+import click
+import pytest
+
+from blackbox_lb.cli import COMMANDS
+from blackbox_lb.credentials import Credentials
+from blackbox_lb.errors import ProfileError
+from blackbox_lb.faults import masked
+from blackbox_lb.profiles import load_profile, profile_names
+from blackbox_lb.redaction import MASK, Redactor, guarded, known, redacted, watch
+from blackbox_lb.session import Session
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.testing._listener import Listener, Reply, Request
+
+ROOT = Path(__file__).parents[2]
+KEY = "pLanted+Key/42-0123456789-abcdefghij"
+QUERY = "qUery+planted/43-0123456789-klmnopqrst"
+
+# --- The layer --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("Incorrect API key provided: sk-abcdefgh1234", "Incorrect API key provided: [masked]"),
+        ("Authorization: Bearer abcdef123456, more", "Authorization: Bearer [masked], more"),
+        ("api-key: 0123456789abcdef", "api-key: [masked]"),
+        ("GET http://h/v1?api-key=abc&n=1", "GET http://h/v1?api-key=[masked]&n=1"),
+        ("http://h/v1?a=1&access_token=abc#x", "http://h/v1?a=1&access_token=[masked]#x"),
+        ("https://h/?X-Amz-Signature=ab%2Bcd next", "https://h/?X-Amz-Signature=[masked] next"),
+        ("https://h/?sig=abc", "https://h/?sig=[masked]"),
+        ("http://ada:secret@h:8/v1", "http://[masked]@h:8/v1"),
+        ("http://ada:se@cret@h/v1", "http://[masked]@h/v1"),
+        ("http://ada:se/cret@h/v1", "http://[masked]@h/v1"),
+        ("http://token@h/v1", "http://[masked]@h/v1"),
+    ],
+)
+def test_shapes_are_masked(text: str, clean: str) -> None:
+    """What has the shape of a secret goes, what stands around it stays; twice changes nothing more."""
+    assert redacted(text) == clean
+    assert redacted(clean) == clean
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://127.0.0.1:8000/v1@model", "https://h/v1?max_tokens=5&n=1", "mail a@b.c", "task-force-of-many", "see http://h/a:b",
+        "tokenizer sha256:0123456789abcdef0123456789abcdef0123456789abcdef", "give --tokenizer o200k_base", "hf:org/name@train",
+    ],
+)  # fmt: skip
+def test_what_is_no_secret_stays(text: str) -> None:
+    """Addresses with ports, counts, fingerprints and names are not touched."""
+    assert redacted(text) == text
+
+
+@pytest.mark.parametrize("spelled", [KEY, "pLanted%2BKey%2F42-0123456789-abcdefghij", KEY.replace("/", "\\/")])
+def test_known_secrets_in_every_spelling(spelled: str) -> None:
+    """As it is, as an address and as JSON write it."""
+    assert redacted(f"x {spelled} y", [KEY]) == "x [masked] y"
+
+
+def test_a_variable_that_any_profile_names_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its own name, or because a profile, a judge or a reward names it; short values and other variables are not."""
+    for name in profile_names():
+        for variable in load_profile(name).connection.secret_variables:
+            monkeypatch.setenv(variable, KEY)
+            assert KEY in known(), variable
+            monkeypatch.delenv(variable)
+    monkeypatch.setenv("BLB_TEST_ODD_NAME", KEY)
+    assert KEY not in known()
+    watch(["BLB_TEST_ODD_NAME"])
+    assert KEY in known()
+    for variable in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD", "GITHUB_TOKEN", "BLB_REWARD_KEY"):
+        monkeypatch.setenv(variable, QUERY)
+        assert QUERY in known(), variable
+        monkeypatch.setenv(variable, "abc")
+    assert "abc" not in known()
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false-or-true")
+    assert "false-or-true" not in known()
+
+
+def test_answers_lose_the_key_in_use_and_nothing_else() -> None:
+    """An answer is data: what merely looks like a key stays, and so does a word that somebody took for a key."""
+    content = b'{"text": "sk-abcdefgh1234 nothing ' + KEY.encode() + b'"}'
+    assert Redactor(lambda: [KEY, "nothing"]).answer(content) == b'{"text": "sk-abcdefgh1234 nothing [masked]"}'
+    assert Redactor().answer(content) is content
+
+
+def test_words_of_a_server_lose_long_runs_too() -> None:
+    """32 letters and digits may be any issuer's key; only in a server's words, ours hold hashes."""
+    assert masked("got 0123456789abcdef0123456789abcdef") == f"got {MASK}"
+
+
+def test_log_records_and_chained_errors(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside ``guarded`` no record holds a key, in its message, its arguments or its traceback; outside nothing is changed."""
+    monkeypatch.setenv("BLB_TEST_KEY", KEY)
+    before = logging.getLogRecordFactory()
+    with guarded():
+        try:
+            raise ValueError(f"inner {KEY}") from RuntimeError(f"outer {KEY}")
+        except ValueError:
+            logging.getLogger("x").exception("with %s and %d", KEY, 3)
+    assert logging.getLogRecordFactory() is before
+    assert KEY not in caplog.text
+    assert "with [masked] and 3" in caplog.text
+
+
+def test_a_chain_of_errors_is_cleaned() -> None:
+    """Each link of the chain, which a traceback shows, even one that leads back to itself."""
+    error = ValueError(f"a {KEY}")
+    error.__cause__ = RuntimeError(f"b {KEY}", 3)
+    error.__cause__.__context__ = error
+    Redactor(lambda: [KEY]).clean(error)
+    assert str(error) == "a [masked]"
+    assert error.__cause__.args == ("b [masked]", 3)
+
+
+PROFILE = """
+extends = "llamacpp"
+name = "echo"
+[connection]
+api_key_env = "PLANTED_KEY"
+query_env = { api-key = "PLANTED_QUERY" }
+"""
+
+
+def test_nothing_prints_its_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``repr`` and ``str`` of credentials, profiles, channels and sessions, and the attributes of the SDK's client."""
+    monkeypatch.setenv("PLANTED_KEY", KEY)
+    monkeypatch.setenv("PLANTED_QUERY", QUERY)
+    (tmp_path / "echo.toml").write_text(PROFILE)
+    profile = load_profile(str(tmp_path / "echo.toml"))
+    session = Session(profile, base_url="http://127.0.0.1:9/v1", model="m")
+    channel = session._channel
+    shown = [profile, Credentials(profile), session, channel, channel._redactor, channel._client, vars(channel._client)]
+    assert set(Credentials(profile).secrets) == {KEY, QUERY}
+    for each in shown:
+        assert KEY not in f"{each!r}{each!s}", each
+        assert QUERY not in f"{each!r}{each!s}", each
+
+
+@pytest.mark.parametrize(
+    "row", ['query = { api-key = "pLanted" }', 'query = { token = "x" }', 'query = { v = "sk-abcdefgh1234" }']
+)
+def test_a_profile_holds_no_key(tmp_path: Path, row: str) -> None:
+    """A key in a file is refused without being repeated, with the row that it belongs into."""
+    (tmp_path / "mine.toml").write_text(f'extends = "vllm"\n[connection]\n{row}\n')
+    with pytest.raises(ProfileError, match="query_env") as error:
+        load_profile(str(tmp_path / "mine.toml"))
+    assert "pLanted" not in str(error.value)
+    assert "sk-" not in str(error.value)
+
+
+def test_no_option_takes_a_key() -> None:
+    """What stands on a command line stands in the process list and the shell's history: keys come from the environment."""
+    secret = re.compile(r"(?:^|-)(?:api-?key|key|secret|password|auth|credentials?|token)$")
+    for name in COMMANDS:
+        for option in importlib.import_module(f"blackbox_lb.cli.{name}").command.params:
+            if isinstance(option, click.Option):
+                assert not [each for each in option.opts if secret.search(each.lstrip("-"))], (name, option.opts)
+
+
+def test_no_cassette_holds_a_secret() -> None:
+    """Every recorded file stays as it is when it goes through the layer."""
+    cassettes = sorted((ROOT / "cassettes").rglob("*.yaml"))
+    assert cassettes
+    for path in cassettes:
+        text = path.read_text(encoding="utf-8")
+        assert redacted(text) == text, path
+
+
+# --- A planted key ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Echo:
+    """An exact model whose server repeats the credentials it gets: in headers, in answers, and in refusals where it ``refuses``."""
+
+    exact: ExactServer
+    refuses: int | None = None
+    seen: set[str] = field(default_factory=set)
+    leaked: list[str] = field(default_factory=list)
+
+    def __call__(self, request: Request) -> Reply | Literal["drop"]:
+        path, _, query = request.path.partition("?")
+        told = f"{request.headers.get('authorization', '')} {query}"
+        self.seen.add(told)
+        self._look()
+        echo = {"X-Echo": request.headers.get("authorization", ""), "X-Query": query, "Set-Cookie": f"k={KEY}"}
+        if self.refuses is not None and path.endswith("completions"):
+            return Reply(
+                self.refuses,
+                {"error": {"message": f"wrong key {KEY} {QUERY} {told}", "code": KEY, "param": told}},
+                echo,
+            )
+        answer = self.exact._reply(Request(request.method, path, request.headers, request.body))
+        if not isinstance(answer, Reply) or not isinstance(answer.body, dict):
+            return answer
+        body = answer.body | {"debug": told, "x_key": KEY, "x_query": QUERY}
+        for choice in body.get("choices", ()):
+            choice["stop_reason"] = KEY
+            if "message" in choice:
+                choice["message"]["content"] += f" {KEY} {QUERY}"
+        return Reply(answer.status, body, echo)
+
+    def _look(self) -> None:
+        """Which command lines on this machine hold a key now."""
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                line = path.read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if KEY in line or QUERY in line:
+                self.leaked.append(line)
+
+
+@pytest.fixture
+def echo() -> Iterator[tuple[Echo, str]]:
+    """The server and its address."""
+    with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as exact:
+        echo = Echo(exact)
+        listener = Listener(echo)
+        listener.start()
+        yield echo, f"{listener.url}/v1"
+        listener.stop()
+
+
+@dataclass
+class Runner:
+    """Runs commands in a folder with the planted keys in the environment, and keeps everything that they print."""
+
+    folder: Path
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        more = {
+            "PLANTED_KEY": KEY,
+            "PLANTED_QUERY": QUERY,
+            "PYTHONFAULTHANDLER": "1",
+            "OPENAI_LOG": "debug",
+            "NO_COLOR": "1",
+        }
+        return os.environ | more | {"OPENBLAS_NUM_THREADS": "1"}
+
+    def __call__(self, *words: object, code: str | None = None, expect: tuple[int, ...] = (0,)) -> str:
+        command = ["-c", code] if code is not None else ["-m", "blackbox_lb"]
+        done = subprocess.run(
+            [sys.executable, *command, *map(str, words)],
+            cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        self.said += [done.stdout, done.stderr]
+        assert done.returncode in expect, f"{words}: {done.returncode}\n{done.stderr[-2000:]}"
+        return done.stdout + done.stderr
+
+
+def unpacked(path: Path) -> Iterator[bytes]:
+    """Every value of a store, blobs also inflated."""
+    database = sqlite3.connect(path)
+    for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        for row in database.execute(f'SELECT * FROM "{table}"'):
+            for value in row:
+                raw = value if isinstance(value, bytes) else str(value).encode()
+                yield raw
+                for start in range(min(len(raw), 16)) if isinstance(value, bytes) else ():
+                    try:
+                        yield zlib.decompress(raw[start:])
+                    except zlib.error:
+                        continue
+    database.close()
+
+
+def spellings() -> list[bytes]:
+    """The keys as they are, and as an address writes them."""
+    return [each.encode() for key in (KEY, QUERY) for each in (key, quote(key, safe=""), key[:20], key[-20:])]
+
+
+CRASH = """
+import os, sys, blackbox_lb.cli, blackbox_lb.cli.show as show
+def broken(*arguments, **options):
+    try:
+        raise ValueError("inner " + os.environ["PLANTED_KEY"])
+    except ValueError as error:
+        raise RuntimeError("GET http://h/?api-key=" + os.environ["PLANTED_QUERY"]) from error
+show.command.callback = broken
+sys.argv = ["blb", "show", "x"]
+blackbox_lb.cli.main()
+"""
+ABORT = CRASH.replace(
+    "def broken(*arguments, **options):\n",
+    "def broken(*arguments, **options):\n    key = os.environ['PLANTED_KEY']; os.abort()\n",
+)
+
+
+@pytest.mark.slow
+def test_a_planted_key_is_found_nowhere(echo: tuple[Echo, str], tmp_path: Path) -> None:
+    """Fit, collect, eval, report, doctor, export, proxy against a server that repeats keys; refusals, debug logs, crashes."""
+    server, address = echo
+    (tmp_path / "echo.toml").write_text(PROFILE)
+    rows = [{"prompt": f"question {n}", "answer": "a"} for n in range(30)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = Runner(tmp_path)
+    model = ("--provider", "echo.toml", "--base-url", address)
+    where = (*model, "--data", "data.jsonl", "--reward", "length", "--max-tokens", 8, "--top-logprobs", 5)
+    run("collect", *where, "--out", "collected", "--samples-per-prompt", 2)
+    run("fit", *where, "--out", "run", "--samples-per-prompt", 10)
+    run("eval", "run/bias.json", *where, "--out", "judged", "--save")
+    run("report", "run")
+    run("doctor", *model, "--save", "saved.toml", "--yes", expect=(0, 1, 2))
+    for form in ("openai", "litellm", "langchain", "curl", "json"):
+        code = run("export", "run/bias.json", "--format", form, *model, expect=(0, 2))  # LiteLLM sends no query
+        (tmp_path / f"export.{form}").write_text(code)
+    for status in (400, 401, 404):
+        server.refuses = status
+        refused = run("collect", *where, "--out", f"refused{status}", expect=(2,))
+        assert MASK in refused
+    server.refuses = None
+    proxied(run, address)
+    assert "RuntimeError: GET http://h/?api-key=[masked]" in run(code=CRASH, expect=(1,))
+    assert "Fatal Python error: Aborted" in run(code=ABORT, expect=(-signal.SIGABRT,))
+    assert any(KEY in told and quote(QUERY, safe="") in told for told in server.seen), server.seen
+    assert not server.leaked
+    found = [f"printed: {text[:80]}" for text in run.said for key in spellings() if key in text.encode()]
+    for path in (each for each in tmp_path.rglob("*") if each.is_file()):
+        raw = [path.read_bytes(), *(unpacked(path) if path.suffix == ".db" else ())]
+        found += [str(path) for each in raw for key in spellings() if key in each]
+    assert not found
+    with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
+        texts = [each.text for name in store.requests() for each in store.completions(store.keys(name))]
+        assert texts
+        assert all(MASK in text for text in texts if text)
+
+
+def proxied(run: Runner, address: str) -> None:
+    """One request with the key through ``blb proxy``, which is then stopped; what it printed is kept."""
+    command = [
+        sys.executable,
+        "-m",
+        "blackbox_lb",
+        "proxy",
+        "--bias",
+        "run/bias.json",
+        "--upstream",
+        address,
+        "--port",
+        "0",
+        "--json",
+    ]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=run.folder, env=run.environment, **pipes) as process:
+        assert process.stdout is not None
+        told = ""
+        while not told.endswith("\n}\n"):
+            told += process.stdout.readline()
+        body = json.dumps({"model": "exact", "messages": [{"role": "user", "content": "x"}]}).encode()
+        url = f"{json.loads(told)['address']}/chat/completions?api-key={quote(QUERY, safe='')}"
+        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as answer:
+            assert KEY in answer.read().decode(), "what the upstream says is the client's"
+        process.send_signal(signal.SIGINT)
+        run.said += [told, *process.communicate(timeout=60)]

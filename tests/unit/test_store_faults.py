@@ -1,0 +1,379 @@
+"""The store under faults: many writers, locks that stay, full disks, files that may not be written, clocks that jump."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
+from blackbox_lb.schema import MIGRATIONS, TABLES, statements
+from blackbox_lb.store import RolloutStore, request_hash
+from blackbox_lb.types import Completion, Prompt
+from blackbox_lb.upkeep import check
+
+SETTINGS = {"model": "m", "tokenizer": "t"}
+WRITERS = 24
+
+
+def completion(text: str, tokens: int = 3) -> Completion:
+    """A completion with two alternatives a token, no two alike."""
+    random = np.random.default_rng(abs(hash(text)) % 2**32)
+    return Completion(
+        text=text,
+        finish_reason="stop",
+        token_ids=random.integers(0, 9, tokens, dtype=np.int32),
+        logprobs=-random.random(tokens, dtype=np.float32),
+        top_ids=random.integers(0, 9, (tokens, 2), dtype=np.int32),
+        top_logprobs=-random.random((tokens, 2), dtype=np.float32),
+        model="m",
+        token_bytes={0: b"a"},
+        fingerprint="fp_1",
+    )
+
+
+def write(path: str, writer: int, answers: int, gate: Any) -> None:
+    """Own prompts, and one that all writers ask: everything is added as soon as all have started."""
+    gate.wait()
+    with RolloutStore(path) as store:
+        for sample in range(answers):
+            store.add(SETTINGS, Prompt.user(f"own {writer}"), sample, completion(f"{writer} {sample}"))
+            store.add(SETTINGS, Prompt.user("shared"), sample, completion(f"shared {writer} {sample}"))
+
+
+def read(path: str, gate: Any, stop: Any, told: Any) -> None:
+    """Look again and again: what was there stays there, and each completion is whole."""
+    gate.wait()
+    while not Path(path).is_file():
+        time.sleep(0.01)
+    RolloutStore(path).close()
+    looks, seen = 0, set[str]()
+    while not stop.is_set():
+        with RolloutStore(path, read_only=True) as store:
+            now = store.keys(request_hash(SETTINGS))
+            if not seen <= now:
+                told.put(f"lost {len(seen - now)}")
+                return
+            list(store.completions(now - seen))
+        seen, looks = now, looks + 1
+    told.put(looks)
+
+
+def test_many_writers_and_a_reader(tmp_path: Path) -> None:
+    """24 processes that start at once on a file that is not there lose nothing; the reader never sees half a response."""
+    context, path, answers = multiprocessing.get_context("fork"), str(tmp_path / "s.db"), 4
+    gate, stop, told = context.Barrier(WRITERS + 1), context.Event(), context.Queue()
+    writers = [context.Process(target=write, args=(path, n, answers, gate)) for n in range(WRITERS)]
+    reader = context.Process(target=read, args=(path, gate, stop, told))
+    for process in (*writers, reader):
+        process.start()
+    for process in writers:
+        process.join()
+    stop.set()
+    looks = told.get(timeout=30)
+    reader.join()
+    assert [process.exitcode for process in (*writers, reader)] == [0] * (WRITERS + 1)
+    assert isinstance(looks, int), looks
+    assert looks > 0
+    with RolloutStore(path, read_only=True) as store:
+        assert store.size().completions == WRITERS * answers + answers
+    assert check(Path(path)).sound
+
+
+def test_a_lock_that_stays_is_said(tmp_path: Path) -> None:
+    """A writer waits as long as it was told, then says who may be at fault; a reader does not wait at all."""
+    path = tmp_path / "s.db"
+    with RolloutStore(path, patience=0.2) as store:
+        store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(
+            StoreBusy, match=r"cannot write to .*s\.db: .*locked by another process for 0\.2 s; end that"
+        ):
+            store.add(SETTINGS, Prompt.user("a"), 1, completion("second"))
+        with pytest.raises(StoreBusy, match="locked by another process"):
+            RolloutStore(path, patience=0.2)
+        with RolloutStore(path, read_only=True, patience=0.0) as reader:
+            assert reader.size().completions == 1
+        other.execute("ROLLBACK")
+        other.close()
+        store.add(SETTINGS, Prompt.user("a"), 1, completion("second"))
+        assert store.size().completions == 2
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        pytest.skip("only root may mount a small tmpfs; the limit on file sizes is tested instead")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(store: RolloutStore, before: int = 0) -> int:
+    """Add until it fails; how many went in."""
+    for sample in range(before, before + 2000):
+        try:
+            store.add(SETTINGS, Prompt.user("a"), sample, completion(f"{sample}" * 50, 200))
+        except StoreError:
+            return sample - before
+    raise AssertionError("the disk never fills")
+
+
+def test_a_full_disk_costs_nothing_that_was_stored(small_disk: Path) -> None:
+    """On a tmpfs of 1 MiB: a sentence with the space left, all before it readable, and the same store goes on after a clean-up."""
+    path, ballast = small_disk / "s.db", small_disk / "ballast"
+    ballast.write_bytes(bytes(200_000))
+    with RolloutStore(path) as store:
+        kept = fill(store)
+        assert kept > 10
+        with pytest.raises(
+            StoreError, match=r"full \([\d,]+ bytes free\); free some space .* what was stored before is kept"
+        ):
+            store.add(SETTINGS, Prompt.user("a"), 5000, completion("x" * 5000, 5000))
+        assert store.size().completions == kept
+        assert len(list(store.completions(store.keys(request_hash(SETTINGS))))) == kept
+        ballast.unlink()
+        assert fill(store, kept) > 0
+        total = store.size().completions
+    found = check(path)
+    assert found.sound, found.problems
+    assert found.rows["completions"] == total
+
+
+def test_a_disk_that_is_full_from_the_start_is_said_before_anything_is_paid(small_disk: Path) -> None:
+    """Opening to write fails, not the first answer; what is in the store can still be read."""
+    path = small_disk / "s.db"
+    with RolloutStore(path) as store:
+        key = store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
+    with (small_disk / "ballast").open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    with pytest.raises(
+        StoreError, match=r"cannot (open|write to) .*\([\d,]+ bytes free\); (free some|check the disk, its free) space"
+    ):
+        RolloutStore(path)
+    with pytest.raises(StoreError, match="cannot"):
+        RolloutStore(small_disk / "new" / "s.db")
+    with RolloutStore(path, read_only=True) as store:
+        assert next(store.completions([key])).text == "first"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="limits on file sizes are Unix's")
+def test_a_limit_on_file_sizes_is_a_full_disk(tmp_path: Path) -> None:
+    """The nearest thing to a full disk that needs no rights: the write fails with a sentence, what was stored is there."""
+    path = tmp_path / "s.db"
+    pid = os.fork()
+    if not pid:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        with RolloutStore(path) as store:
+            kept = fill(store)
+            (tmp_path / "kept").write_text(str(kept if store.size().completions == kept else -1))
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    kept = int((tmp_path / "kept").read_text())
+    assert kept > 0
+    found = check(path)
+    assert found.sound, found.problems
+    assert found.rows["completions"] == kept
+
+
+def test_a_database_at_its_own_limit(tmp_path: Path) -> None:
+    """``PRAGMA max_page_count`` fills the file itself, on every system."""
+    with RolloutStore(tmp_path / "s.db") as store:
+        store._db.execute("PRAGMA max_page_count = 40").fetchall()
+        kept = fill(store)
+        assert 0 < kept == store.size().completions
+
+
+def test_a_folder_that_may_not_be_written(small_disk: Path) -> None:
+    """Opened to write, the store says so at once; read, it is as it was."""
+    path = small_disk / "s.db"
+    with RolloutStore(path) as store:
+        key = store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with pytest.raises(StoreError, match=r"cannot (open|write to) .*s\.db: .*(another path with --out or --store)"):
+        RolloutStore(path)
+    with pytest.raises(StoreError, match=r"Read-only file system.*--out"):
+        RolloutStore(small_disk / "new" / "s.db")
+    with RolloutStore(path, read_only=True) as store:
+        assert next(store.completions([key])).text == "first"
+    assert check(path).sound
+
+
+def test_a_log_that_cannot_be_used_is_not_passed_over(small_disk: Path, tmp_path: Path) -> None:
+    """Where nothing may be written, a store whose newest answers are in its log is refused rather than read without them."""
+    path = small_disk / "s.db"
+    script = (
+        "import os, signal, sys; sys.path.insert(0, sys.argv[2])\n"
+        "from test_store_faults import *\n"
+        "store = RolloutStore(sys.argv[1]); store.add(SETTINGS, Prompt.user('a'), 0, completion('first'))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", script, path, Path(__file__).parent], check=False)
+    path.with_name("s.db-shm").unlink()
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with pytest.raises(StoreError, match=r"newest answers are in s\.db-wal.*copy both files"):
+        RolloutStore(path, read_only=True)
+    for name in ("s.db", "s.db-wal"):
+        (tmp_path / name).write_bytes((small_disk / name).read_bytes())
+    with RolloutStore(tmp_path / "s.db", read_only=True) as store:
+        assert store.size().completions == 1
+
+
+def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times of receipt order nothing: keys, prompts, sizes and contents are the same under a clock that runs backwards."""
+
+    def filled(name: str, clock: Callable[[], float]) -> Any:
+        monkeypatch.setattr(time, "time", clock)
+        with RolloutStore(tmp_path / name) as store:
+            for sample in range(6):
+                store.add(SETTINGS, Prompt.user(f"{sample % 2}"), sample, completion(f"{sample}"))
+            store.add_rewards({"k": "1.5"})
+            store.add_next_token("n", np.zeros(3, np.float32))
+            request = request_hash(SETTINGS)
+            prompts = store.prompts(request)
+            texts = [each.text for each in store.completions(prompts)]
+            return list(prompts.items()), texts, store.size(), store.spent(prompts), store.rewards(["k"])
+
+    forward, backward = iter(range(10**9, 2 * 10**9)), iter(range(10**9, 0, -(10**7)))
+    assert filled("forward", lambda: float(next(forward))) == filled("backward", lambda: float(next(backward)))
+    assert check(tmp_path / "backward").sound
+
+
+def test_values_that_sqlite_cannot_hold(tmp_path: Path) -> None:
+    """Half a surrogate pair, which JSON can carry, is stored as U+FFFD; a number beyond 64 bits is an error of our tree."""
+    with RolloutStore(tmp_path / "s.db") as store:
+        key = store.add(SETTINGS, Prompt.user("a"), 0, completion("half \ud83d"))
+        assert next(store.completions([key])).text == "half \ufffd"
+        large = completion("many")
+        object.__setattr__(large, "prompt_tokens", 1 << 70)
+        with pytest.raises(StoreError, match="too large"):
+            store.add(SETTINGS, Prompt.user("a"), 1, large)
+        assert store.size().completions == 1
+
+
+def old_store(path: Path, schema: int) -> list[str]:
+    """A store of an older schema, made by its own migrations, with one row in each of its tables; its completions' keys."""
+    with RolloutStore(path.with_name("template.db")) as store:
+        key = store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
+        store.add_rewards({"k": "1.5"})
+        store.add_next_token("n", np.zeros(3, np.float32))
+        rows = {table: list(store.rows(table)) for table in TABLES}
+    path.with_name("template.db").unlink()
+    db = sqlite3.connect(path, isolation_level=None)
+    for script in MIGRATIONS[:schema]:
+        for statement in statements(script):
+            db.execute(statement)
+    db.execute(f"PRAGMA application_id = {0x626C6221}")
+    db.execute(f"PRAGMA user_version = {schema}")
+    for table, each in rows.items():
+        columns = [column[1] for column in db.execute(f"PRAGMA table_info({table})")]
+        for row in each if columns else []:
+            places = ", ".join("?" * len(columns))
+            db.execute(f"INSERT INTO {table} VALUES ({places})", [row[name] for name in columns])
+    db.close()
+    return [key]
+
+
+@pytest.mark.parametrize("schema", range(1, len(MIGRATIONS)))
+def test_older_schemas_are_read_as_they_are_and_go_on(schema: int, tmp_path: Path) -> None:
+    """Read only, no byte of the file changes; opened to write, it is migrated, and new completions go in."""
+    path = tmp_path / "s.db"
+    keys = old_store(path, schema)
+    before = path.read_bytes()
+    with RolloutStore(path, read_only=True) as store:
+        (back,) = store.completions(keys)
+        assert (back.text, back.fingerprint) == ("first", "")
+        assert store.token_bytes("t") == {0: b"a"}
+        assert store.rewards(["k"]) == ({"k": "1.5"} if schema >= 4 else {})
+        assert (store.next_token("n") is not None) is (schema >= 3)
+        assert store.size().uncounted == (schema == 1)
+        with pytest.raises(StoreError, match="cannot write to"):
+            store.add(SETTINGS, Prompt.user("a"), 1, completion("second"))
+    found = check(path)
+    assert (found.sound, found.schema) == (True, schema), found.problems
+    assert found.unsummed == sum(count for table, count in found.rows.items() if "checksum" in TABLES[table])
+    assert path.read_bytes() == before
+    with RolloutStore(path) as store:
+        store.add(SETTINGS, Prompt.user("a"), 1, completion("second"))
+        assert [each.fingerprint for each in store.completions(store.prompts(request_hash(SETTINGS)))] == ["", "fp_1"]
+    assert check(path).sound
+
+
+def test_reading_makes_no_store(tmp_path: Path) -> None:
+    """A path without a store, an empty file and another program's file are named, and nothing appears or changes."""
+    (tmp_path / "empty.db").touch()
+    with sqlite3.connect(tmp_path / "theirs.db") as db:
+        db.execute("CREATE TABLE theirs (x)")
+    db.close()
+    for name, sentence in (
+        ("none.db", "there is no rollout store"),
+        ("empty.db", "is empty"),
+        ("theirs.db", "another program"),
+    ):
+        with pytest.raises(StoreError, match=sentence):
+            RolloutStore(tmp_path / name, read_only=True)
+    assert {each.name for each in tmp_path.iterdir()} == {"empty.db", "theirs.db"}
+
+
+@pytest.mark.parametrize("what", ["TRIGGER t AFTER INSERT ON prompts BEGIN SELECT 1; END", "VIEW v AS SELECT 1"])
+def test_a_store_with_code_in_it_is_refused(what: str, tmp_path: Path) -> None:
+    """A stranger's trigger or view never runs."""
+    RolloutStore(tmp_path / "s.db").close()
+    with sqlite3.connect(tmp_path / "s.db") as db:
+        db.execute(f"CREATE {what}")
+    db.close()
+    for read_only in (True, False):
+        with pytest.raises(StoreError, match=r"holds the (trigger|view) '.'"):
+            RolloutStore(tmp_path / "s.db", read_only=read_only)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("UPDATE completions SET text = 'other'", "its checksum does not fit"),
+        ("UPDATE completions SET tokens = x'02'", "its checksum does not fit"),
+        ("UPDATE completions SET tokens = x'02ffffffff', checksum = NULL", "damaged, or of a newer version"),
+        ("UPDATE completions SET sample = 7, checksum = NULL", "its key does not follow"),
+        ("UPDATE completions SET text = 5.5, checksum = NULL; PRAGMA user_version = 5", None),
+        ("UPDATE completions SET text = CAST(x'ff' AS TEXT)", "Could not decode"),
+        ("UPDATE completions SET text = x'ff'", "is of the kind bytes"),
+    ],
+)
+def test_a_damaged_row_is_named_and_never_becomes_numbers(change: str, words: str | None, tmp_path: Path) -> None:
+    """Reading it raises StoreCorrupt with its key and the command that says more; ``check`` finds the same."""
+    path = tmp_path / "s.db"
+    with RolloutStore(path) as store:
+        key = store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
+    with sqlite3.connect(path) as db:
+        db.executescript(change)
+    db.close()
+    with RolloutStore(path, read_only=True) as store:
+        if words is None:  # TEXT affinity has made a text of it, and nothing says that it was another one
+            assert next(store.completions([key])).text == "5.5"
+            return
+        with pytest.raises(StoreCorrupt, match=words) as caught:
+            list(store.completions([key]))
+    assert f"blb store check {path}" in str(caught.value)
+    assert "Could not" in words or key[:12] in str(caught.value)
+    found = check(path)
+    assert found.damaged == {"completions": 1}
+    assert json.dumps(found.problems)

@@ -1,0 +1,408 @@
+"""Upkeep of stores: damage is found, what is intact is recovered, several become one, and Parquet gives the same bits back."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.archive import export_store, import_store
+from blackbox_lb.cli import main
+from blackbox_lb.errors import BlbError, InputError, StoreError
+from blackbox_lb.integrity import check_row
+from blackbox_lb.schema import TABLES
+from blackbox_lb.store import RolloutStore, request_hash
+from blackbox_lb.types import Completion, Prompt
+from blackbox_lb.upkeep import check, compact, merge, recover
+
+SETTINGS = {"model": "m", "tokenizer": "t"}
+Rows = dict[tuple[str, Any], dict[str, Any]]
+
+
+def completion(seed: int, tokens: int | None = None) -> Completion:
+    """Any completion: of no token up to some pages of them, with and without the optional columns."""
+    draw = np.random.default_rng(seed)
+    t = int(draw.integers(0, 60)) if tokens is None else tokens
+    k = 0 if seed % 7 == 3 else 5
+    return Completion(
+        text=f"text {seed} \N{SNOWMAN}" * (seed % 5),
+        finish_reason="length" if seed % 2 else "stop",
+        token_ids=draw.integers(0, 2**17, t, dtype=np.int32),
+        logprobs=-draw.random(t, dtype=np.float32),
+        top_ids=draw.integers(-2, 2**17, (t, k), dtype=np.int32),
+        top_logprobs=np.where(draw.random((t, k)) < 0.1, -np.inf, -draw.random((t, k))).astype(np.float32),
+        prompt_tokens=seed,
+        model="m",
+        whole=seed % 3 > 0,
+        token_bytes={token: bytes([token, 255]) for token in range(seed % 4)},
+        propensities=-draw.random(t, dtype=np.float32) if seed % 2 else None,
+        bounded=draw.random(t) < 0.5 if seed % 3 == 0 else None,
+        generated=t + 1 if seed % 2 else None,
+        fingerprint=f"fp_{seed % 2}",
+    )
+
+
+def make(path: Path, samples: int = 40, start: int = 0) -> Path:
+    """A store with something in each table."""
+    with RolloutStore(path) as store:
+        for seed in range(start, start + samples):
+            settings = {**SETTINGS, "bias": [[seed % 2, 1.0]]}
+            store.add(settings, Prompt.user(f"prompt {seed % 11} " * (seed % 5 * 40 + 1)), seed, completion(seed))
+        store.add_rewards({f"{seed:064x}": f"{seed}.5" for seed in range(start, start + samples // 4)})
+        store.add_next_token("n" * 64, -np.arange(5000, dtype=np.float32))
+    return path
+
+
+def rows(path: Path) -> Rows:
+    """Every row of a store by table and key."""
+    with RolloutStore(path, read_only=True) as store:
+        return {
+            (table, tuple(row.values())[: 2 if table == "token_bytes" else 1]): row
+            for table in TABLES
+            for row in store.rows(table)
+        }
+
+
+def blb(*arguments: object) -> Result:
+    """The command line."""
+    return CliRunner().invoke(main, ["store", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of some dozen pages."""
+    return make(tmp_path_factory.mktemp("whole") / "s.db")
+
+
+def readable(path: Path) -> Rows:
+    """The rows that SQLite itself still reads, up to the first damage of each table, and that are what was stored."""
+    found: Rows = {}
+    try:
+        db = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
+    except sqlite3.Error:
+        return found
+    for table, columns in TABLES.items():
+        try:
+            for values in db.execute(f"SELECT {', '.join(columns)} FROM {table}"):
+                with suppress(StoreError):
+                    row = dict(zip(columns, values, strict=True))
+                    check_row(table, row)
+                    found[table, values[: 2 if table == "token_bytes" else 1]] = row
+        except (sqlite3.Error, UnicodeDecodeError):
+            continue
+    db.close()
+    return found
+
+
+def sound(path: Path) -> bool:
+    """What ``check`` says; a file that is refused as another program's is not sound either."""
+    try:
+        return check(path).sound
+    except StoreError:
+        return False
+
+
+def saved(damaged: Path, before: Rows, tmp: Path) -> Rows:
+    """What is recovered, each row the same as before; nothing if nothing of a store is left."""
+    new = tmp / f"{damaged.name}.new"
+    bytes_before = damaged.read_bytes()
+    try:
+        done = recover(damaged, new)
+    except StoreError:
+        assert not new.exists()
+        return {}
+    assert damaged.read_bytes() == bytes_before
+    after = rows(new)
+    assert done.rows == {table: sum(each == table for each, _ in after) for table in done.rows}
+    assert all(before[name] == row for name, row in after.items())
+    return after
+
+
+def test_a_whole_store_is_sound_and_recovers_whole(whole: Path, tmp_path: Path) -> None:
+    """Nothing is wrong, nothing is lost, and no row changes."""
+    found = check(whole)
+    assert found.sound, found.problems
+    assert found.rows["completions"] == 40
+    assert saved(whole, rows(whole), tmp_path) == rows(whole)
+    assert recover(whole, tmp_path / "again.db").lost == {}
+
+
+def test_truncated_anywhere(whole: Path, tmp_path: Path) -> None:
+    """Cut at 60 places: ``check`` says so, and every row is recovered that SQLite could still read or that lies before the cut."""
+    data, before = whole.read_bytes(), rows(whole)
+    places = [0, 1, 99, 100, 4095, 4096, len(data) - 1, *(random.Random(1).randrange(len(data)) for _ in range(53))]
+    gained = 0
+    for place in sorted(set(places)):
+        path = tmp_path / f"cut{place}.db"
+        path.write_bytes(data[:place])
+        assert not sound(path)
+        after, left = saved(path, before, tmp_path), readable(path)
+        assert left.keys() <= after.keys()
+        gained += len(after) - len(left)
+    assert gained > 0
+
+
+@pytest.mark.parametrize("trials", [40, pytest.param(2000, marks=pytest.mark.slow)])
+def test_flipped_bytes(trials: int, whole: Path, tmp_path: Path) -> None:
+    """One to eight bytes changed at random: found, or the data is unchanged; what is intact is recovered."""
+    data, before, draw = whole.read_bytes(), rows(whole), random.Random(2)
+    unnoticed = 0
+    for trial in range(trials):
+        damaged = bytearray(data)
+        for _ in range(draw.choice((1, 1, 2, 8))):
+            damaged[draw.randrange(len(damaged))] ^= draw.randrange(1, 256)
+        path = tmp_path / f"flip{trial}.db"
+        path.write_bytes(bytes(damaged))
+        after, left = saved(path, before, tmp_path), readable(path)
+        if sound(path):
+            unnoticed += 1
+            assert rows(path) == before == after
+        assert left.keys() <= after.keys()
+        for each in tmp_path.glob(f"{path.name}*"):
+            each.unlink()
+    assert unnoticed < trials / 2
+
+
+def test_what_reads_a_damaged_store_says_so(whole: Path, tmp_path: Path) -> None:
+    """Every method on 60 damaged files gives what was stored or an error of our tree, never another exception."""
+    data, draw, request = whole.read_bytes(), random.Random(3), request_hash({**SETTINGS, "bias": [[1, 1.0]]})
+    path, refused = tmp_path / "s.db", 0
+    for _ in range(60):
+        damaged = bytearray(data)
+        for _ in range(20):
+            damaged[draw.randrange(len(damaged))] ^= draw.randrange(1, 256)
+        path.write_bytes(bytes(damaged))
+        for use in (
+            lambda store: list(store.completions(store.prompts(request))),
+            lambda store: store.requests(),
+            lambda store: store.size(),
+            lambda store: store.spent(store.keys(request)),
+            lambda store: store.token_bytes("t"),
+            lambda store: store.rewards([f"{1:064x}"]),
+            lambda store: store.next_token("n" * 64),
+        ):
+            try:
+                with RolloutStore(path, read_only=True) as store:
+                    use(store)
+            except StoreError:
+                refused += 1
+    assert refused > 60
+
+
+def test_a_log_that_was_never_written_back_is_recovered(tmp_path: Path) -> None:
+    """After SIGKILL all rows are in the -wal; with the file itself gone to zeros they come back from there."""
+    script = (
+        "import os, signal, sys; sys.path.insert(0, sys.argv[2])\n"
+        "from pathlib import Path\nimport test_store_upkeep as t\n"
+        "store = t.RolloutStore(sys.argv[1])\n"
+        "for seed in range(12): store.add(t.SETTINGS, t.Prompt.user('a'), seed, t.completion(seed))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    path = tmp_path / "s.db"
+    subprocess.run([sys.executable, "-c", script, path, Path(__file__).parent], check=False)
+    path.write_bytes(bytes(path.stat().st_size))
+    done = recover(path, tmp_path / "new.db")
+    assert done.rows["completions"] == 12
+    assert done.lost == {}
+    assert check(tmp_path / "new.db").sound
+
+
+def test_what_is_lost_is_counted(whole: Path, tmp_path: Path) -> None:
+    """A completion overwritten in its page is counted by the name that an index has of it, and its neighbours are kept."""
+    data = bytearray(whole.read_bytes())
+    victim = next(
+        row for (table, _), row in rows(whole).items() if table == "completions" and 100 < len(row["tokens"]) < 400
+    )
+    at = data.index(victim["tokens"])
+    data[at + 50] ^= 1
+    path = tmp_path / "s.db"
+    path.write_bytes(bytes(data))
+    done = blb("recover", path, tmp_path / "new.db", "--json")
+    assert json.loads(done.stdout)["lost"] == {"completions": 1}
+    found = blb("check", path)
+    assert found.exit_code == 2
+    assert f"completions {victim['key'][:12]}" in found.stdout
+    assert "blb store recover" in found.stderr
+    assert rows(whole).keys() - rows(tmp_path / "new.db").keys() == {("completions", (victim["key"],))}
+
+
+def test_compacting_gives_back_space(tmp_path: Path) -> None:
+    """Rows that were deleted take none afterwards, and the others are as they were."""
+    path = make(tmp_path / "s.db", 60)
+    with sqlite3.connect(path) as db:
+        db.execute("DELETE FROM completions WHERE sample % 2")
+    db.close()
+    before = rows(path)
+    done = compact(path)
+    assert done.after < done.before
+    assert rows(path) == before
+    with pytest.raises(StoreError, match="there is no rollout store"):
+        compact(tmp_path / "none.db")
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_merging_takes_each_response_once(tmp_path: Path) -> None:
+    """Shared rows once, other answers counted and left out, a second merge adds nothing, and any order has the same keys."""
+    one, two, three = (make(tmp_path / f"{name}.db", 20, start) for name, start in (("1", 0), ("2", 10), ("3", 10)))
+    with RolloutStore(two) as store:
+        settings = {**SETTINGS, "bias": [[1, 1.0]]}
+        store.add(settings, Prompt.user("new"), 0, completion(901))
+    with RolloutStore(three) as store:
+        store.add(settings, Prompt.user("new"), 0, completion(902))
+    target = tmp_path / "all.db"
+    done = merge([one, two, three], target)
+    everything = rows(one) | rows(two) | rows(three)
+    assert rows(target).keys() == everything.keys()
+    assert done.differing == {"completions": 1}
+    assert done.added["completions"] == 31
+    assert done.same["completions"] == 10 + 20
+    kept = next(
+        row
+        for (table, _), row in rows(target).items()
+        if table == "completions" and row["sample"] == 0 and row["prompt_tokens"]
+    )
+    assert kept["prompt_tokens"] == 901
+    assert merge([one, two, three], target).added == {}
+    merge([three, two, one], tmp_path / "other.db")
+    assert rows(tmp_path / "other.db").keys() == everything.keys()
+    assert check(target).sound
+    with pytest.raises(InputError, match="is the target and a source"):
+        merge([one, target], target)
+
+
+def test_merging_leaves_damage_out(whole: Path, tmp_path: Path) -> None:
+    """A damaged row is counted and not copied."""
+    path = tmp_path / "s.db"
+    shutil.copy(whole, path)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE completions SET text = 'changed' WHERE sample = 3")
+    db.close()
+    done = blb("merge", path, "--out", tmp_path / "all.db")
+    assert done.exit_code == 0, done.output
+    assert "left out because damaged: 1 completions" in done.stdout
+    assert check(tmp_path / "all.db").sound
+
+
+def test_parquet_there_and_back(whole: Path, tmp_path: Path) -> None:
+    """An export imported into a new store gives the same keys and the same bits, all tables; a second import adds nothing."""
+    out = export_store(whole, tmp_path / "out")
+    assert out.rows["completions"] == 40
+    import_store(tmp_path / "out", tmp_path / "back.db")
+    assert rows(tmp_path / "back.db") == rows(whole)
+    again = import_store(tmp_path / "out", tmp_path / "back.db")
+    assert (again.rows.total(), again.there["completions"]) == (0, 40)
+    with pytest.raises(StoreError, match="holds Parquet files already"):
+        export_store(whole, tmp_path / "out")
+
+
+def test_datasets_reads_an_export(whole: Path, tmp_path: Path) -> None:
+    """``datasets`` sees lists of ids and logprobs and nested lists of alternatives, as the store has them."""
+    datasets = pytest.importorskip("datasets")
+    export_store(whole, tmp_path / "out")
+    file = str(tmp_path / "out" / "completions.parquet")
+    table = datasets.load_dataset("parquet", data_files=file, split="train", cache_dir=str(tmp_path / "cache"))
+    assert table.column_names[:4] == ["key", "request_hash", "prompt_hash", "sample"]
+    with RolloutStore(whole, read_only=True) as store:
+        for row in table:
+            (there,) = store.completions([row["key"]])
+            assert row["text"] == there.text
+            assert row["token_ids"] == there.token_ids.tolist()
+            assert row["top_ids"] == there.top_ids.tolist()
+            assert np.array_equal(
+                np.array(row["top_logprobs"], np.float32).reshape(there.top_logprobs.shape), there.top_logprobs
+            )
+            assert row["messages"][0]["role"] == "user"
+
+
+def test_an_export_with_rows_left_out_and_columns_added(whole: Path, tmp_path: Path) -> None:
+    """Half the rows and a column more can be imported, one file alone under any name; added columns are told."""
+    import pyarrow.parquet as pq
+
+    export_store(whole, tmp_path / "out")
+    table = pq.read_table(tmp_path / "out" / "completions.parquet")
+    mine = table.slice(0, 20).append_column("mine", table.slice(0, 20)["key"])
+    pq.write_table(mine, tmp_path / "half.parquet")
+    done = blb("import", tmp_path / "half.parquet", tmp_path / "back.db")
+    assert done.exit_code == 0, done.output
+    assert "columns of no use here: mine" in done.stdout
+    back = rows(tmp_path / "back.db")
+    assert sum(table == "completions" for table, _ in back) == 20
+    assert all(rows(whole)[name] == row for name, row in back.items())
+
+
+def test_a_changed_export_is_refused(whole: Path, tmp_path: Path) -> None:
+    """Another key, prompt, settings or shape, a missing column, a cut file: each an error with the row or the column."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    export_store(whole, tmp_path / "out")
+    file = tmp_path / "out" / "completions.parquet"
+    table, n = pq.read_table(file), 40
+
+    def changed(name: str, value: Any) -> pa.Table:
+        field = table.schema.field(name)
+        return table.set_column(table.column_names.index(name), field, pa.array([value] * n, field.type))
+
+    bad = {
+        "key": changed("key", "0" * 64),
+        "its key is .*, its contents give": changed("messages", [{"role": "user", "content": "other"}]),
+        "its (key|request_hash) is": changed("settings", "{}"),
+        "has not": changed("alternatives", 9),
+        "is missing": changed("token_ids", None),
+        "lacks the columns token_ids": table.drop_columns(["token_ids"]),
+    }
+    for words, each in bad.items():
+        pq.write_table(each, tmp_path / "out" / "completions.parquet")
+        with pytest.raises(InputError, match=words):
+            import_store(tmp_path / "out", tmp_path / "back.db")
+    file.write_bytes(b"PAR1" + bytes(200))
+    with pytest.raises(InputError, match=r"cannot read .* as Parquet"):
+        import_store(file, tmp_path / "back.db")
+    with pytest.raises(InputError, match=r"there is no completions\.parquet"):
+        import_store(tmp_path / "nowhere", tmp_path / "back.db")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("check", "none.db"), ("compact", "none.db"), ("recover", "none.db", "new.db"), ("export", "none.db", "out")],
+)
+def test_a_missing_store_is_said_by_every_command(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Exit code 2, a sentence, and nothing appears."""
+    done = blb(words[0], *(tmp_path / word for word in words[1:]))
+    assert done.exit_code == 2
+    assert "there is no" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_command_prints_json(whole: Path, tmp_path: Path) -> None:
+    """The whole round by the command line: check, merge, compact, export, import, recover."""
+    shutil.copy(whole, tmp_path / "s.db")
+    at = tmp_path.joinpath
+    answers = [
+        json.loads(blb(*words, "--json").stdout)
+        for words in (
+            ("check", at("s.db")),
+            ("merge", at("s.db"), "--out", at("m.db")),
+            ("compact", at("m.db")),
+            ("export", at("m.db"), at("out")),
+            ("import", at("out"), at("i.db")),
+            ("recover", at("i.db"), at("r.db")),
+        )
+    ]
+    assert answers[0]["sound"] is True
+    assert answers[1]["added"]["completions"] == answers[3]["rows"]["completions"] == 40
+    assert answers[4]["added"]["completions"] == answers[5]["recovered"]["completions"] == 40
+    assert rows(at("r.db")) == rows(whole)
+    for name in ("check", "compact", "merge", "recover", "export", "import"):
+        assert "--json" in blb(name, "--help").output
+    assert issubclass(StoreError, BlbError)

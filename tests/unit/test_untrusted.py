@@ -1,0 +1,319 @@
+"""Files and requests of strangers: bounded, never run, and never able to move a cursor, run in a page or reach another host."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from blackbox_lb.bias import MAX_BYTES, Bias, Entry, legible
+from blackbox_lb.cli import main
+from blackbox_lb.cli.settings import find_settings
+from blackbox_lb.cli.terminal import Terminal, print_json, print_table
+from blackbox_lb.errors import BiasError, DataError, InputError
+from blackbox_lb.injection import Injection
+from blackbox_lb.reading import MAX_DEPTH, parse_json, parse_toml, read_bounded
+from blackbox_lb.report.page import tame
+from blackbox_lb.serve.proxy_answers import ErrorAnswer
+from blackbox_lb.serve.proxy_names import Names, Served
+from blackbox_lb.serve.proxy_requests import Rule, Upstream
+from blackbox_lb.tasks.files import load_examples
+from blackbox_lb.tasks.rewards import runs_code
+from tests.unit.proxy_upstream import VALUES, bias, plain, proxied
+
+HOSTILE = (
+    "\x1b[31mred \x1b]8;;http://evil\x07link\x1b]8;;\x07 \u202eevil\u202c \u200bhidden\ufeff \x9b2J \x00 [bold red]x[/]"
+)
+"""Colours, an OSC 8 link, bidirectional overrides, zero-width and C1 characters, a NUL, and the markup of rich."""
+
+
+def nested(depth: int) -> str:
+    """A list in a list in a list."""
+    return "[" * depth + "]" * depth
+
+
+def test_depth_size_and_keys_are_bounded(tmp_path: Path) -> None:
+    """The limits hold exactly, whatever the size claims; a key that stands twice is read by nobody."""
+    assert parse_json(nested(MAX_DEPTH))
+    for text in (nested(MAX_DEPTH + 1), nested(100_000), '{"a":' * 5_000 + "1" + "}" * 5_000):
+        with pytest.raises(ValueError, match="nested deeper than 200"):
+            parse_json(text)
+    for table in (b"a = " + b"[" * 100_000, b"[" + b"a." * 5_000 + b"a]", b"a = " + b"{b = " * 5_000):
+        with pytest.raises(ValueError, match="nested deeper than 200"):
+            parse_toml(table)
+    with pytest.raises(ValueError, match="the key 'a' stands twice"):
+        parse_json('[{"a": 1, "b": {"a": 1, "c": 1}}, {"a": 1, "a": 2}]')
+    (tmp_path / "file").write_bytes(b"x" * 11)
+    assert read_bounded(tmp_path / "file", 11) == b"x" * 11
+    for path in (tmp_path / "file", Path("/dev/zero")):
+        with pytest.raises(ValueError, match="larger than 10 bytes"):
+            read_bounded(path, 10)
+
+
+def test_a_dense_bias_of_150000_tokens_loads(tmp_path: Path) -> None:
+    """The limits leave room for the largest vocabularies: a bias on every token, with texts and errors, is a quarter of them."""
+    rows = [
+        {"id": n, "bytes": f"{n:08x}", "text": f" tøken{n}", "bias": n / 7e4 - 1.01, "error": 0.123456789, "seen": n}
+        for n in range(150_000)
+    ]
+    head = {
+        "format": "blackbox-lb/bias",
+        "version": 1,
+        "provider": "vllm",
+        "model": "m",
+        "tokenizer": "t",
+        "reward": "length",
+    }
+    (tmp_path / "bias.json").write_text(json.dumps({**head, "estimator": "ips", "entries": rows}), encoding="utf-8")
+    assert (tmp_path / "bias.json").stat().st_size < MAX_BYTES / 3
+    loaded = Bias.load(tmp_path / "bias.json")
+    assert len(loaded.entries) == 150_000
+    assert loaded.entries[-1] == Entry(**rows[-1])
+
+
+def test_a_small_parquet_file_cannot_fill_the_memory(tmp_path: Path) -> None:
+    """A file of a few kilobytes whose rows would take gigabytes is refused after the limit, quickly."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    schema = pyarrow.schema([("prompt", pyarrow.string())])
+    path = tmp_path / "bomb.parquet"
+    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        batch = pyarrow.table({"prompt": pyarrow.array(["x" * 100_000] * 100)})
+        for _ in range(100):
+            writer.write_table(batch)
+    assert path.stat().st_size < 2**20
+    with pytest.raises(DataError, match="holds more than 268,435,456 bytes, the limit"):
+        load_examples(path)
+
+
+def test_no_file_of_the_package_unpickles_or_evaluates() -> None:
+    """No pickle, no eval, no YAML loader, and numpy's own format only with pickles refused."""
+    root = Path(__file__).parents[2] / "blackbox_lb"
+    for path in root.rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        for word in (
+            "import pickle",
+            "import dill",
+            "import shelve",
+            "import marshal",
+            "yaml.load(",
+            "allow_pickle=True",
+            "joblib",
+        ):
+            assert word not in source, (path, word)
+        assert " eval(" not in source.replace("re.eval(", ""), path
+        if "np.load(" in source:
+            assert "allow_pickle=False" in source, path
+
+
+@pytest.mark.parametrize(
+    ("spec", "runs"),
+    [
+        ("rewards:score", True), ("pkg.mod:Class.score", True), ("regex:a.b", False), ("judge:judge.toml", False),
+        ("https://host/path", False), ("http://host", False), ("length", False), ("json-schema:a.json", False),
+    ],
+)  # fmt: skip
+def test_what_runs_code(spec: str, runs: bool) -> None:
+    """A Python function does; a pattern, an address and a file of data do not."""
+    assert runs_code(spec) is runs
+
+
+def test_a_found_settings_file_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blb.toml of a folder that somebody else wrote is refused where it names a function; named with --config it is trusted."""
+    (tmp_path / "blb.toml").write_text('[collect]\nreward = "planted:score"\n')
+    (tmp_path / "planted.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\ndef score(a, b): return 0.0\n")
+    (tmp_path / "d.jsonl").write_text("".join(f'{{"prompt": "p{n}"}}\n' for n in range(30)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    assert find_settings().found
+    assert not find_settings(Path("blb.toml")).found
+    words = [
+        "collect",
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        "http://127.0.0.1:9/v1",
+        "--data",
+        "d.jsonl",
+        "--out",
+        "run",
+    ]
+    refused = CliRunner().invoke(main, words)
+    assert refused.exit_code == 2
+    assert "blb --config" in refused.stderr
+    assert "--reward planted:score" in refused.stderr
+    assert not (tmp_path / "ran").exists()
+    trusted = CliRunner().invoke(main, ["--config", "blb.toml", *words])
+    assert "no answer from" in trusted.stderr
+    assert (tmp_path / "ran").exists()
+
+
+# --- What is shown ----------------------------------------------------------------------------------------------------------
+
+
+def unsafe(text: str) -> list[str]:
+    """Characters that a terminal acts on or a reader cannot see."""
+    return [character for character in text if not character.isprintable() and character != "\n"]
+
+
+def test_nothing_shown_moves_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Remarks, tables, JSON, errors: every control, ANSI, bidirectional and zero-width character is an escape, markup is text."""
+    print_table(f"title {HOSTILE}", ("name",), [(HOSTILE,)], left=1)
+    print_json({"text": HOSTILE, HOSTILE: 1})
+    Terminal().remark(HOSTILE)
+    shown = capsys.readouterr()
+    assert not unsafe(shown.out)
+    assert not unsafe(shown.err)
+    assert shown.out.count("[bold red]x[/]") >= 3
+    assert "[bold red]x[/]" in shown.err
+    document = shown.out[shown.out.index("{\n") :]
+    assert json.loads(document) == {"text": HOSTILE, HOSTILE: 1}
+    (tmp_path / "d.csv").write_text(f"{HOSTILE.replace(chr(0), '')},answer\np,a\n", encoding="utf-8")
+    words = ["collect", "--provider", "llamacpp", "--base-url", "http://127.0.0.1:9/v1", "--reward", "length"]
+    said = CliRunner().invoke(main, [*words, "--data", str(tmp_path / "d.csv")]).stderr
+    assert "[bold red]x[/]" in said
+    assert not unsafe(said)
+
+
+def test_a_bias_file_cannot_speak(tmp_path: Path) -> None:
+    """Whatever its texts hold, ``blb show`` and ``blb export`` print characters, and exported code has no line of a stranger's."""
+    entries = (Entry(id=1, text=HOSTILE, bias=1.0),)
+    texts = {
+        "model": f"{HOSTILE}\nimport os",
+        "tokenizer": HOSTILE,
+        "reward": HOSTILE,
+        "estimator": HOSTILE,
+        "task": HOSTILE,
+    }
+    Bias(provider=HOSTILE, entries=entries, **texts).save(tmp_path / "bias.json")
+    for words in (
+        ["show"],
+        *(["export", "--format", each] for each in ("openai", "litellm", "langchain", "curl", "vllm", "json")),
+    ):
+        result = CliRunner().invoke(main, [*words, str(tmp_path / "bias.json")])
+        assert result.exit_code in (0, 2), result.output
+        assert not unsafe(result.output), words
+        assert "[bold red]" in result.output or words[0] == "export"
+        assert not re.search(r"^\s*import os$", result.stdout.replace("import os\n\n", "", 1), re.MULTILINE), words
+
+
+def test_a_page_names_what_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the report every such character is named, and a key that an old document holds is masked."""
+    monkeypatch.setenv("PLANTED_KEY", "planted-key-in-a-page")
+    assert tame("a\u202eb\u200bc\x1b[2J") == "a⟨U+202E⟩b⟨U+200B⟩c⟨U+001B⟩[2J"
+    assert tame("x planted-key-in-a-page http://ada:pw@h/") == "x [masked] http://[masked]@h/"
+
+
+def test_messages_keep_their_lines_and_backslashes() -> None:
+    """``legible`` escapes what ``printable`` does, but leaves what may be a path or an escape already."""
+    assert legible("a\nb\\x1b C:\\dir é漢") == "a\nb\\x1b C:\\dir é漢"
+    assert legible("\x1b[1m\u202e\t") == "\\x1b[1m\\u202e\\t"
+
+
+# --- The proxy --------------------------------------------------------------------------------------------------------------
+
+RULE = Rule(Names([Served("m", None, bias("m"), Injection(VALUES)), Served("m", "a", bias("m"), Injection(VALUES))]))
+BODIES = {
+    "nan": b'{"model": "m", "temperature": NaN}',
+    "infinity": b'{"model": "m", "temperature": -Infinity}',
+    "model twice": b'{"model": "m@a", "model": "other"}',
+    "bias twice": b'{"model": "m", "x": {"logit_bias": 1, "logit_bias": 2}}',
+    "escaped twice": b'{"model": "other", "\\u006dodel": "m"}',
+    "deep": b'{"model": "m", "messages": ' + nested(MAX_DEPTH).encode() + b"}",
+    "very deep": b'{"model": "m", "messages": ' + nested(100_000).encode() + b"}",
+    "long number": b'{"model": "m", "n": ' + b"9" * 5_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_body_that_two_readers_read_differently_is_refused(name: str) -> None:
+    """The upstream might find another model in it, or no bias; the answer is 400 and says what is wrong."""
+    with pytest.raises(ErrorAnswer, match="reads alike") as error:
+        RULE.edit("/v1/chat/completions", BODIES[name])
+    assert error.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://evil/v1/models", "//evil/../x", "/v1/../admin", "/v1/%2e%2e/admin", "/v1/%252e%252e/x", "/v1/..\\x", "@evil/", "*",
+        "/v1/a b", "/v1/\r\nX: y", "/v1/#x", "evil:80",
+    ],
+)  # fmt: skip
+def test_no_target_leads_elsewhere(target: str) -> None:
+    """Whatever a client asks for goes to the upstream's own host and below its path, or nowhere."""
+    with pytest.raises(ErrorAnswer):
+        Upstream.parse("http://up:8000/api/v1").url(target)
+
+
+@pytest.mark.parametrize("target", ["//evil/x", "/v1//evil", "/v1/@evil", "/v1/\\@evil", "/v1/%0d%0aX:y", "/:80@evil"])
+def test_a_target_stays_on_its_host(target: str) -> None:
+    """What looks like another authority is a path here."""
+    from yarl import URL
+
+    url = URL(Upstream.parse("http://up:8000/api/v1").url(target), encoded=True)
+    assert (url.scheme, url.host, url.port) == ("http", "up", 8000)
+
+
+def test_a_model_called_like_a_path_reaches_no_other_route() -> None:
+    """Names of models in a bias file are quoted where they become part of an address."""
+    names = Names([Served("../../admin?x=1#", "a", bias("../../admin?x=1#"), Injection(VALUES))])
+    edit = Rule(names).edit("/openai/deployments/..%2F..%2Fadmin%3Fx=1%23@a/chat/completions", b"{}")
+    assert edit.target == "/openai/deployments/..%2F..%2Fadmin%3Fx%3D1%23/chat/completions"
+    with pytest.raises(ErrorAnswer):
+        Upstream.parse("http://up").url(edit.target)
+
+
+BODY = b'{"model": "m", "messages": []}'
+SMUGGLED: dict[str, bytes] = {
+    "two lengths": b"Content-Length: 30\r\nContent-Length: 5\r\n\r\n" + BODY,
+    "length and chunks": b"Content-Length: 30\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "list of lengths": b"Content-Length: 30, 30\r\n\r\n" + BODY,
+    "signed length": b"Content-Length: +30\r\n\r\n" + BODY,
+    "negative length": b"Content-Length: -1\r\n\r\n" + BODY,
+    "length in words": b"Content-Length: thirty\r\n\r\n" + BODY,
+    "blank before colon": b"Content-Length : 30\r\n\r\n" + BODY,
+    "folded": b"X: a\r\n Transfer-Encoding: chunked\r\nContent-Length: 30\r\n\r\n" + BODY,
+    "bare line feed in a value": b"X: a\nTransfer-Encoding: chunked\r\nContent-Length: 30\r\n\r\n" + BODY,
+    "nul in a value": b"X: a\0b\r\nContent-Length: 30\r\n\r\n" + BODY,
+    "unknown coding": b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "chunked twice": b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    "bad chunk": b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
+    "huge chunk": b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffffff\r\n\r\n",
+    "long header": b"X: " + b"a" * 100_000 + b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", SMUGGLED)
+def test_ambiguous_framing_goes_no_further(name: str) -> None:
+    """Two readers would see two requests: the proxy refuses with a 4xx, or sends one request whose framing is its own."""
+    with proxied(plain()) as (origin, port, _):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n" + SMUGGLED[name])
+            answer = client.recv(65_536)
+        time.sleep(0.02)
+    assert answer[:10] in (b"HTTP/1.1 4", b"HTTP/1.0 4", b"HTTP/1.1 2"), answer[:80]
+    assert len(origin.arrived) == (1 if answer[9:10] == b"2" else 0)
+    for arrived in origin.arrived:
+        framing = [
+            name.lower() for name, _ in arrived.fields if name.lower() in ("content-length", "transfer-encoding")
+        ]
+        assert framing == ["content-length"]
+        assert int(arrived.headers["content-length"]) == len(arrived.body)
+
+
+def test_limits_of_a_bias_file_are_told(tmp_path: Path) -> None:
+    """A file above the limit is refused with the limit and what to do."""
+    with (tmp_path / "huge.json").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(BiasError, match="67,108,864 bytes for a bias file; compile"):
+        Bias.load(tmp_path / "huge.json")
+    document: dict[str, Any] = {"format": "blackbox-lb/bias", "version": 1, "settings": {"a": json.loads(nested(150))}}
+    (tmp_path / "deep.json").write_text(json.dumps(document))
+    with pytest.raises(InputError):
+        Bias.load(tmp_path / "deep.json")

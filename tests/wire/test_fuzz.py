@@ -1,0 +1,299 @@
+"""Broken answers by the thousand: whatever is done to a real answer of a dialect, it is read to lawful numbers or refused by name.
+
+The answers are those of the cassettes, recorded from llama.cpp, vLLM and SGLang and constructed for the hosted APIs. ``--slow``
+breaks 10,000 a dialect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+import yaml  # type: ignore[import-untyped]
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from blackbox_lb.channel import Channel
+from blackbox_lb.errors import BlbError
+from blackbox_lb.packing import Arrays, pack, unpack
+from blackbox_lb.profiles import Profile, load_profile
+from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Endpoint, Sampling
+from blackbox_lb.vocabulary import Vocabulary
+from blackbox_lb.wire import read_answer
+
+FOLDER = Path(__file__).parents[2] / "cassettes"
+DIALECTS: dict[str, tuple[str, Endpoint, str]] = {
+    "Azure": ("azure", "chat", "collect"),
+    "Azure classic": ("azure-classic", "chat", "collect"),
+    "Fireworks chat": ("fireworks", "chat", "collect"),
+    "Fireworks completions": ("fireworks", "completions", "completions_endpoint"),
+    "LM Studio responses": ("lmstudio", "responses", "collect"),
+    "OpenAI chat": ("openai", "chat", "collect"),
+    "OpenAI completions": ("openai", "completions", "completions_endpoint"),
+    "SGLang chat": ("sglang", "chat", "collect"),
+    "SGLang completions": ("sglang", "completions", "completions_endpoint"),
+    "llama.cpp chat": ("llamacpp", "chat", "collect"),
+    "llama.cpp completions": ("llamacpp", "completions", "completions_endpoint"),
+    "vLLM chat": ("vllm", "chat", "collect"),
+    "vLLM completions": ("vllm", "completions", "completions_endpoint"),
+}
+MOST = 3
+"""Different answers of one cassette."""
+QUICK, THOROUGH = 200, 10_000
+UNUSED = 1_000_000
+"""No token of these models has an id as large."""
+LEAST = 0.01
+"""Smallest share of broken answers that must be read whole, and of those that must not, for either to have been tried."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a dialect's answers are read with; ``answers``: (a whole one, the number of completions that were asked for)."""
+
+    profile: Profile
+    endpoint: Endpoint
+    sampling: Sampling
+    vocabulary: Vocabulary
+    answers: list[tuple[Any, int]]
+
+
+@cache
+def subject(name: str) -> Subject:
+    """The answers of a cassette, with a vocabulary of every token in them."""
+    provider, endpoint, cassette = DIALECTS[name]
+    found: list[tuple[Any, int]] = []
+    asked = 0
+    for each in yaml.safe_load((FOLDER / provider / f"{cassette}.yaml").read_text(encoding="utf-8"))["interactions"]:
+        if each["request"]["uri"].partition("?")[0].endswith(("/completions", "/responses")) and len(found) < MOST:
+            body = json.loads(each["request"]["body"])
+            asked = int(body.get("top_logprobs") or body["logprobs"])
+            found.append((json.loads(each["response"]["body"]["string"]), int(body.get("n") or 1)))
+    return Subject(
+        load_profile(provider), endpoint, Sampling(top_logprobs=asked), vocabulary([each for each, _ in found]), found
+    )
+
+
+def vocabulary(answers: list[Any]) -> Vocabulary:
+    """Every text and every list of bytes in ``answers`` is a token; names like ``<|end|>`` are special ones. Ids are those that an
+    answer gives beside its tokens, else numbers that no answer has."""
+    ids: dict[bytes, int] = {}
+    for choice in (choice for answer in answers for choice in answer.get("choices", []) if "token_ids" in choice):
+        tokens = (choice.get("logprobs") or {}).get("tokens", ())
+        ids |= {text.encode(): token for text, token in zip(tokens, choice["token_ids"], strict=False)}
+    names: dict[str, int] = {}
+    for owner, place in places(answers):
+        for value in (place, owner[place]):
+            if isinstance(value, str) and value.startswith("<|"):
+                names.setdefault(value, ids.pop(value.encode(), UNUSED + len(ids) + len(names)))
+            elif isinstance(value, str) or place == "bytes":
+                ids.setdefault(
+                    value.encode() if isinstance(value, str) else bytes(value or ()), UNUSED + len(ids) + len(names)
+                )
+    tokens = {token: text for text, token in ids.items()}
+    return Vocabulary("seen", tokens, names, UNUSED + len(ids) + len(names), lambda text: list(text.encode()))
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every field at any depth, as its container and its key."""
+    waiting = [value]
+    while waiting:
+        owner = waiting.pop()
+        for key in owner if isinstance(owner, dict) else range(len(owner)):
+            yield owner, key
+            if isinstance(owner[key], dict | list):
+                waiting.append(owner[key])
+
+
+STRANGE: list[Any] = [
+    None,
+    True,
+    False,
+    "",
+    "\ud83d",
+    "\x00",
+    "token_id:",
+    "token_id:" + "9" * 5000,
+    "token_id:-1",
+    [],
+    {},
+]
+STRANGE += [[None], [256], [-1], {"logprob": None}, 0, 1, -1, 2**31, 2**63, -(2**70), 10**400, 0.5, -0.0, 1e-320, 1e308]
+STRANGE += [-1e308, math.nan, math.inf, -math.inf, -9999.0, -9998.0, "stop", "length", "content_filter", "é" * 70_000]
+
+
+def deep(levels: int, value: Any) -> Any:
+    """``value`` in so many lists and objects."""
+    for level in range(levels):
+        value = [value] if level % 2 else {"content": value}
+    return value
+
+
+def mutated(answer: Any, seed: int) -> None:
+    """Break one field of ``answer``, most often one of a list of logprobs."""
+    rng = random.Random(seed)
+    fields = [pair for pair in places(answer) if rng.random() < 0.5] or list(places(answer))
+    if not fields:
+        return
+    owner, key = rng.choice(fields)
+    value = owner[key]
+    match rng.choice(
+        ("drop", "twice", "strange", "strange", "strange", "nest", "swap", "shuffle", "cut", "number", "text")
+    ):
+        case "drop":
+            del owner[key]
+        case "twice" if isinstance(owner, list):
+            owner.insert(rng.randrange(len(owner) + 1), copy.deepcopy(value))
+        case "nest":
+            owner[key] = deep(rng.choice((1, 1, 2, 300)), value)
+        case "swap":
+            other, name = rng.choice(fields)
+            owner[key] = copy.deepcopy(other[name])
+        case "shuffle" if isinstance(value, list):
+            rng.shuffle(value)
+        case "cut" if isinstance(value, list | str):
+            owner[key] = value[: rng.randrange(len(value) + 1)]
+        case "number" if isinstance(value, int | float) and not isinstance(value, bool):
+            owner[key] = rng.choice(
+                (-value, value * 1e6, value + 1, value - 1e-4, value / 1e9, str(value), round(value, 1))
+            )
+        case "text" if isinstance(value, str):
+            owner[key] = rng.choice(
+                (value + "\ufffd", value * 3, value[::-1], value.upper(), "<|" + value, "bytes:" + value)
+            )
+        case _:
+            owner[key] = copy.deepcopy(rng.choice(STRANGE))  # a later break may land inside it
+
+
+def lawful(each: Completion, k: int) -> None:
+    """What holds for every completion that was read."""
+    for text in (each.text, each.finish_reason, each.model, each.fingerprint):
+        text.encode()
+    t = len(each.token_ids)
+    assert each.token_ids.shape == each.logprobs.shape == (t,)
+    assert each.top_ids.shape == each.top_logprobs.shape
+    assert each.top_ids.shape[0] == t
+    assert each.top_ids.shape[1] <= k
+    assert np.isfinite(each.logprobs).all()
+    assert (each.logprobs <= 0).all()
+    assert (each.logprobs >= -1000).all()
+    assert (each.top_logprobs <= 0).all(), "NaN compares false"
+    assert (each.top_logprobs[:, 1:] <= each.top_logprobs[:, :-1]).all(), "from most likely"
+    assert (each.token_ids >= UNNAMED).all()
+    assert (each.top_ids >= UNNAMED).all()
+    for row in each.top_ids.tolist():
+        named = [token for token in row if token not in (NO_TOKEN, UNNAMED)]
+        assert len(set(named)) == len(named)
+    assert not each.whole or (each.token_ids >= 0).all()
+    for column in (each.propensities, each.bounded):
+        assert column is None or column.shape == (t,)
+    assert each.propensities is None or (np.isfinite(each.propensities).all() and (each.propensities <= 0).all())
+    assert 0 <= each.n_tokens < 2**31
+    assert 0 <= each.prompt_tokens < 2**31
+    assert all(0 <= token < 2**31 for token in each.token_bytes)
+    arrays = Arrays(*(getattr(each, name) for name in Arrays._fields))
+    again = unpack(pack(arrays))
+    assert all(np.array_equal(kept, column) for kept, column in zip(again[:4], arrays[:4], strict=True))
+
+
+def examples(config: pytest.Config) -> int:
+    """How many answers of each dialect are broken."""
+    return THOROUGH if config.getoption("--slow") else QUICK
+
+
+def times(number: int) -> settings:
+    """Hypothesis' settings for ``number`` examples, the same in every run."""
+    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    return settings(max_examples=number, deadline=None, database=None, derandomize=True, suppress_health_check=checks)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_broken_answer_is_read_to_lawful_numbers_or_refused(
+    name: str, pytestconfig: pytest.Config, say: Callable[[str], None]
+) -> None:
+    """One to four fields are broken; nothing but an error of the tree comes out, and what is read keeps to the laws."""
+    about = subject(name)
+    count: Counter[str] = Counter()
+    said: set[str] = set()
+
+    @times(examples(pytestconfig))
+    @given(
+        which=st.integers(0, len(about.answers) - 1), seeds=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4)
+    )
+    def check(which: int, seeds: list[int]) -> None:
+        whole, n = about.answers[which]
+        answer = copy.deepcopy(whole)
+        for seed in seeds:
+            mutated(answer, seed)
+        count["answers"] += 1
+        try:
+            found = read_answer(about.profile, about.endpoint, answer, about.sampling, about.vocabulary, n)
+        except BlbError as error:
+            count["refused"] += 1
+            said.add(str(error))
+            return
+        count["read" if all(each.whole for each in found) else "incomplete"] += 1
+        for each in found:
+            lawful(each, about.sampling.top_logprobs)
+
+    for whole, n in about.answers:
+        assert all(
+            each.whole
+            for each in read_answer(about.profile, about.endpoint, whole, about.sampling, about.vocabulary, n)
+        )
+    check()
+    assert count["answers"] >= examples(pytestconfig)
+    assert min(count["read"], count["refused"] + count["incomplete"]) > LEAST * count["answers"]
+    assert all(40 < len(sentence) < 1000 for sentence in said)
+    told = f"{count['read']} read whole, {count['incomplete']} marked incomplete, {count['refused']} refused"
+    say(f"fuzzed {name}: {count['answers']} broken answers, {told}")
+
+
+def test_broken_bytes_are_an_answer_or_refused(pytestconfig: pytest.Config, say: Callable[[str], None]) -> None:
+    """Bytes of real answers cut, repeated, overwritten: the channel gives JSON, or an error of the tree."""
+    bodies = [json.dumps(answer).encode() for name in DIALECTS for answer, _ in subject(name).answers]
+    count: Counter[str] = Counter()
+    answer = b""
+
+    @times(examples(pytestconfig))
+    @given(which=st.integers(0, len(bodies) - 1), seeds=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4))
+    def check(which: int, seeds: list[int]) -> None:
+        nonlocal answer
+        answer = bodies[which]
+        for seed in seeds:
+            answer = overwritten(answer, random.Random(seed))
+        count["answers"] += 1
+        try:
+            runner.run(channel.post("/chat/completions", {"model": "m"}))
+            count["JSON"] += 1
+        except BlbError:
+            count["refused"] += 1
+
+    with asyncio.Runner() as runner:
+        transport = httpx2.MockTransport(lambda request: httpx2.Response(200, content=answer))
+        channel = Channel(load_profile("vllm"), "http://127.0.0.1:9/v1", attempts=1, transport=transport)
+        check()
+        runner.run(channel.close())
+    assert min(count["JSON"], count["refused"]) > 0
+    say(f"fuzzed bytes: {count['answers']} broken bodies, {count['JSON']} still JSON, {count['refused']} refused")
+
+
+def overwritten(content: bytes, rng: random.Random) -> bytes:
+    """``content`` with a piece of it cut out, repeated, moved to the end or replaced."""
+    start = rng.randrange(len(content) + 1)
+    end = min(len(content), start + rng.choice((0, 1, 1, 4, 100)))
+    piece = rng.choice(
+        (b"", content[start:end] * 2, rng.randbytes(end - start), b"NaN", b"1" * 5000, b'"', b"[" * 5000, b"-")
+    )
+    return content[:start] + piece + content[end:]
