@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from blackbox_lb.errors import InputError
 from blackbox_lb.testing.chaos_answers import CHANGES, TOKENIZER
 from blackbox_lb.testing.chaos_connection import MANNERS, Given, honest
-from blackbox_lb.testing.chaos_listener import Connections, Exchange
+from blackbox_lb.testing.chaos_listener import Connections, Exchange, Hangup
 
 __all__ = ["MODES", "ChaosServer"]
 
@@ -49,7 +49,8 @@ class ChaosServer:
     client retries it, is drawn anew; how often it came and ``seed`` fix the draw, whatever the order of arrival. pause: seconds
     of a delay, of a death, between two bytes of a slow stream, and until a broken length ends in a closed connection.
 
-    hits: how often each mode struck. answers: requests for completions that arrived, disturbed or not. Both from many threads.
+    hits: how often each mode struck. answers: requests for completions that arrived, disturbed or not. failures: what went wrong
+    in this server itself, which answers 500 then.
 
     Raises:
         InputError: no such mode, or a rate outside [0, 1].
@@ -73,6 +74,7 @@ class ChaosServer:
         self.rate, self.seed, self.pause = rate, seed, pause
         self.hits: Counter[str] = Counter()
         self.answers = 0
+        self.failures: list[Exception] = []
         self._inner = urlsplit(inner if isinstance(inner, str) else inner.base_url)
         self._seen: Counter[int] = Counter()
         self._lock = threading.Lock()
@@ -115,13 +117,24 @@ class ChaosServer:
 
     def _serve(self, exchange: Exchange) -> None:
         """One request; called from many threads."""
+        try:
+            self._answer(exchange)
+        except (Hangup, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001  (a closed connection would look like one of the modes)
+            self.failures.append(error)
+            honest(exchange, Given(500, {}, f"the chaos server itself failed: {error!r}".encode()))
+
+    def _answer(self, exchange: Exchange) -> None:
         mode, rng = self._struck(exchange)
         if mode == DIES:
             return self._die()
         given = self._forward(exchange)
         if mode in CHANGES:
-            return honest(exchange, given.changed(CHANGES[mode], rng), self.pause, rng)
-        return MANNERS.get(mode, honest)(exchange, given, self.pause, rng)
+            return honest(exchange, given.changed(CHANGES[mode], rng))
+        if mode in MANNERS:
+            return MANNERS[mode](exchange, given, self.pause, rng)
+        return honest(exchange, given)
 
     def _struck(self, exchange: Exchange) -> tuple[str, random.Random]:
         """The mode that this request meets, "" for none, and what its details are drawn from."""

@@ -135,7 +135,7 @@ def short_lists(answer: Any, rng: random.Random) -> Any:
     """Every list of logprobs lacks one of its tokens; the text and the number of tokens are those of all."""
     for choice in choices(answer):
         lists, meta = choice.get("logprobs"), choice.get("meta_info") or {}
-        holders = [(choice, "logprobs")] if isinstance(lists, list) else []
+        holders = [(choice, "logprobs")] if list_of(lists) else []
         names = (
             ("content", "tokens", "token_logprobs", "top_logprobs", "text_offset") if isinstance(lists, dict) else ()
         )

@@ -55,7 +55,7 @@ def head(status: int, fields: Mapping[str, str], length: int | None) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def honest(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+def honest(exchange: Exchange, given: Given) -> None:
     """The answer as it is."""
     exchange.connection.sendall(head(given.status, given.headers, len(given.body)) + given.body)
 
@@ -63,7 +63,7 @@ def honest(exchange: Exchange, given: Given, pause: float, rng: random.Random) -
 def _late(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
     """Nothing for ``pause`` seconds, then the answer."""
     time.sleep(pause)
-    honest(exchange, given, pause, rng)
+    honest(exchange, given)
 
 
 def _reset(exchange: Exchange) -> None:
@@ -90,7 +90,7 @@ def _reset_in_body(exchange: Exchange, given: Given, pause: float, rng: random.R
 
 def _reset_after_body(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
     """The whole answer, then a reset, although the connection was to be kept."""
-    honest(exchange, given, pause, rng)
+    honest(exchange, given)
     _reset(exchange)
 
 

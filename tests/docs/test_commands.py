@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -82,6 +83,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
     task = ["--data", str(root / "train.jsonl"), "--reward", "contains", "--out", str(root / "runs" / "train")]
     run(["fit", "--provider", "llamacpp", "--base-url", engine.base_url, *task, "--max-tokens", "8"])
     shutil.copy(root / "runs" / "train" / "bias.json", root)
+    for name in ("machine1.db", "machine2.db", "broken.db"):
+        shutil.copy(root / "runs" / "train" / "rollouts.db", root / name)
+    os.truncate(root / "broken.db", (root / "broken.db").stat().st_size // 2)
     return root
 
 
@@ -122,6 +126,8 @@ def here(words: list[str], engine: ExactServer, gateways: dict[str, str]) -> lis
         words = [*without(words, "--base-url", "--provider"), "--provider", "llamacpp", "--base-url", engine.base_url]
     if "gsm8k" in (option(words, "--benchmark"), (option(words, "--task") or "").removeprefix("lm-eval:")):
         words = [*without(words, "--data-dir"), "--data-dir", "gsm8k"]
+        few = {"--limit": "30", "--validation-limit": "10", "--test-limit": "10"} if words[0] == "fit" else {}
+        words = [*without(words, *few), *(word for pair in few.items() for word in pair)]
     if option(words, "--task") == "capitals":  # the exact model writes no English
         words = [*without(words, "--task"), "--data", "train.jsonl", "--out", "runs/capitals"]
     if option(words, "--correct") == "exact-match":  # and no word alone

@@ -47,7 +47,7 @@ class Run:
 
 @pytest.fixture(scope="module", autouse=True)
 def _machine() -> Iterator[None]:
-    """Keys, the vocabulary, short waits and short deadlines."""
+    """Keys, the vocabulary, short waits."""
     with pytest.MonkeyPatch.context() as patch:
         register(patch)
         for name in ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "FIREWORKS_API_KEY"):
@@ -55,7 +55,6 @@ def _machine() -> Iterator[None]:
         for name in ("AZURE_OPENAI_AD_TOKEN", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
             patch.delenv(name, raising=False)
         patch.setattr(channel, "retry_pause", lambda state: 0.03)
-        patch.setattr(bounded, "DEADLINE", 4.0)
         yield
 
 
@@ -123,21 +122,25 @@ def weaker(one: Completion, true: Completion) -> bool:
     """Whether ``one`` says less than ``true`` and nothing else: not whole, or bounds that hold and beginnings of the same lists."""
     if not one.whole:
         return True
-    if one.bounded is None and one.top_ids.shape == true.top_ids.shape:
+    if one.text != true.text or not np.array_equal(one.token_ids, true.token_ids):
         return False
     bounded = np.zeros(len(one.token_ids), bool) if one.bounded is None else one.bounded
-    kept = np.array_equal(one.token_ids, true.token_ids) and np.array_equal(
-        one.logprobs[~bounded], true.logprobs[~bounded]
-    )
-    width = one.top_ids.shape[1]
-    listed = one.top_ids != -1
+    rows = zip(one.top_ids, one.top_logprobs, true.top_ids, true.top_logprobs, strict=True)
     return bool(
-        kept
-        and one.text == true.text
+        np.array_equal(one.logprobs[~bounded], true.logprobs[~bounded])
         and (one.logprobs[bounded] >= true.logprobs[bounded]).all()
-        and np.array_equal(one.top_ids[listed], true.top_ids[:, :width][listed])
-        and np.array_equal(one.top_logprobs[listed], true.top_logprobs[:, :width][listed])
+        and all(begins(pairs(*row[:2]), pairs(*row[2:])) for row in rows)
     )
+
+
+def pairs(ids: Any, logprobs: Any) -> list[tuple[int, float]]:
+    """What one position lists."""
+    return [(token, value) for token, value in zip(ids.tolist(), logprobs.tolist(), strict=True) if token != -1]
+
+
+def begins(some: list[tuple[int, float]], every: list[tuple[int, float]]) -> bool:
+    """Whether ``some`` are the likeliest of ``every``, of which equal ones have no order."""
+    return set(some) <= set(every) and [value for _, value in some] == [value for _, value in every[: len(some)]]
 
 
 def outcome(disturbed: Run, honest: Run) -> str:
@@ -170,10 +173,16 @@ def disturb(
     dialect = DIALECTS[name]
     with dialect.serve() as server:
         address = getattr(server, dialect.path)
-        with ChaosServer(address, mode, rate=rate, seed=seed, pause=0.05) as chaos:
+        with (
+            ChaosServer(address, mode, rate=rate, seed=seed, pause=0.05) as chaos,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            if mode == "slow loris":
+                patch.setattr(bounded, "DEADLINE", 1.5)
             started = time.monotonic()
             found = run(dialect, chaos.base_url, folder / "s.db")
             assert time.monotonic() - started < LONGEST
+            assert chaos.failures == []
             return outcome(found, honest), found, chaos
 
 
@@ -254,7 +263,7 @@ def test_the_same_seed_disturbs_the_same_requests(tmp_path: Path) -> None:
     dialect = DIALECTS["llama.cpp chat"]
     hits = []
     with dialect.serve() as server:
-        for number, seed in enumerate((5, 5, 6, 7, 8)):
+        for number, seed in enumerate((5, 5, 6)):
             with ChaosServer(server, ("5xx burst", "NaN logprobs"), rate=0.3, seed=seed) as chaos:
                 run(dialect, chaos.base_url, tmp_path / f"{number}.db")
                 hits.append(chaos.hits)

@@ -164,7 +164,7 @@ def mutated(answer: Any, seed: int) -> None:
             rng.shuffle(value)
         case "cut" if isinstance(value, list | str):
             owner[key] = value[: rng.randrange(len(value) + 1)]
-        case "number" if isinstance(value, int | float) and not isinstance(value, bool):
+        case "number" if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
             owner[key] = rng.choice(
                 (-value, value * 1e6, value + 1, value - 1e-4, value / 1e9, str(value), round(value, 1))
             )
