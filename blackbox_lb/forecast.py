@@ -65,8 +65,6 @@ class Forecast:
             most = prices.dollars(self.most_prompt_tokens, self.most_completion_tokens)
             expected = prices.dollars(self.prompt_tokens, likely)
             text += f"; at most ${most:.2f}" + (f", likely ${expected:.2f}" if stored else "") + f" ({prices})"
-        else:
-            text += "; the price is not known (--price PROMPT,COMPLETION)"
         if stored:
             text += f"; of {stored:,} completions in the store none is asked for again"
         return text

@@ -5,10 +5,9 @@ They are drawn uniformly from the tokens of the base model's completions, so tha
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +25,7 @@ from blackbox_lb.store import next_token_key, prompt_hash
 from blackbox_lb.training import Training
 from blackbox_lb.trials import Trials
 from blackbox_lb.types import Completion, Example, FloatArray, Prompt, Sampling
+from blackbox_lb.workers import run_all
 
 __all__ = ["POSITIONS", "Reference", "ask_reference", "check_reference", "sample_positions"]
 
@@ -171,20 +171,20 @@ async def _asked(asker: _Asker, examples: Sequence[Example], rollouts: Rollouts,
     """The distributions at the ``chosen`` positions that came with a list."""
     found: dict[int, FloatArray] = {}
     starts, owner = np.cumsum(rollouts.lengths) - rollouts.lengths, rollouts.rollout_of
-    waiting, trials = iter(chosen.tolist()), asker.trials
+    trials, session = asker.trials, asker.trials.session
+    at_once = min(trials.concurrency or session.profile.connection.concurrency, IN_FLIGHT)
     with trials.report.stage("reference positions", len(chosen)) as watch:
 
-        async def worker() -> None:
-            for position in waiting:
-                row = int(owner[position])
-                prefix = rollouts.token_ids[starts[row] : position].tolist()
-                # llama.cpp answers with half a character, and with no list, where that is what it drew.
-                with suppress(NoLogprobs):
-                    answer = await asker.distribution(examples[int(rollouts.prompts[row])].prompt, prefix, watch)
-                    if answer is not None:
-                        found[position] = answer
+        async def receive(position: int) -> None:
+            row = int(owner[position])
+            prefix = rollouts.token_ids[starts[row] : position].tolist()
+            # llama.cpp answers with half a character, and with no list, where that is what it drew.
+            with suppress(NoLogprobs):
+                answer = await asker.distribution(examples[int(rollouts.prompts[row])].prompt, prefix, watch)
+                if answer is not None:
+                    found[position] = answer
 
-        await _together(worker, min(trials.concurrency or trials.session.profile.connection.concurrency, IN_FLIGHT))
+        await run_all(chosen.tolist(), receive, at_once, session.budget, session.drop_waiting)
     return found
 
 
@@ -207,16 +207,6 @@ def _ranks(key: str, length: int, seed: int) -> np.ndarray[tuple[int], np.dtype[
     # Raw PCG64 output is fixed by numpy's compatibility policy; Generator methods are not.
     words = np.frombuffer(hashlib.sha256(f"reference\0{seed}\0{key}".encode()).digest(), dtype="<u4")
     return np.asarray(np.random.PCG64(words.tolist()).random_raw(length), dtype=np.uint64)
-
-
-async def _together(worker: Callable[[], Coroutine[Any, Any, None]], count: int) -> None:
-    """``count`` of ``worker`` at a time; the first failure stops them all and is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(count):
-                group.create_task(worker())
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from failures
 
 
 @dataclass(slots=True)

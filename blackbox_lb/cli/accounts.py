@@ -132,8 +132,12 @@ def _announce(
         return
     host = urlsplit(session.base_url).hostname or ""
     mean = size.tokens / size.completions if size.completions else 0.0
-    sentence = f"{session.model} at {host}: {total.sentence(session.budget.prices, size.completions, mean)}"
-    asks = _is_hosted(session, host) and not options.get("yes") and _is_terminal()
+    hosted, key = _is_hosted(session, host), session.profile.connection.api_key_env
+    owner = f", with the key in {key}" if hosted and key else ""
+    sentence = f"{session.model} at {host}{owner}: {total.sentence(session.budget.prices, size.completions, mean)}"
+    if hosted and session.budget.prices is None:
+        sentence += "; the price is not known (--price PROMPT,COMPLETION)"
+    asks = hosted and not options.get("yes") and _is_terminal()
     if not asks:
         trials.report.remark(sentence)
         return
