@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from blackbox_lb.budget import Budget
 from blackbox_lb.errors import InputError
 from blackbox_lb.evaluate import Scores, check_values, paired
 from blackbox_lb.intervals import bootstrap
@@ -124,11 +125,12 @@ async def rescore(
     splits: Sequence[Split] = SPLITS,
     keep: Callable[[Settings], bool] = lambda _settings: True,
     watch: Callable[[Record], None] = lambda _record: None,
+    budget: Budget | None = None,
 ) -> list[Group]:
     """The stored completions of the task's prompts, scored: a group for each split and request; base before biased.
 
     ``reward_of`` makes the reward for the token limit that a request was drawn with. ``keep`` chooses requests by their settings.
-    ``watch`` gets every completion. Nothing is sampled, and only a remote reward asks anybody for anything.
+    ``watch`` gets every completion. Nothing is sampled; only a remote reward asks anybody for anything, a judge within ``budget``.
 
     Raises:
         InputError: no stored completion is of a prompt of the task, or a reward is not finite.
@@ -150,7 +152,7 @@ async def rescore(
             if examples:
                 reward = reward_of(settings["sampling"]["max_tokens"])
                 title = f"{split}, {'biased' if settings['bias'] else 'base'} {request[:8]}"
-                scores = await _scored(store, reward, split, examples, keys, report, title, watch)
+                scores = await _scored(store, reward, split, examples, keys, report, title, watch, budget)
                 if any(row.size for row in scores.reward):
                     names = tuple(example.id for example in examples)
                     groups.append(Group(split, request, settings, reward, len(task.split(split)), names, scores))
@@ -188,11 +190,12 @@ async def _scored(
     report: Reporter,
     title: str,
     watch: Callable[[Record], None],
+    budget: Budget | None,
 ) -> Scores:
     """The scores of one group, prompt by prompt, so that memory holds the completions of one."""
     pairs = ((e, each) for e, row in zip(examples, keys, strict=True) for each in store.completions(row))
     if reward.remote is not None:
-        await fetch_rewards(store, reward, pairs, report, title)
+        await fetch_rewards(store, reward, pairs, report, title, budget)
     rewards, correct, tokens, left_out = [], [], [], 0
     for example, row in zip(examples, keys, strict=True):
         each = zip(row, store.completions(row), strict=True)

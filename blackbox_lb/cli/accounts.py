@@ -25,7 +25,7 @@ from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.judge import Judge
 from blackbox_lb.trials import Trials
 
-__all__ = ["accounted", "prices_of", "run"]
+__all__ = ["accounted", "price_judge", "prices_of", "run"]
 
 T = TypeVar("T")
 LOOPBACK = ("localhost", "::1")
@@ -99,17 +99,27 @@ def _record(trials: Trials, options: Mapping[str, Any], task: Task) -> Manifest:
 
 def _price(budget: Budget, options: Mapping[str, Any], session: Session, reward: Reward) -> None:
     budget.prices = prices_of(options, session)
+    if budget.prices is None:
+        _check_unpriced(options, session.profile.name, session.model)
+    price_judge(budget, options, reward)
+
+
+def price_judge(budget: Budget, options: Mapping[str, Any], reward: Reward) -> None:
+    """Give the budget the prices of the reward's judge, if it has one. InputError: --max-cost, and its price is not known."""
     judge = reward.remote.file if isinstance(reward.remote, Judge) else None
-    budget.judge_prices = None if judge is None else _judge_prices(judge.base_url, judge.model, options)
-    if options.get("max_cost") is None:
+    if judge is None:
         return
-    unknown = [(session.profile.name, session.model)] if budget.prices is None else []
-    unknown += [(urlsplit(judge.base_url).hostname or "", judge.model)] if judge and budget.judge_prices is None else []
-    for provider, model in unknown:
+    budget.judge_prices = _judge_prices(judge.base_url, judge.model, options)
+    if budget.judge_prices is None:
+        _check_unpriced(options, urlsplit(judge.base_url).hostname or "", judge.model)
+
+
+def _check_unpriced(options: Mapping[str, Any], provider: str, model: str) -> None:
+    if options.get("max_cost") is not None:
+        two = "--price PROMPT,COMPLETION in dollars for a million tokens (0,0 for what costs nothing), or "
         raise InputError(
-            f"--max-cost needs the price of {model} on {provider}, which is not known: give --price PROMPT,COMPLETION in dollars "
-            f"for a million tokens (0,0 for what costs nothing), or --prices FILE with a row [[price]] whose provider is "
-            f"{provider!r}; --max-tokens-total needs no price"
+            f"--max-cost needs the price of {model} on {provider}, which is not known: give {two if 'price' in options else ''}"
+            f"--prices FILE with a row [[price]] whose provider is {provider!r}; --max-tokens-total needs no price"
         )
 
 

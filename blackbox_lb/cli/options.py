@@ -36,6 +36,7 @@ __all__ = [
     "output_options",
     "run_folder",
     "sampling_options",
+    "spending_options",
     "task_options",
 ]
 
@@ -170,8 +171,8 @@ def output_options() -> Callable[[F], F]:
     )
 
 
-def limit_options() -> Callable[[F], F]:
-    """What the command may spend, and what it does when something changes."""
+def spending_options() -> Callable[[F], F]:
+    """What the command may spend."""
     return _together(
         click.option("--max-requests", type=click.IntRange(1), help="Stop before one more request would be sent."),
         click.option(
@@ -185,12 +186,19 @@ def limit_options() -> Callable[[F], F]:
             metavar="USD",
             help="Stop before the price could pass so many US dollars.",
         ),
-        click.option("--price", help="PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60."),
         click.option(
             "--prices",
             type=click.Path(path_type=Path),
             help="TOML with prices of your own, which go before those that come along.",
         ),
+    )
+
+
+def limit_options() -> Callable[[F], F]:
+    """What the command may spend, whether it asks first, and what it does when something changes."""
+    return _together(
+        spending_options(),
+        click.option("--price", help="PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60."),
         click.option("--yes", is_flag=True, help="Do not ask on a terminal before the first request that costs money."),
         click.option(
             "--on-drift",

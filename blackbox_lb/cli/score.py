@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -13,7 +12,8 @@ from typing import Any
 import click
 
 from blackbox_lb.bias import Bias
-from blackbox_lb.cli.options import STORE, load, task_options
+from blackbox_lb.cli.accounts import price_judge, run
+from blackbox_lb.cli.options import STORE, load, spending_options, task_options
 from blackbox_lb.cli.terminal import print_json, print_table, reporter
 from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.evaluate import parse_setting
@@ -41,6 +41,7 @@ BIAS = "bias.json"
     type=click.Path(path_type=Path),
     help="Write every completion with its reward, a JSON line each.",
 )
+@spending_options()
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="No progress and no remarks.")
 def command(where: Path, **options: Any) -> None:
@@ -50,11 +51,13 @@ def command(where: Path, **options: Any) -> None:
     paired by prompt and not adjusted for being many: a verdict is what blb eval gives.
     """
     path, names = _store(where)
-    task, _ = load(options)
+    task, reward = load(options)
     fetches = is_address(options["reward"]) or options["reward"].startswith("judge:")  # such answers are stored
     with RolloutStore(path, read_only=not fetches) as store, _lines(options["per_completion"]) as watch:
-        groups = asyncio.run(
-            rescore(
+
+        async def main() -> list[Group]:
+            price_judge(options["budget"], options, reward)
+            return await rescore(
                 store,
                 task,
                 _maker(options, task),
@@ -62,8 +65,10 @@ def command(where: Path, **options: Any) -> None:
                 splits=options["split"] or SPLITS,
                 keep=_filter(options),
                 watch=watch,
+                budget=options["budget"],
             )
-        )
+
+        groups = run(options, main)
     if options["as_json"]:
         rows = [_json(group, _base_of(group, groups), names) for group in groups]
         print_json({"store": str(path), "task": task.name, "reward": groups[0].reward.spec, "groups": rows})

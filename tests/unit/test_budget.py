@@ -230,6 +230,26 @@ def test_the_judge_counts(server: ExactServer, data: Path, tmp_path: Path) -> No
     assert stored(tmp_path)[0] < 20
 
 
+def test_a_judge_of_stored_completions_keeps_to_the_limit(
+    server: ExactServer, data: Path, blb: Callable[..., Result], tmp_path: Path
+) -> None:
+    """blb score stops at its limit too, and the same command with more asks only for what is missing."""
+    assert blb("collect", "--samples-per-prompt", 1).exit_code == 0
+    collected, judge = asked(server), tmp_path / "judge.toml"
+    judge.write_text(
+        f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern = "x"\notherwise = 0\n'
+    )
+    command = ["score", str(tmp_path / "run"), "--data", str(data), "--reward", f"judge:{judge}"]
+    refused = CliRunner().invoke(main, [*command, "--max-cost", "1"])
+    assert (refused.exit_code, asked(server)) == (2, collected)
+    assert "the price of exact on 127.0.0.1, which is not known: give --prices FILE" in refused.stderr
+    stopped = CliRunner().invoke(main, [*command, "--max-requests", "5"])
+    assert (stopped.exit_code, asked(server)) == (2, collected + 5), stopped.output
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    assert asked(server) - collected <= QUESTIONS
+
+
 def test_what_waits_goes_on_when_others_take_less() -> None:
     """Two requests of at most 60 tokens do not fit into 100 at once; each takes 10, so that both are sent, one after the other."""
     budget, running, most = Budget(Limits(tokens=100)), 0, 0
