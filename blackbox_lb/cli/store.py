@@ -10,7 +10,7 @@ import click
 
 from blackbox_lb.cli.terminal import print_json
 from blackbox_lb.errors import StoreCorrupt
-from blackbox_lb.upkeep import check, compact, merge, recover
+from blackbox_lb.store.upkeep import check, compact, merge, recover
 
 __all__ = ["command"]
 
@@ -154,7 +154,7 @@ def export_command(store: Path, folder: Path, as_json: bool) -> None:
 
     docs/store.md lists the columns. Needs the extra parquet: pip install 'blackbox-lb[parquet]'.
     """
-    from blackbox_lb.archive import export_store
+    from blackbox_lb.store.archive import export_store
 
     done = export_store(store, folder)
     if as_json:
@@ -172,7 +172,7 @@ def import_command(source: Path, store: Path, as_json: bool) -> None:
 
     Rows may be left out and columns added; a changed key, prompt or setting is refused. Needs the extra parquet.
     """
-    from blackbox_lb.archive import import_store
+    from blackbox_lb.store.archive import import_store
 
     done = import_store(source, store)
     if as_json:

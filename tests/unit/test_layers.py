@@ -14,9 +14,8 @@ import blackbox_lb
 ROOT = Path(blackbox_lb.__file__).parent
 LAYERS = (
     {"errors", "types", "redaction", "reading"},
-    {"drift", "prices", "rules", "tokens", "bias", "injection", "policy", "packing", "scratch", "tasks"}
-    | {"database", "keys", "schema"},
-    {"profiles", "vocabulary", "rate_limits", "faults", "embedding", "integrity"},
+    {"drift", "prices", "rules", "tokens", "bias", "injection", "policy", "packing", "scratch", "tasks"},
+    {"profiles", "vocabulary", "rate_limits", "faults", "embedding"},
     {"wire", "estimate", "compile", "credentials", "tying"},
     {"bounded", "budget", "retrying", "store", "_engine", "hub"},
     {"channel", "workers", "interrupts"},
@@ -24,7 +23,7 @@ LAYERS = (
     {"local"},
     {"collect", "progress", "connection", "remote_rewards", "scoring", "training", "trials", "testing", "serve"}
     | {"manifest", "addresses", "batch", "client", "export", "openai", "wrapping"}
-    | {"evaluate", "intervals", "provenance", "archive", "recovery", "upkeep"},
+    | {"evaluate", "intervals", "provenance"},
     {"analysis", "evaluation", "plots", "prefixes", "reference"},
     {"fitting"},
     {"doctor", "forecast", "reproduce"},

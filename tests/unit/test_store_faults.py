@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
-from blackbox_lb.schema import MIGRATIONS, TABLES, statements
 from blackbox_lb.store import RolloutStore, request_hash
+from blackbox_lb.store.schema import MIGRATIONS, TABLES, statements
+from blackbox_lb.store.upkeep import check
 from blackbox_lb.types import Completion, Prompt
-from blackbox_lb.upkeep import check
 
 SETTINGS = {"model": "m", "tokenizer": "t"}
 WRITERS = 24

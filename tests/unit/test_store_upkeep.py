@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.archive import export_store, import_store
 from blackbox_lb.cli import main
 from blackbox_lb.errors import BlbError, InputError, StoreError
-from blackbox_lb.integrity import check_row
-from blackbox_lb.schema import TABLES
 from blackbox_lb.store import RolloutStore, request_hash
+from blackbox_lb.store.archive import export_store, import_store
+from blackbox_lb.store.integrity import check_row
+from blackbox_lb.store.schema import TABLES
+from blackbox_lb.store.upkeep import check, compact, merge, recover
 from blackbox_lb.types import Completion, Prompt
-from blackbox_lb.upkeep import check, compact, merge, recover
 
 SETTINGS = {"model": "m", "tokenizer": "t"}
 Rows = dict[tuple[str, Any], dict[str, Any]]

@@ -15,9 +15,10 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from blackbox_lb.database import PATIENCE, Database
 from blackbox_lb.errors import StoreCorrupt, StoreError
-from blackbox_lb.integrity import (
+from blackbox_lb.packing import Arrays, pack
+from blackbox_lb.store.database import PATIENCE, Database
+from blackbox_lb.store.integrity import (
     answer_of,
     completion_of,
     distribution_of,
@@ -28,24 +29,11 @@ from blackbox_lb.integrity import (
     sum_of,
     token_of,
 )
-from blackbox_lb.keys import canonical, messages_of, next_token_key, prompt_hash, request_hash, rollout_key
-from blackbox_lb.packing import Arrays, pack
-from blackbox_lb.schema import MIGRATIONS, TABLES, insertion, selection
+from blackbox_lb.store.keys import canonical, messages_of, prompt_hash, request_hash, rollout_key
+from blackbox_lb.store.schema import TABLES, insertion, selection
 from blackbox_lb.types import Completion, FloatArray, Prompt
 
-__all__ = [
-    "MIGRATIONS",
-    "RolloutStore",
-    "StoredSize",
-    "canonical",
-    "completion_row",
-    "next_token_key",
-    "next_token_row",
-    "prompt_hash",
-    "request_hash",
-    "rollout_key",
-    "summed",
-]
+__all__ = ["RolloutStore", "StoredSize", "completion_row", "next_token_row", "summed"]
 
 T = TypeVar("T")
 

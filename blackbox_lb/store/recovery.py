@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from blackbox_lb.errors import StoreCorrupt, StoreError
-from blackbox_lb.integrity import check_row
-from blackbox_lb.schema import TABLES
+from blackbox_lb.store.integrity import check_row
+from blackbox_lb.store.schema import TABLES
 
 __all__ = ["Found", "found_in"]
 

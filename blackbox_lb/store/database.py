@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
-from blackbox_lb.schema import APPLICATION_ID, DEFAULTS, MIGRATIONS, TABLES, statements
+from blackbox_lb.store.schema import APPLICATION_ID, DEFAULTS, MIGRATIONS, TABLES, statements
 
 __all__ = ["PATIENCE", "Database"]
 

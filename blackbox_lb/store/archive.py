@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError, StoreError
-from blackbox_lb.integrity import check_row, distribution_of, name_of, prompt_of, settings_of_row
-from blackbox_lb.keys import canonical, tagged_hash
 from blackbox_lb.packing import unpack
 from blackbox_lb.store import RolloutStore, completion_row, next_token_row, summed
+from blackbox_lb.store.integrity import check_row, distribution_of, name_of, prompt_of, settings_of_row
+from blackbox_lb.store.keys import canonical, tagged_hash
 from blackbox_lb.types import Completion
 
 if TYPE_CHECKING:

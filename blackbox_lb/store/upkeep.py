@@ -9,14 +9,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from blackbox_lb.database import Database
 from blackbox_lb.errors import InputError, StoreCorrupt, StoreError
-from blackbox_lb.integrity import check_row, name_of
-from blackbox_lb.keys import rollout_key
 from blackbox_lb.packing import unpack
-from blackbox_lb.recovery import Found, found_in
-from blackbox_lb.schema import TABLES, selection, shape_of
 from blackbox_lb.store import RolloutStore
+from blackbox_lb.store.database import Database
+from blackbox_lb.store.integrity import check_row, name_of
+from blackbox_lb.store.keys import rollout_key
+from blackbox_lb.store.recovery import Found, found_in
+from blackbox_lb.store.schema import TABLES, selection, shape_of
 
 __all__ = ["Checkup", "Compacted", "Merged", "Recovered", "batches", "check", "compact", "merge", "recover"]
 

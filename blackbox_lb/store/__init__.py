@@ -1,0 +1,21 @@
+"""The rollout store and its upkeep: checking, saving what a damaged one still holds, merging, Parquet."""
+
+from __future__ import annotations
+
+from blackbox_lb.store.keys import canonical, next_token_key, prompt_hash, request_hash, rollout_key
+from blackbox_lb.store.rollouts import RolloutStore, StoredSize, completion_row, next_token_row, summed
+from blackbox_lb.store.schema import MIGRATIONS
+
+__all__ = [
+    "MIGRATIONS",
+    "RolloutStore",
+    "StoredSize",
+    "canonical",
+    "completion_row",
+    "next_token_key",
+    "next_token_row",
+    "prompt_hash",
+    "request_hash",
+    "rollout_key",
+    "summed",
+]
