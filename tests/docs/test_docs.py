@@ -65,7 +65,7 @@ def test_every_blb_command_line_parses() -> None:
         words = shlex.split(line.split("blb ", 1)[1], comments=True)
         command = main.get_command(click.Context(main), words[0])
         assert command is not None, line
-        command.make_context(words[0], words[1:])
+        command.make_context(words[0], words[1:], parent=click.Context(main, **main.context_settings))
 
 
 def test_the_store_tables_are_documented() -> None:

@@ -104,7 +104,7 @@ def test_command_lines_parse(page: str, words: list[str], monkeypatch: pytest.Mo
     for param in command.params:
         if param.name in ("reward",):
             monkeypatch.setattr(param, "required", False)
-    command.make_context(words[0], list(words[1:]))
+    command.make_context(words[0], list(words[1:]), parent=click.Context(main, **main.context_settings))
 
 
 @pytest.mark.parametrize("words", [words for _, words in command_lines() if words[0] in QUICK], ids=" ".join)

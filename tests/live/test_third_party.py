@@ -330,6 +330,6 @@ def test_every_block_of_the_page_is_tested() -> None:
             name, *options = shlex.split(text.removeprefix("$ blb "))
             command = main.get_command(click.Context(main), name)
             assert command is not None
-            command.make_context(name, options)
+            command.make_context(name, options, parent=click.Context(main, **main.context_settings))
         else:
             assert sum(marker in text for marker in [*run, *PACKAGES]) == 1, text
