@@ -58,9 +58,9 @@ def gateways(engine: ExactServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[d
     ranks = {engine.texts[token].encode(): token for token in range(END)}
     ranks |= {bytes([byte]): END + 1 + byte for byte in range(256)}
     special = {"<|endoftext|>": END}
-    encoding = {"name": "exact", "pat_str": r"\s?\S+|\s", "mergeable_ranks": ranks, "special_tokens": special}
+    encoding = {"name": "pages", "pat_str": r"\s?\S+|\s", "mergeable_ranks": ranks, "special_tokens": special}
     constructors: Any = tiktoken.registry.ENCODING_CONSTRUCTORS
-    monkeypatch.setitem(constructors, "exact", lambda: encoding)
+    monkeypatch.setitem(constructors, "pages", lambda: encoding)
     for variable in KEYS.values():
         monkeypatch.setenv(variable, "a-key")
     running = {name: RulesGateway(name, engine, key="a-key").__enter__() for name in KEYS}
@@ -119,7 +119,7 @@ def here(words: list[str], engine: ExactServer, gateways: dict[str, str]) -> lis
     """The line with this machine's servers in place of the page's, and short completions."""
     provider = option(words, "--provider")
     if provider in HOSTED:
-        words = [*without(words, "--tokenizer", "--base-url"), "--tokenizer", "exact", "--base-url", gateways[provider]]
+        words = [*without(words, "--tokenizer", "--base-url"), "--tokenizer", "pages", "--base-url", gateways[provider]]
         words[words.index("--model") + 1] = HOSTED[provider]
         words = [*words, *(["--yes"] if words[0] == "doctor" else [])]
     elif provider is not None:

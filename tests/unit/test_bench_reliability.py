@@ -159,7 +159,10 @@ def test_a_key_is_found_wherever_it_hides(tmp_path: Path) -> None:
     for number, text in enumerate(hidden):
         (tmp_path / str(number)).write_bytes(b"before" + text + b"after")
     assert len(found_in_files(key, tmp_path)) == len(hidden)
-    with subprocess.Popen([sys.executable, "-c", "input()", key], stdin=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", "print(flush=True); input()", key]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it runs: its command line can be read
         assert found_in_processes(key) == [f"/proc/{process.pid}/cmdline"]
         process.communicate(b"\n")
     assert found_in_processes(key) == []

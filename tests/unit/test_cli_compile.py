@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,11 +206,10 @@ def test_names_of_any_kind(fitted: tuple[Path, ExactServer], tmp_path: Path) -> 
     for model, reward, shown in (("a$_{b", r"regex:\d", r"'regex:\d'"), ("\x1b[2Jm", "\x9b2J", "REWARD")):
         bias = Bias(**{**dict(Bias.load(folder / "learned.json")), "model": model, "reward": reward})
         bias.save(learned)
-        store.write_bytes((folder / "rollouts.db").read_bytes())
-        with sqlite3.connect(store) as db:
-            for name, text in db.execute("SELECT hash, settings FROM requests").fetchall():
-                settings = json.dumps(json.loads(text) | {"model": model})
-                db.execute("UPDATE requests SET settings = ? WHERE hash = ?", (settings, name))
+        with RolloutStore(folder / "rollouts.db", read_only=True) as old, RolloutStore(store) as new:
+            for request, settings in old.requests().items():
+                for sample, (key, prompt) in enumerate(old.prompts(request).items()):
+                    new.add(settings | {"model": model}, prompt, sample, *old.completions([key]))
         result = blb("compile", learned, "--entries", 3, "--plot", tmp_path / "gain.png")
         assert result.exit_code == 0, result.output
         assert f"--reward {shown} " in result.stdout

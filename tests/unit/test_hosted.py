@@ -55,13 +55,13 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
     ranks = {engine.texts[token].encode(): token for token in range(END)}
     ranks |= {bytes([byte]): END + 1 + byte for byte in range(256)}
     encoding = {
-        "name": "exact",
+        "name": "hosted",
         "pat_str": r"\s?\S+|\s",
         "mergeable_ranks": ranks,
         "special_tokens": {"<|endoftext|>": END},
     }
     constructors: Any = tiktoken.registry.ENCODING_CONSTRUCTORS
-    monkeypatch.setitem(constructors, "exact", lambda: encoding)
+    monkeypatch.setitem(constructors, "hosted", lambda: encoding)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def blb(data: Path, tmp_path: Path) -> Callable[..., Result]:
 
     def run(command: str, gateway: RulesGateway, provider: str, *more: object) -> Result:
         where = ["--provider", provider, "--model", PROVIDERS[provider][0], "--base-url", gateway.base_url]
-        where += ["--tokenizer", "exact", "--out", str(tmp_path / "run")]
+        where += ["--tokenizer", "hosted", "--out", str(tmp_path / "run")]
         task = ["--data", str(data), "--reward", REWARD, "--max-tokens", "8", "--json"]
         return CliRunner().invoke(main, [command, *where, *task, *map(str, more)])
 
@@ -262,7 +262,7 @@ def test_passing_faults_are_waited_out(fault: Any, engine: ExactServer, blb: Cal
 def test_azure_by_deployment_and_version(engine: ExactServer, data: Path, tmp_path: Path) -> None:
     """The classic API: the deployment stands in the path, the version in the query, the resource's address in the variable."""
     with RulesGateway("azure", engine, key=KEY) as gateway:
-        arguments = ["collect", "--provider", "azure-classic", "--model", "gpt-4o-mini", "--tokenizer", "exact"]
+        arguments = ["collect", "--provider", "azure-classic", "--model", "gpt-4o-mini", "--tokenizer", "hosted"]
         arguments += ["--data", str(data), "--reward", "length", "--max-tokens", "8", "--out", str(tmp_path / "run")]
         result = CliRunner(env={"AZURE_OPENAI_ENDPOINT": gateway.url}).invoke(main, arguments)
         assert result.exit_code == 0, result.output

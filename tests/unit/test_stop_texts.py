@@ -178,15 +178,15 @@ def gateway(server: ExactServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ru
     ranks = {server.texts[token].encode(): token for token in range(END)}
     ranks |= {bytes([byte]): END + 1 + byte for byte in range(256)}
     special = {"<|endoftext|>": END}
-    encoding = {"name": "exact", "pat_str": r"\s?\S+|\s", "mergeable_ranks": ranks, "special_tokens": special}
+    encoding = {"name": "stops", "pat_str": r"\s?\S+|\s", "mergeable_ranks": ranks, "special_tokens": special}
     constructors: Any = tiktoken.registry.ENCODING_CONSTRUCTORS
-    monkeypatch.setitem(constructors, "exact", lambda: encoding)
+    monkeypatch.setitem(constructors, "stops", lambda: encoding)
     with RulesGateway("openai", server) as running:
         monkeypatch.setenv("OPENAI_API_KEY", running.key)
         yield running
 
 
-HOSTED: dict[str, Any] = {"profile": "openai", "model": "gpt-4o-mini", "tokenizer": "exact"}
+HOSTED: dict[str, Any] = {"profile": "openai", "model": "gpt-4o-mini", "tokenizer": "stops"}
 
 
 def test_too_many_stop_texts_cost_nothing(gateway: RulesGateway, tmp_path: Path) -> None:
