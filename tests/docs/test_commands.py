@@ -12,16 +12,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
-import tiktoken.registry
 from click.testing import CliRunner
 
 from blackbox_lb.cli import main
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.testing.gateway import RulesGateway
+from tests.encodings import register_encoding
 
 pytest.importorskip("lm_eval")
 
@@ -54,13 +53,7 @@ def engine() -> Iterator[ExactServer]:
 @pytest.fixture
 def gateways(engine: ExactServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """Provider -> address of its rules on loopback, and the exact model's vocabulary as an encoding of tiktoken."""
-    tiktoken.list_encoding_names()
-    ranks = {engine.texts[token].encode(): token for token in range(END)}
-    ranks |= {bytes([byte]): END + 1 + byte for byte in range(256)}
-    special = {"<|endoftext|>": END}
-    encoding = {"name": "pages", "pat_str": r"\s?\S+|\s", "mergeable_ranks": ranks, "special_tokens": special}
-    constructors: Any = tiktoken.registry.ENCODING_CONSTRUCTORS
-    monkeypatch.setitem(constructors, "pages", lambda: encoding)
+    register_encoding(monkeypatch, "pages", engine.texts, END)
     for variable in KEYS.values():
         monkeypatch.setenv(variable, "a-key")
     running = {name: RulesGateway(name, engine, key="a-key").__enter__() for name in KEYS}

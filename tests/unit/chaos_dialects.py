@@ -18,6 +18,7 @@ import tiktoken.registry
 
 from blackbox_lb.testing import ExactModel, ExactServer, RulesGateway
 from blackbox_lb.types import Endpoint
+from tests.encodings import register_encoding
 
 __all__ = ["DIALECTS", "KEY", "MODEL", "Dialect", "register"]
 
@@ -44,13 +45,8 @@ class Dialect:
 
 def register(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the exact model's vocabulary an encoding of tiktoken, called exact."""
-    tiktoken.list_encoding_names()
     with ExactServer(MODEL) as server:
-        ranks = {server.texts[token].encode(): token for token in range(END)}
-    ranks |= {bytes([byte]): END + 1 + byte for byte in range(256)}
-    rules = {"name": "exact", "pat_str": r"\s?\S+|\s", "mergeable_ranks": ranks, "special_tokens": {SPECIAL: END}}
-    constructors: Any = tiktoken.registry.ENCODING_CONSTRUCTORS
-    monkeypatch.setitem(constructors, "exact", lambda: rules)
+        register_encoding(monkeypatch, "exact", server.texts, END, SPECIAL)
 
 
 def printed(entry: JSON) -> str:

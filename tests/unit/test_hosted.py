@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiktoken.registry
 from click.testing import CliRunner, Result
 
 from blackbox_lb import channel
@@ -17,6 +16,7 @@ from blackbox_lb.cli import main
 from blackbox_lb.profiles import load_profile
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.testing.gateway import RulesGateway
+from tests.encodings import register_encoding
 
 MODEL = ExactModel(40, 8, end=True, prompts=4, sharpness=0.7)
 END = 39
@@ -51,17 +51,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
     for variable in ("AZURE_OPENAI_AD_TOKEN", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(channel, "retry_pause", lambda state: 0.01)
-    tiktoken.list_encoding_names()
-    ranks = {engine.texts[token].encode(): token for token in range(END)}
-    ranks |= {bytes([byte]): END + 1 + byte for byte in range(256)}
-    encoding = {
-        "name": "hosted",
-        "pat_str": r"\s?\S+|\s",
-        "mergeable_ranks": ranks,
-        "special_tokens": {"<|endoftext|>": END},
-    }
-    constructors: Any = tiktoken.registry.ENCODING_CONSTRUCTORS
-    monkeypatch.setitem(constructors, "hosted", lambda: encoding)
+    register_encoding(monkeypatch, "hosted", engine.texts, END)
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiktoken
-import tiktoken.registry
 
 from blackbox_lb.collect import batch_of
 from blackbox_lb.errors import ProfileError
@@ -30,6 +28,7 @@ from blackbox_lb.testing import ExactModel, ExactServer, RulesGateway
 from blackbox_lb.training import columns, openers, training_set
 from blackbox_lb.trials import Trials
 from blackbox_lb.types import UNNAMED, Completion, Endpoint, EndTokens, Example, Prompt, Sampling
+from tests.encodings import register_encoding
 
 END, MAX_TOKENS, STOP = 5, 8, " b"
 MODEL = ExactModel(6, MAX_TOKENS, end=True, prompts=4, sharpness=0.7)
@@ -174,13 +173,7 @@ def _profile(listed: bool | None) -> Profile:
 @pytest.fixture
 def gateway(server: ExactServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[RulesGateway]:
     """OpenAI's rules before the exact model, whose vocabulary is an encoding of tiktoken."""
-    tiktoken.list_encoding_names()
-    ranks = {server.texts[token].encode(): token for token in range(END)}
-    ranks |= {bytes([byte]): END + 1 + byte for byte in range(256)}
-    special = {"<|endoftext|>": END}
-    encoding = {"name": "stops", "pat_str": r"\s?\S+|\s", "mergeable_ranks": ranks, "special_tokens": special}
-    constructors: Any = tiktoken.registry.ENCODING_CONSTRUCTORS
-    monkeypatch.setitem(constructors, "stops", lambda: encoding)
+    register_encoding(monkeypatch, "stops", server.texts, END)
     with RulesGateway("openai", server) as running:
         monkeypatch.setenv("OPENAI_API_KEY", running.key)
         yield running
