@@ -29,6 +29,7 @@ from blackbox_lb.errors import (
     ServerFailed,
 )
 from blackbox_lb.faults import Fault, classify, masked
+from blackbox_lb.hosts import is_loopback
 from blackbox_lb.profiles import Profile
 from blackbox_lb.rate_limits import Budgets
 from blackbox_lb.redaction import Redactor
@@ -91,7 +92,7 @@ class Channel:
                 timeout=REQUEST_TIMEOUT,
                 limits=CONNECTIONS,
                 # A proxy for the outside world cannot reach this machine's own servers.
-                trust_env=not _is_loopback(self.base_url),
+                trust_env=not is_loopback(httpx2.URL(self.base_url).host),
                 event_hooks={"request": [self._credentials]},
                 # The hook would add the key again on the way to whatever host a redirect names.
                 follow_redirects=False,
@@ -311,8 +312,3 @@ def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) < len(pairs) and any(table[name] != value for name, value in pairs):
         raise ValueError("one key of an object has two values")
     return table
-
-
-def _is_loopback(url: str) -> bool:
-    host = httpx2.URL(url).host
-    return host == "localhost" or host == "::1" or host.startswith("127.")

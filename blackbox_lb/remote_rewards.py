@@ -23,6 +23,7 @@ from blackbox_lb.errors import (
     ServerFailed,
 )
 from blackbox_lb.faults import classify, masked
+from blackbox_lb.hosts import is_loopback
 from blackbox_lb.progress import Reporter
 from blackbox_lb.redaction import Redactor
 from blackbox_lb.retrying import ATTEMPTS, is_passing, retry_pause
@@ -40,7 +41,6 @@ TIMEOUT = 600.0
 KEPT = "the rewards that came are kept, the same command goes on from there"
 MOST_QUOTED = 10_000
 """Characters of an answer in which secrets are masked before its beginning is quoted."""
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 Items: TypeAlias = list[tuple[str, "_Wanted"]]
 
@@ -144,7 +144,7 @@ def _client(remote: Remote) -> httpx2.AsyncClient:
         # A redirect would take the credentials to whatever host it names.
         follow_redirects=False,
         # A proxy for the outside world cannot reach this machine's own servers.
-        trust_env=urlsplit(remote.url).hostname not in LOOPBACK,
+        trust_env=not is_loopback(urlsplit(remote.url).hostname or ""),
     )
 
 

@@ -16,6 +16,7 @@ from blackbox_lb.budget import Budget, Limits
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.errors import BlbError, BudgetExhausted, InputError, Interrupted
 from blackbox_lb.forecast import Forecast, Stage, forecast
+from blackbox_lb.hosts import is_loopback
 from blackbox_lb.interrupts import run_interruptible
 from blackbox_lb.manifest import Manifest, settings_of_run
 from blackbox_lb.prices import Prices, find_prices, parse_prices
@@ -28,7 +29,6 @@ from blackbox_lb.trials import Trials
 __all__ = ["accounted", "price_judge", "prices_of", "run"]
 
 T = TypeVar("T")
-LOOPBACK = ("localhost", "::1")
 
 
 def run(options: dict[str, Any], main: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -162,7 +162,7 @@ def _is_terminal() -> bool:
 
 
 def _is_hosted(session: Session, host: str) -> bool:
-    return session.profile.connection.api_key_required and host not in LOOPBACK and not host.startswith("127.")
+    return session.profile.connection.api_key_required and not is_loopback(host)
 
 
 def _with_store(error: BudgetExhausted | Interrupted, trials: Trials) -> BudgetExhausted | Interrupted:

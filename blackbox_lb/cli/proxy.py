@@ -11,6 +11,7 @@ import click
 from blackbox_lb.bias import printable
 from blackbox_lb.cli.terminal import print_json
 from blackbox_lb.errors import InputError
+from blackbox_lb.hosts import is_loopback
 from blackbox_lb.injection import OnConflict
 from blackbox_lb.profiles import profile_names
 
@@ -109,8 +110,6 @@ def _proxy(
 
 
 def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> None:
-    from blackbox_lb.serve.proxy_requests import is_loopback
-
     biases = "; ".join(
         f"{printable(row.name)} ({len(row.bias.entries)} entries, {printable(row.bias.status)})"
         for row in proxy.rule.names

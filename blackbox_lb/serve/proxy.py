@@ -21,11 +21,12 @@ from aiohttp import web
 from blackbox_lb import __version__
 from blackbox_lb.bias import printable
 from blackbox_lb.errors import InputError
+from blackbox_lb.hosts import is_loopback
 from blackbox_lb.injection import quoted
 from blackbox_lb.serve.proxy_answers import ErrorAnswer
 from blackbox_lb.serve.proxy_forward import MAX_HEADER, Forwarder
 from blackbox_lb.serve.proxy_models import answer_models, wanted_model
-from blackbox_lb.serve.proxy_requests import PREFIX, Rule, Upstream, is_loopback
+from blackbox_lb.serve.proxy_requests import PREFIX, Rule, Upstream
 
 __all__ = ["HEADER", "Proxy", "serve"]
 

@@ -19,8 +19,9 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.hosts import is_loopback
 from blackbox_lb.serve.proxy_answers import ErrorAnswer
-from blackbox_lb.serve.proxy_requests import Upstream, is_loopback
+from blackbox_lb.serve.proxy_requests import Upstream
 
 __all__ = ["MAX_HEADER", "Forwarder"]
 

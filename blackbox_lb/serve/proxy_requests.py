@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from blackbox_lb.reading import parse_json
 from blackbox_lb.serve.proxy_answers import ErrorAnswer
 from blackbox_lb.serve.proxy_names import Names, Served
 
-__all__ = ["PREFIX", "Edit", "Rule", "Upstream", "is_loopback"]
+__all__ = ["PREFIX", "Edit", "Rule", "Upstream"]
 
 PREFIX = "/v1"
 """The path of this proxy that is the upstream's base URL."""
@@ -135,14 +134,6 @@ class Rule:
                 param="model",
             )
         return Edit(target, content, None)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the host: localhost, 127.0.0.0/8, ::1."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _document(content: bytes) -> dict[str, Any]:

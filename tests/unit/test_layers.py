@@ -13,7 +13,7 @@ import blackbox_lb
 
 ROOT = Path(blackbox_lb.__file__).parent
 LAYERS = (
-    {"errors", "types", "redaction", "reading"},
+    {"errors", "hosts", "types", "redaction", "reading"},
     {"drift", "prices", "rules", "tokens", "bias", "injection", "policy", "packing", "scratch", "tasks"},
     {"profiles", "vocabulary", "rate_limits", "faults", "embedding"},
     {"wire", "estimate", "compile", "credentials", "tying"},

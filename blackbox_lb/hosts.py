@@ -1,0 +1,15 @@
+"""Hosts: which of them are this machine, where no proxy stands between and nobody is asked about money."""
+
+from __future__ import annotations
+
+import ipaddress
+
+__all__ = ["is_loopback"]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the host: localhost, 127.0.0.0/8, ::1."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
