@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx2
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
+from blackbox_lb.bounded import BoundedClient
 from blackbox_lb.budget import Budget, prompt_bound
 from blackbox_lb.errors import (
     AuthenticationFailed,
@@ -138,7 +139,7 @@ async def _fetch(
 
 
 def _client(remote: Remote) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(
+    return BoundedClient(
         headers={**remote.headers(), "Content-Type": "application/json"},
         timeout=TIMEOUT,
         # A redirect would take the credentials to whatever host it names.

@@ -19,6 +19,8 @@ DESCRIPTION = "commands.json"
 SHELLS = ("bash", "zsh", "fish")
 NO_BIAS = frozenset({"analysis.json", "evaluation.json", "result.json"})
 """What else a run's folder holds."""
+STORES = frozenset({"folder", "new", "old", "source", "store", "stores"})
+"""Arguments that are rollout stores, or what they are written to and read from."""
 
 
 @click.command("completion")
@@ -39,12 +41,16 @@ def command(shell: str) -> None:
 def describe(commands: dict[str, click.Command], values: dict[str, list[str]]) -> dict[str, Any]:
     """All that completion and blb.toml need to know of the commands without importing them.
 
-    ``values``: option -> the names that are known of it.
+    ``values``: option -> the names that are known of it. A group's own commands stand beside it, as in "store check".
     """
-    return {
-        "commands": {name: [_row(param) for param in each.params] for name, each in commands.items()},
-        "values": values,
+    inner = {
+        f"{name} {inside}": each
+        for name, group in commands.items()
+        if isinstance(group, click.Group)
+        for inside, each in sorted(group.commands.items())
     }
+    rows = {name: [_row(param) for param in each.params] for name, each in {**commands, **inner}.items()}
+    return {"commands": rows, "values": values}
 
 
 def _row(param: click.Parameter) -> dict[str, Any]:
@@ -70,15 +76,24 @@ def described() -> dict[str, Any]:
 
 def light(name: str) -> click.Command | None:
     """The command ``name`` with its options and nothing behind them, for completion; None where it is not described."""
-    rows = described()["commands"].get(name)
-    return None if rows is None else click.Command(name, params=[_param(row) for row in rows])
+    commands = described()["commands"]
+    if name not in commands:
+        return None
+    params = [_param(row) for row in commands[name]]
+    inside = [each.removeprefix(f"{name} ") for each in commands if each.startswith(f"{name} ")]
+    if not inside:
+        return click.Command(name, params=params)
+    return click.Group(
+        name, params=params, commands={each: light(f"{name} {each}") or click.Command(each) for each in inside}
+    )
 
 
 def _param(row: dict[str, Any]) -> click.Parameter:
     first = row["opts"][0]
     kind: Any = click.Choice(row["choices"]) if "choices" in row else click.Path() if "path" in row else None
     if not first.startswith("-"):
-        return click.Argument([first], type=kind, required=False, shell_complete=_bias_files if "path" in row else None)
+        of_bias = "path" in row and first not in STORES
+        return click.Argument([first], type=kind, required=False, shell_complete=_bias_files if of_bias else None)
     if row.get("flag"):
         return click.Option(row["opts"], is_flag=True)
     known = described()["values"].get(first.lstrip("-"))

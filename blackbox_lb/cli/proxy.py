@@ -34,6 +34,13 @@ EXTRA = "pip install 'blackbox-lb[proxy]'"
 )
 @click.option("--upstream", required=True, help="Address of the API, with its /v1.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 for every network.")
+@click.option(
+    "--allow-host",
+    "hosts",
+    metavar="NAME",
+    multiple=True,
+    help="A name besides localhost that clients call a loopback proxy by, as host.docker.internal. Can be given several times.",
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 takes a free one.")
 @click.option(
     "--model",
@@ -99,6 +106,7 @@ def _proxy(
     max_body: int,
     timeout: float,
     grace: float,
+    hosts: tuple[str, ...],
 ) -> Proxy:
     from blackbox_lb.serve.proxy import Proxy
     from blackbox_lb.serve.proxy_names import Names, load_served
@@ -106,7 +114,7 @@ def _proxy(
 
     served = load_served(biases, models=models, provider=provider, on_conflict=on_conflict)
     rule = Rule(Names(served), others)
-    return Proxy(rule, Upstream.parse(upstream), max_body=max_body * 2**20, timeout=timeout, grace=grace)
+    return Proxy(rule, Upstream.parse(upstream), max_body=max_body * 2**20, timeout=timeout, grace=grace, hosts=hosts)
 
 
 def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> None:

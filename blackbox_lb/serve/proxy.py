@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import signal
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from types import FrameType
 from typing import Any
@@ -42,15 +43,25 @@ class Proxy:
     """``async with Proxy(rule, upstream).listening() as address: ...``; any number of requests at once.
 
     max_body: largest request body in bytes. timeout: seconds of the upstream's silence before it is given up. grace: seconds
-    that answers under way have to finish when the block ends; then they are cut.
+    that answers under way have to finish when the block ends; then they are cut. hosts: names that clients may call this machine
+    by while only it can reach the proxy, besides its own: a page in a browser could else let its own name point here (DNS
+    rebinding) and use an upstream that asks for no key.
 
     Raises InputError, from ``listening``: the address cannot be used.
     """
 
     def __init__(
-        self, rule: Rule, upstream: Upstream, *, max_body: int = 16 * 2**20, timeout: float = 600.0, grace: float = 30.0
+        self,
+        rule: Rule,
+        upstream: Upstream,
+        *,
+        max_body: int = 16 * 2**20,
+        timeout: float = 600.0,
+        grace: float = 30.0,
+        hosts: Collection[str] = (),
     ) -> None:
         self.rule, self.upstream = rule, upstream
+        self._hosts, self._guarded = frozenset(name.lower() for name in hosts), False
         self.max_body, self.grace = max_body, grace
         self.biased: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
@@ -60,6 +71,7 @@ class Proxy:
     async def listening(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
         """Serve inside the block; gives the base URL that clients use. Port 0 takes a free one."""
         self._check_no_loop(host, port)
+        self._guarded = is_loopback(host)
         server = web.Server(
             self._answer,
             handler_cancellation=True,
@@ -127,6 +139,7 @@ class Proxy:
         return web.Response(status=answer.status, body=answer.body, content_type="application/json")
 
     async def _dispatch(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._check_host(request.headers.get("Host", ""))
         target = request.raw_path
         path = target.partition("?")[0]
         if request.headers.get("Upgrade", "").lower() == "websocket":
@@ -144,6 +157,17 @@ class Proxy:
             return await answer_models(self._forwarder, request, target, self.rule.names, wanted)
         async with await self._forwarder.ask(request, target, content) as answer:
             return await self._forwarder.stream(request, answer)
+
+    def _check_host(self, given: str) -> None:
+        """Raises ErrorAnswer 421 (RFC 9110, section 15.5.20) where the request is meant for somebody else."""
+        name = given.lower().rpartition(":")[0] if re.fullmatch(r".*:\d*", given) else given.lower()
+        if self._guarded and given and not is_loopback(name.strip("[]")) and name not in self._hosts:
+            raise ErrorAnswer(
+                421,
+                f"blb proxy listens on this machine alone and is not {quoted(name)}; call it by 127.0.0.1 or localhost, or start "
+                "it with --allow-host and that name",
+                code="misdirected_request",
+            )
 
     async def _sample(self, request: web.BaseRequest, target: str, content: bytes) -> web.StreamResponse:
         if request.headers.get("Content-Encoding", "identity") != "identity":

@@ -163,7 +163,7 @@ def request(
     target: str = "/v1/chat/completions", body: bytes | None = b'{"model":"m"}', *fields: str, method: str = "POST"
 ) -> bytes:
     """The bytes of a request, with a Content-Length where it has a body."""
-    lines = [f"{method} {target} HTTP/1.1", "Host: proxy.example", *fields]
+    lines = [f"{method} {target} HTTP/1.1", "Host: localhost", *fields]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + (body or b"")

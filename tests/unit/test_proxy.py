@@ -247,12 +247,34 @@ def test_refusals_reach_nobody(sent: bytes, status: int, code: str) -> None:
 
 def test_hosts_and_forwarding_headers_steer_nothing() -> None:
     """Whatever a client says about hosts, the request goes to the upstream under the upstream's name."""
-    with proxied(plain()) as (origin, port, _):
+    with proxied(plain(), hosts=["Evil.example"]) as (origin, port, _):
         sent = request("/v1/models", None, "X-Forwarded-Host: evil.example", method="GET")
-        exchange(port, sent.replace(b"proxy.example", b"evil.example"))
+        exchange(port, sent.replace(b"localhost", b"evil.example"))
         exchange(port, request("//evil.example/v1/models", None, method="GET"))
     assert {seen.headers["host"] for seen in origin.arrived} == {origin.address.removeprefix("http://")}
     assert origin.arrived[1].line == "GET //evil.example/v1/models HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[::2]:80", "localhost.evil"]
+)
+def test_another_machines_name_is_refused(host: str) -> None:
+    """A page that lets its own name point to this machine reaches no upstream, not even the list of what is applied."""
+    with proxied(plain()) as (origin, port, _):
+        for path in ("/v1/chat/completions", "/v1/models", "/health"):
+            sent = request(path).replace(b"localhost", host.encode())
+            status, code, message = error_of(exchange(port, sent))
+            assert (status, code) == (421, "misdirected_request")
+            assert "--allow-host" in message
+    assert not origin.arrived
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:8080", "127.8.0.1", "[::1]:80", "[::1]", ""])
+def test_this_machines_names_are_taken(host: str) -> None:
+    """Whatever a client here calls it by; HTTP/1.0 clients call it nothing."""
+    with proxied(plain()) as (origin, port, _):
+        exchange(port, request().replace(b"localhost", host.encode()))
+    assert len(origin.arrived) == 1
 
 
 def test_redirects_are_not_followed() -> None:

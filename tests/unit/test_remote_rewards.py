@@ -7,6 +7,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -112,6 +113,16 @@ def fetch(reward: Reward, path: Path, pairs: list[tuple[Example, Completion]], r
     """Fetch into the store at ``path``; how many were asked for."""
     with RolloutStore(path) as store:
         return asyncio.run(fetch_rewards(store, reward, pairs, report or Silent(), "training"))
+
+
+def test_an_endless_answer_is_read_no_further(scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a reward's server sends is held up to a bound, like every answer; the error names it, and nothing is stored."""
+    monkeypatch.setattr("blackbox_lb.bounded.LIMIT", ContextVar("LIMIT", default=1000))
+    scorer.answer = lambda _number, body: Reply(200, {"rewards": lengths(body), "more": "x" * 2000})
+    with pytest.raises(CorruptResponse, match="more than 1,000 bytes"):
+        fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(3))
+    with RolloutStore(tmp_path / "s.db") as store:
+        assert not list(store.rows("rewards"))
 
 
 def test_what_an_endpoint_is_told(scorer: Scorer, tmp_path: Path) -> None:
