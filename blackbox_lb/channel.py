@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -34,6 +33,7 @@ from blackbox_lb.profiles import Profile
 from blackbox_lb.rate_limits import Budgets
 from blackbox_lb.redaction import Redactor
 from blackbox_lb.retrying import ATTEMPTS, SLOW_ATTEMPTS, Slips, asked_pause, is_passing, retry_pause
+from blackbox_lb.wire import loads
 
 __all__ = ["Channel"]
 
@@ -112,6 +112,18 @@ class Channel:
         """``text`` without anything that could be a secret: whatever quotes the other side goes through here."""
         return masked(text, self._credentials.secrets)
 
+    def parsed(self, content: bytes, parse: Callable[[bytes], Any] = loads) -> Any:
+        """What ``parse`` reads in an answer that came in a file, as of one that came alone. CorruptResponse: it is no JSON."""
+        return self._json(httpx2.Response(200, content=content, request=httpx2.Request("GET", self.base_url)), parse)
+
+    def error_of(self, error: openai.OpenAIError) -> ProviderError:
+        """An error of the SDK's, of whichever client, as one of ours."""
+        return self._mapped(error, None)
+
+    def refusal(self, status: int | None, body: Any) -> ProviderError:
+        """What an error answer means that came in a file: its status, where it has one, and its body."""
+        return self._refused(status, body, None)
+
     def drop_waiting(self) -> None:
         """Cancel the requests that wait for their turn or for another try: nothing of theirs is on the way."""
         for task in self._waiting:
@@ -137,19 +149,20 @@ class Channel:
         generated: int = 0,
         around: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]] = lambda once: once(),
         read: Callable[[Any], Any] = lambda answer: answer,
+        parse: Callable[[bytes], Any] = loads,
     ) -> Any:
         """What ``read`` makes of the JSON answer to ``body``, after as many retries as the fault deserves.
 
         ``prompt_tokens``: about how many the prompt has; ``generated``: how many may be generated. The request waits until the
-        provider's budgets allow for them. ``around`` is called with every try. An answer that cannot be read is asked for again as
-        long as it is one slip among many (``Slips``).
+        provider's budgets allow for them. ``around`` is called with every try; ``parse``: how the JSON is read. An answer that
+        cannot be read is asked for again as long as it is one slip among many (``Slips``).
 
         Raises:
             ProviderError: one of its subclasses, each with the provider's own words.
         """
 
         async def once() -> Any:
-            found = read(await around(lambda: self._once(path, body, prompt_tokens + generated, generated)))
+            found = read(await around(lambda: self._once(path, body, prompt_tokens + generated, generated, parse)))
             self.slips.good += generated > 0
             return found
 
@@ -179,7 +192,9 @@ class Channel:
         finally:
             self._waiting.discard(task)
 
-    async def _once(self, path: str, body: dict[str, Any], tokens: int, generated: int) -> Any:
+    async def _once(
+        self, path: str, body: dict[str, Any], tokens: int, generated: int, parse: Callable[[bytes], Any]
+    ) -> Any:
         # First come, first served: else small requests would overtake a large one for ever.
         with self._waits():
             async with self._turn:
@@ -202,19 +217,19 @@ class Channel:
         except openai.OpenAIError as error:
             raise self._mapped(error, None) from error
         learn(response)
-        answer = self._json(response)
+        answer = self._json(response, parse)
         if isinstance(answer, dict) and answer.get("error") and not answer.get("choices"):
             # Gateways answer 200 with another server's refusal inside, and so does Azure for some filtered prompts.
             raise self._refused(None, answer, body.get("model"))
         return answer
 
-    def _json(self, response: httpx2.Response) -> Any:
+    def _json(self, response: httpx2.Response, parse: Callable[[bytes], Any] = loads) -> Any:
         content = self._redactor.answer(response.content)
         if content != response.content and not self._repeated:
             self._repeated = True
             log.warning("%s repeats a key in its answers; [masked] stands for it in what is kept", self.base_url)
         try:
-            return json.loads(content, object_pairs_hook=_unambiguous)
+            return parse(content)
         except (ValueError, RecursionError) as error:
             text = self.masked(response.text[:MOST_QUOTED])[:100]
             raise CorruptResponse(
@@ -304,11 +319,3 @@ def _address(profile: Profile, base_url: str | None) -> str:
             "the address holds a password or a query; keys belong in the environment, a query in connection.query of a profile"
         )
     return address if address.endswith(rules.base_path) else address + rules.base_path
-
-
-def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. ValueError where a key has two values, of which a dict would quietly keep the last."""
-    table = dict(pairs)
-    if len(table) < len(pairs) and any(table[name] != value for name, value in pairs):
-        raise ValueError("one key of an object has two values")
-    return table

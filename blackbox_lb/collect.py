@@ -9,7 +9,7 @@ from typing import Any
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.profiles import Profile
 from blackbox_lb.session import Session
-from blackbox_lb.store import RolloutStore, prompt_hash, request_hash, rollout_key
+from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
 from blackbox_lb.tokens import Tokenizer
 from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
 from blackbox_lb.wire import asks_logprobs
@@ -101,8 +101,8 @@ async def collect(
         n = len(wanted.samples)
         completions = await session.complete_many(wanted.prompt, drawn, bias, n, endpoint)
         drifted = session.drift.seen(completions)
-        of = settings if drifted is None else {**settings, **_of_another(session.model, completions[0])}
-        store.add_answer(of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))
+        of = settings if drifted is None else {**settings, **of_another(session.model, completions[0])}
+        await writer.add_answer(of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))
         if drifted is not None:
             raise drifted
         if watch is not None:
@@ -115,11 +115,12 @@ async def collect(
             )
 
     in_flight = concurrency or session.profile.connection.concurrency
-    await run_all(missing, receive, in_flight, session.budget, session.drop_waiting)
+    with Writer(store) as writer:
+        await run_all(missing, receive, in_flight, session.budget, session.drop_waiting)
     return Collection(keys, sum(len(wanted.samples) for wanted in missing))
 
 
-def _of_another(asked: str, completion: Completion) -> dict[str, str]:
+def of_another(asked: str, completion: Completion) -> dict[str, str]:
     """Settings that set completions of another model or system apart from those that were asked for."""
     return {"model": f"{completion.model} ({completion.fingerprint or 'system not told'})", "asked": asked}
 

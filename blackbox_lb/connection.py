@@ -30,12 +30,13 @@ async def connect(
     needs: Iterable[str] = (),
     own_vocabulary: bool = False,
     budget: Budget | None = None,
+    session: type[Session] = Session,
 ) -> AsyncIterator[Session]:
     """A session with the provider's model. ``concurrency``, ``max_tokens`` and ``longest_prompt`` (characters) size an
     embedded engine's slots.
 
     ``needs``: rows of the profile that must be known, or nothing is asked. own_vocabulary: read the vocabulary of an embedded model
-    from its file, for whoever wants the text of every token. budget: of all its completion requests.
+    from its file, for whoever wants the text of every token. budget: of all its completion requests. session: its kind.
 
     Raises:
         BlbError: unknown provider, missing key, model not found, server down.
@@ -56,7 +57,7 @@ async def connect(
             model, base_url = None, engine.base_url
             if own_vocabulary and tokenizer is None:
                 tokenizer = str(path)
-        session = Session(
+        opened = session(
             profile,
             model=model,
             base_url=base_url,
@@ -65,7 +66,7 @@ async def connect(
             token_provider=token_provider,
             budget=budget,
         )
-        yield await stack.enter_async_context(session)
+        yield await stack.enter_async_context(opened)
 
 
 PROMPT_ROOM = 1024

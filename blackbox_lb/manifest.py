@@ -23,7 +23,7 @@ from blackbox_lb.store import canonical, prompt_hash
 from blackbox_lb.trials import Trials
 from blackbox_lb.types import Prompt
 
-__all__ = ["FILE", "Manifest", "profile_hash", "settings_of_run"]
+__all__ = ["FILE", "Manifest", "host_of", "profile_hash", "settings_of_run"]
 
 FILE = "run.json"
 LARGEST = 10_000_000
@@ -71,8 +71,8 @@ def _hash(text: str) -> str:
 
 
 def profile_hash(profile: Profile) -> str:
-    """A hash of the rows of a profile; its title and its evidence change nothing."""
-    return _hash(canonical(profile.model_dump(mode="json", exclude=set(ABOUT) - {"name"})))
+    """A hash of the rows of a profile; its title, its evidence and how requests travel in files change nothing."""
+    return _hash(canonical(profile.model_dump(mode="json", exclude={*ABOUT, "batch"} - {"name"})))
 
 
 def settings_of_run(trials: Trials, prompts: Sequence[Prompt]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def settings_of_run(trials: Trials, prompts: Sequence[Prompt]) -> dict[str, Any]
     return {
         "provider": session.profile.name,
         "profile": profile_hash(session.profile),
-        "host": _host(session),
+        "host": host_of(session),
         "model": session.model,
         "tokenizer": trials.tokenizer.fingerprint,
         "endpoint": session.endpoint,
@@ -93,7 +93,8 @@ def settings_of_run(trials: Trials, prompts: Sequence[Prompt]) -> dict[str, Any]
     }
 
 
-def _host(session: Session) -> str:
+def host_of(session: Session) -> str:
+    """The host of a session's address: all of it that is ever written down."""
     return urlsplit(session.base_url).hostname or ""
 
 

@@ -27,15 +27,22 @@ Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars for a million tokens; ``source``: where they are from."""
+    """US dollars for a million tokens; ``source``: where they are from; ``batch``: share of them in a batch, where it is known."""
 
     prompt: float
     completion: float
     source: str = ""
+    batch: float | None = None
 
     def dollars(self, prompt_tokens: float, completion_tokens: float) -> float:
         """What so many tokens cost, in US dollars."""
         return (prompt_tokens * self.prompt + completion_tokens * self.completion) / MILLION
+
+    def in_batch(self, share: float) -> Prices:
+        """The prices in a batch API: the share of these that their own row tells, else ``share``."""
+        own = share if self.batch is None else self.batch
+        source = ", ".join(part for part in (self.source, f"in a batch {own:g} of the price") if part)
+        return Prices(self.prompt * own, self.completion * own, source)
 
     def __str__(self) -> str:
         """The prices in words."""
@@ -52,6 +59,7 @@ class _Row(BaseModel):
     models: Annotated[list[str], Field(min_length=1)]
     prompt: Dollars
     completion: Dollars
+    batch: Annotated[float, Field(ge=0, le=1)] | None = None
     source: str = ""
     date: dt.date | None = None
 
@@ -63,7 +71,7 @@ class _Row(BaseModel):
     def prices(self) -> Prices:
         """The row's numbers, with their origin."""
         seen = f"{self.date:%Y-%m-%d}" if self.date else ""
-        return Prices(self.prompt, self.completion, ", ".join(part for part in (self.source, seen) if part))
+        return Prices(self.prompt, self.completion, ", ".join(part for part in (self.source, seen) if part), self.batch)
 
 
 class _Table(BaseModel):

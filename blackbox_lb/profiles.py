@@ -16,6 +16,7 @@ from blackbox_lb.errors import ModelUnsuitable, ProfileError
 from blackbox_lb.reading import MAX_SETTINGS, parse_toml, read_bounded
 from blackbox_lb.redaction import watch
 from blackbox_lb.rules import (
+    BatchRules,
     BiasRules,
     Connection,
     EndpointRules,
@@ -41,7 +42,8 @@ ABOUT = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 class Profile(Row):
     """One provider. ``neutral``: the request fields that make sampling exactly softmax(logits + bias) at temperature 1.
 
-    ``request``: fields sent with every request. ``reference``: None where whole distributions cannot be had. ``unknown``: dotted
+    ``request``: fields sent with every request. ``reference``: None where whole distributions cannot be had, ``batch``: where
+    requests cannot be sent in files. ``unknown``: dotted
     rows, or tables of them, whose values are guesses until ``blb doctor`` has seen them. ``evidence``: dotted row or table -> how
     it is known.
     """
@@ -58,6 +60,7 @@ class Profile(Row):
     sampling: SamplingRules = SamplingRules()
     models: ModelRules = ModelRules()
     reference: ReferenceRules | None = None
+    batch: BatchRules | None = None
     neutral: dict[str, Json]
     request: Annotated[dict[str, Json], AfterValidator(no_secrets)] = Field(default_factory=dict)
     unknown: list[str] = Field(default_factory=list)

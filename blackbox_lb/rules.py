@@ -12,6 +12,7 @@ from blackbox_lb.redaction import SECRET_WORD, redacted
 from blackbox_lb.types import Endpoint
 
 __all__ = [
+    "BatchRules",
     "BiasRules",
     "ChatRoute",
     "Connection",
@@ -245,6 +246,21 @@ class SamplingRules(Row):
     shares_prompt: bool = False
     seed: bool = True
     stops: Annotated[int, Field(ge=1)] | None = None
+
+
+class BatchRules(Row):
+    """Requests in files of JSON Lines, answered later. ``urls``: endpoint -> the ``url`` of each line.
+
+    ``command``: the program that answers a file on the user's own machine, with {input}, {output} and {model}; None: files go to
+    the provider, by ``/files`` and ``/batches`` beside its endpoints. ``requests``, ``size``: most lines and bytes of a file (None:
+    no limit). ``price``: what a token costs there, as a share of its price in a live request.
+    """
+
+    urls: Annotated[dict[Endpoint, str], Field(min_length=1)]
+    command: str | None = None
+    requests: Annotated[int, Field(ge=1)] | None = None
+    size: Annotated[int, Field(ge=1)] | None = None
+    price: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
 class Refused(Row):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -31,9 +32,14 @@ class Scratch:
         self._folder, self._left = folder, budget
         self._segment: mmap.mmap | None = None
         self._used = self._size = 0
+        self._lock = threading.Lock()
 
     def __call__(self, size: int, dtype: type[np.generic], /) -> npt.NDArray[Any]:
-        """A writable array of shape (size,). StoreError: the disk is full, or nothing can be written there."""
+        """A writable array of shape (size,), for any thread. StoreError: the disk is full, or nothing can be written there."""
+        with self._lock:
+            return self._given(size, dtype)
+
+    def _given(self, size: int, dtype: type[np.generic]) -> npt.NDArray[Any]:
         length = size * np.dtype(dtype).itemsize
         if length <= self._left:
             self._left -= length

@@ -26,7 +26,7 @@ from blackbox_lb.retrying import ATTEMPTS
 from blackbox_lb.tokens import PROBE_TEXT, Tokenizer, fingerprint
 from blackbox_lb.types import Completion, Endpoint, EndTokens, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
-from blackbox_lb.wire import build_request, read_answer
+from blackbox_lb.wire import Lists, build_request, loads, read_answer
 from blackbox_lb.wire.answer import count
 from blackbox_lb.wire.identity import checked_id
 
@@ -67,6 +67,7 @@ class Session:
         self.budget = budget or Budget()
         self.drift = DriftWatch(profile.models.fleet)
         self._prompt_tokens: dict[tuple[Prompt, Endpoint], int] = {}
+        self._lists: dict[Endpoint, Lists] = {}
         self.endpoint = next(iter(profile.endpoints)) if endpoint is None else endpoint
         profile.endpoint(self.endpoint)
         profile.check_model(model)
@@ -75,6 +76,11 @@ class Session:
         self.vocabulary: Vocabulary | None = None
         self._model_behind: str | None = None
         self._channel = Channel(profile, base_url, attempts=attempts, token_provider=token_provider)
+
+    @property
+    def channel(self) -> Channel:
+        """What talks to the API, for whoever asks it for more than completions."""
+        return self._channel
 
     @property
     def base_url(self) -> str:
@@ -162,17 +168,31 @@ class Session:
         where = endpoint or self.endpoint
 
         def read(answer: Any) -> list[Completion]:
-            self._check_model_behind(answer)
-            try:
-                return read_answer(self.profile, where, answer, sampling, self.vocabulary, n)
-            except ProviderError as error:
-                raise type(error)(self._channel.masked(str(error))) from error
+            return self.completions_in(answer, sampling, n, where)
 
         try:
-            found: list[Completion] = await self.answer(prompt, sampling, bias, n, where, read)
+            found: list[Completion] = await self.answer(prompt, sampling, bias, n, where, read, self._parser(where))
         except ContentFiltered:
             return [Completion.empty("content_filter", self.model)] * n
         return found
+
+    def completions_in(
+        self, answer: Any, sampling: Sampling, n: int = 1, endpoint: Endpoint | None = None
+    ) -> list[Completion]:
+        """The completions of an answer to a request for ``n``, whichever way it came; see ``read_answer``.
+
+        Raises:
+            ProviderError: it cannot be read. InputError: it is of a model with another vocabulary.
+        """
+        self._check_model_behind(answer)
+        try:
+            return read_answer(self.profile, endpoint or self.endpoint, answer, sampling, self.vocabulary, n)
+        except ProviderError as error:
+            raise type(error)(self._channel.masked(str(error))) from error
+
+    def parse(self, content: bytes) -> Any:
+        """The JSON of an answer of the session's endpoint, its long lists as columns where they are of the plain kind."""
+        return self._parser(self.endpoint)(content)
 
     @property
     def unreadable(self) -> int:
@@ -210,9 +230,10 @@ class Session:
         n: int = 1,
         endpoint: Endpoint | None = None,
         read: Callable[[Any], Any] = lambda answer: answer,
+        parse: Callable[[bytes], Any] = loads,
     ) -> Any:
         """What ``read`` makes of the provider's answer, or the answer as it came, for whoever wants to see more of it than
-        completions hold. What ``read`` calls corrupt is asked for again, within reason.
+        completions hold. What ``read`` calls corrupt is asked for again, within reason. ``parse``: how the JSON is read.
 
         Raises:
             ProviderError: one of its subclasses; ContentFiltered where the content filter refuses the prompt.
@@ -229,12 +250,21 @@ class Session:
             generated=generated,
             around=lambda once: self.budget.metered(once, most, generated),
             read=lambda answer: (answer, read(answer)),
+            parse=parse,
         )
         answer, found = received
         counted = count(answer, "prompt_tokens", "input_tokens") if isinstance(answer, dict) else None
         if counted is not None and isinstance(prompt, Prompt):
             self._prompt_tokens[prompt, where] = counted
         return found
+
+    def _parser(self, endpoint: Endpoint) -> Callable[[bytes], Any]:
+        """What reads the answers of an endpoint; it remembers the tokens that it saw, under the vocabulary of now."""
+        lists = self._lists.get(endpoint)
+        if lists is None or lists.vocabulary is not self.vocabulary:
+            lists = Lists(self.profile, self.profile.endpoint(endpoint), self.vocabulary)
+            self._lists[endpoint] = lists
+        return lists.loads
 
     def _most_tokens(self, prompt: Prompt | Sequence[int], endpoint: Endpoint) -> int:
         """Tokens of a prompt at most: as an answer to it counted them, else by its bytes."""

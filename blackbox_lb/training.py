@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -101,11 +101,8 @@ def training_set(
         NoLogprobs: no completion has a complete list of tokens with alternatives.
     """
     owner = {key: p for p, row in enumerate(keys) for key in row}
-    if end_tokens.listed is None:
-        found = _ends(_kept(store, owner, encode, Counter()), end_tokens)
-        end_tokens = replace(end_tokens, listed=not found)
-    if end_tokens.openers:
-        end_tokens = replace(end_tokens, openers=_never_sampled(_kept(store, owner, encode, Counter()), end_tokens))
+    if end_tokens.listed is None or end_tokens.openers:
+        end_tokens = _settled(end_tokens, _sampled(_kept(store, owner, encode, Counter())))
     count: Counter[str] = Counter()
     parts: list[Rollouts] = []
 
@@ -122,7 +119,7 @@ def training_set(
     scratch = Scratch(store.path.parent, LISTS_IN_MEMORY)
     next_token = NextToken.gather(blocks(), vocab_size=vocab_size, allocate=scratch)
     left = (count["incomplete"], count["filtered"], count["encoded"])
-    return Training(Rollouts.join(parts), next_token, *left, cut=_cut(store, owner) if end_tokens.openers else 0)
+    return Training(Rollouts.join(parts), next_token, *left, cut=count["cut"] if end_tokens.openers else 0)
 
 
 def _read(completion: Completion, encode: Encode | None) -> tuple[str, Completion]:
@@ -156,6 +153,7 @@ def _kept(
     for key, completion in zip(keys, store.completions(keys), strict=True):
         what, read = _read(completion, encode)
         count[what] += 1
+        count["cut"] += _cut(completion)
         if what in ("listed", "encoded"):
             yield key, read
 
@@ -232,10 +230,10 @@ def columns(
         token_ids=np.concatenate([completion.token_ids for completion in each]),
         logprobs=np.concatenate([_propensities(completion) for completion in each]),
         top_ids=_without(
-            np.concatenate([padded(completion.top_ids, width, NO_TOKEN) for completion in each]),
+            _stacked([completion.top_ids for completion in each], width, NO_TOKEN),
             _hidden(completions.items(), end_tokens),
         ),
-        top_logprobs=np.concatenate([padded(completion.top_logprobs, width, -np.inf) for completion in each]),
+        top_logprobs=_stacked([completion.top_logprobs for completion in each], width, -np.inf),
         bounded=np.concatenate([_bounded(completion) for completion in each]),
     )
 
@@ -243,6 +241,11 @@ def columns(
 def censored(rollouts: Rollouts, next_token: NextToken, unobserved: Unobserved | None = None) -> Censored:
     """What the provider kept back of these rollouts, as the bias file records it; ``unobserved`` is the rule of ``ips``."""
     return Censored(**asdict(Censoring.of(rollouts, next_token)), unobserved=unobserved)
+
+
+def _stacked(tables: Sequence[npt.NDArray[Any]], width: int, fill: float) -> npt.NDArray[Any]:
+    """One below the other, ``width`` columns of each, the last ones ``fill`` where it has fewer."""
+    return np.concatenate([each if each.shape[1] == width else padded(each, width, fill) for each in tables])
 
 
 def _propensities(completion: Completion) -> FloatArray:
@@ -263,27 +266,34 @@ def _opens(raw: bytes, text: bytes) -> bool:
     return text in raw or any(raw.endswith(text[:size]) for size in range(1, min(len(raw), len(text)) + 1))
 
 
-def _hidden(completions: Collection[tuple[str, Completion]], end_tokens: EndTokens) -> frozenset[int]:
-    """The ids that a completion may end with and never lists."""
-    found = _ends(completions, end_tokens)
-    return found | _never_sampled(completions, end_tokens) if end_tokens.openers else found
+def _sampled(completions: Iterable[tuple[str, Completion]]) -> frozenset[int]:
+    """Every token id that was sampled."""
+    seen: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+    for _, completion in completions:
+        seen = np.union1d(seen, completion.token_ids)
+    return frozenset(seen.tolist())
 
 
-def _ends(completions: Iterable[tuple[str, Completion]], end_tokens: EndTokens) -> frozenset[int]:
+def _settled(end_tokens: EndTokens, sampled: frozenset[int]) -> EndTokens:
+    """With what the ``sampled`` ids tell: whether end tokens are listed, and which openers are never sampled."""
     listed = end_tokens.listed
     if listed is None:
-        listed = any(not end_tokens.ids.isdisjoint(each.token_ids.tolist()) for _, each in completions)
-    return frozenset() if listed else end_tokens.ids
+        listed = not end_tokens.ids.isdisjoint(sampled)
+    return replace(end_tokens, listed=listed, openers=end_tokens.openers - sampled)
 
 
-def _never_sampled(completions: Iterable[tuple[str, Completion]], end_tokens: EndTokens) -> frozenset[int]:
-    return end_tokens.openers.difference(*(each.token_ids.tolist() for _, each in completions))
+def _hidden(completions: Iterable[tuple[str, Completion]], end_tokens: EndTokens) -> frozenset[int]:
+    """The ids that a completion may end with and never lists."""
+    if end_tokens.listed and not end_tokens.openers:
+        return frozenset()
+    settled = _settled(end_tokens, _sampled(completions))
+    return settled.openers if settled.listed else settled.openers | settled.ids
 
 
-def _cut(store: RolloutStore, keys: Collection[str]) -> int:
-    """How many completions generated more tokens than they list, although they count as whole."""
-    each = (one for one in store.completions(keys) if one.whole and one.finish_reason == "stop")
-    return sum(one.generated is not None and one.generated > len(one.token_ids) for one in each)
+def _cut(completion: Completion) -> bool:
+    """Whether it counts as whole although more tokens were generated than it lists."""
+    stopped = completion.whole and completion.finish_reason == "stop"
+    return stopped and completion.generated is not None and completion.generated > len(completion.token_ids)
 
 
 def _without(ids: npt.NDArray[np.int32], hidden: frozenset[int]) -> npt.NDArray[np.int32]:

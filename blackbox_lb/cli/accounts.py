@@ -94,6 +94,8 @@ def _record(trials: Trials, options: Mapping[str, Any], task: Task) -> Manifest:
     folder = Path(options["out"]) if options.get("out") is not None else trials.store.path.parent
     prompts = [example.prompt for split in (task.train, task.validation, task.test) for example in split]
     settings = settings_of_run(trials, prompts)
+    if "shard" in options:
+        settings["shard"] = None if options["shard"] is None else str(options["shard"])
     return Manifest(folder, name, settings, restart=bool(options.get("restart")))
 
 

@@ -18,6 +18,7 @@ from blackbox_lb.cli.options import (
     model_options,
     open_trials,
     output_options,
+    rollouts_option,
     run_folder,
     sampling_options,
     task_options,
@@ -168,6 +169,7 @@ def _sweep(
     "lists leave out accordingly. A position is 2 to 5 MB of JSON and about a second on a CPU. vllm, llamacpp and local only.",
 )
 @click.option("--go-on", is_flag=True, help="Collect on although the first prompts show nothing to learn.")
+@rollouts_option()
 @limit_options()
 @output_options()
 def command(**options: Any) -> None:

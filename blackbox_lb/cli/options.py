@@ -34,6 +34,7 @@ __all__ = [
     "model_options",
     "open_trials",
     "output_options",
+    "rollouts_option",
     "run_folder",
     "sampling_options",
     "spending_options",
@@ -171,6 +172,17 @@ def output_options() -> Callable[[F], F]:
     )
 
 
+def rollouts_option() -> Callable[[F], F]:
+    """Stores and exports that are read beside the run's own."""
+    return click.option(
+        "--rollouts",
+        multiple=True,
+        metavar="SOURCE",
+        help="Rollouts collected elsewhere, which are read and not asked for again: a store, an export's folder, or the URL of one "
+        "(s3://bucket/folder); * stands for several. Can be given several times.",
+    )
+
+
 def spending_options() -> Callable[[F], F]:
     """What the command may spend."""
     return _together(
@@ -244,6 +256,7 @@ def run_folder(options: Mapping[str, Any], task: Task) -> Path:
 def connect_to(options: Mapping[str, Any], **more: Any) -> AbstractAsyncContextManager[Session]:
     """A session with the model that ``model_options`` name; ``more`` goes to ``connect``."""
     names = ("model", "base_url", "endpoint", "tokenizer")
+    more = {**more, **({"session": options["session"]} if "session" in options else {})}
     return connect(options["provider"], **{name: options[name] for name in names}, **more)
 
 
@@ -278,7 +291,7 @@ async def open_trials(
         if bias is not None:
             bias.check_tokenizer(tokenizer.fingerprint)
             check_limits(bias.logit_bias, session.profile, session.highest_id)
-        with RolloutStore(options["store"] or run_folder(options, task) / STORE) as store:
+        with _store(options["store"] or run_folder(options, task) / STORE, options.get("rollouts", ())) as store:
             trials = Trials(
                 session=session,
                 store=store,
@@ -292,6 +305,15 @@ async def open_trials(
             )
             async with accounted(trials, options, task, stages):
                 yield trials
+
+
+def _store(path: Path, elsewhere: Sequence[str]) -> RolloutStore:
+    """The run's store, with the rollouts that were collected ``elsewhere`` beside it."""
+    if not elsewhere:
+        return RolloutStore(path)
+    from blackbox_lb.store.sources import Gathered, open_sources
+
+    return Gathered(path, open_sources(elsewhere))
 
 
 def _require_end_tokens(session: Session) -> None:

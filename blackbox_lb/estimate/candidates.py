@@ -123,7 +123,7 @@ def candidates(
             continue
         clip = sweep.clip_of(name)
         if clip not in made:
-            made[clip] = _statistics(rollouts, sweep, clip)
+            made[clip] = _statistics(rollouts, sweep, clip, sweep.tau)
         yield from _counted(name, made[clip], rollouts, next_token, sweep, limits, clusters)
 
 
@@ -236,8 +236,17 @@ def _support(
     return next_token.token_ids[found.support]
 
 
-def _statistics(rollouts: Rollouts, sweep: Sweep, clip: float | None) -> Statistics:
-    return Statistics.of(rollouts, positions=sweep.positions, seed=sweep.seed, unobserved=sweep.unobserved, clip=clip)
+def _statistics(rollouts: Rollouts, sweep: Sweep, clip: float | None, tau: tuple[float, ...]) -> Statistics:
+    """The sums for all estimators of the sweep that share this clip, at all ``tau`` in one pass."""
+    return Statistics.of(
+        rollouts,
+        tau,
+        positions=sweep.positions,
+        seed=sweep.seed,
+        unobserved=sweep.unobserved,
+        clip=clip,
+        estimators=sweep.counted(clip),
+    )
 
 
 def _counted(
@@ -289,7 +298,9 @@ def _refolded(
     counts: Sequence[int],
 ) -> list[Vector]:
     """What is sent of the estimate from the rollouts ``train`` for each number of entries."""
-    estimate, ids, _ = _estimator(name, _statistics(rollouts.take(train), sweep, sweep.clip_of(name)), sweep, clusters)
+    one = replace(sweep, estimators=(name,))
+    statistics = _statistics(rollouts.take(train), one, sweep.clip_of(name), (tau,))
+    estimate, ids, _ = _estimator(name, statistics, sweep, clusters)
     table = wide.take(train[rollouts.rollout_of])
     learned = _learned(name, estimate, table, ids, tau, value)
     compiled = (replace(limits, entries=count).compiled(table, learned, patience=0) for count in counts)

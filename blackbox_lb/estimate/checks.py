@@ -56,14 +56,14 @@ def clean_logprobs(name: str, logprobs: npt.NDArray[np.float32], rollouts: Rollo
     logprobs: any shape in nats. rows: the rollout of each value, the same shape.
     """
     values = logprobs.astype(np.float64)
-    corrupt = np.isnan(values) | (values > POSITIVE_TOLERANCE)
-    if corrupt.any():
+    if values.size and not values.max() <= POSITIVE_TOLERANCE:  # nor is NaN
+        corrupt = np.isnan(values) | (values > POSITIVE_TOLERANCE)
         value, key = values[corrupt][0], rollouts.keys[int(rows[corrupt][0])]
         raise InputError(
             f"{name} {value} in rollout {key}; a logprob must be a number, at most 0 "
             f"({int(corrupt.sum())} of {values.size} are not): discard this rollout and sample it again"
         )
-    return np.minimum(values, 0.0)
+    return np.minimum(values, 0.0, out=values)
 
 
 def sampled_ids(rollouts: Rollouts, rows: Ids) -> Ids:

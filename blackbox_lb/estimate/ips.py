@@ -54,32 +54,27 @@ class Clipping:
 
 
 class IPS:
-    """Zhat for any tau from one matrix that is built once (the paper, sections "Method" and "Matrix form").
+    """Zhat for each tau of the statistics (the paper, sections "Method" and "Matrix form").
 
     ``token_ids``: (s,) the sampled tokens, sorted. Every other token has Zhat = 0. ``counts``: (s,) times sampled.
     """
 
     def __init__(self, statistics: Statistics) -> None:
         """InputError if there is no completion with a token, or no token with a logprob."""
-        statistics.require_propensities()
+        statistics.require("ips")
         self._statistics = statistics
         self.n_used = statistics.n_used
-        ids, counts = statistics.token_counts()
-        rows = statistics.by_token(statistics.inverse / self.n_used)
-        drawn = np.flatnonzero(np.asarray(rows.sum(axis=1)).reshape(-1))
-        self.token_ids: Ids = ids[drawn]
-        self.counts: Ids = counts[drawn]
-        # Support by rollouts, so that each estimate is one product with contiguous rows.
-        self._matrix = rows[drawn]
-        self._removed = statistics.by_token(statistics.removed / self.n_used)[drawn]
+        self.token_ids: Ids = np.flatnonzero(statistics.drawn_tokens)
+        self.counts: Ids = statistics.counts[self.token_ids]
+        names = statistics.sums.keys() & {"inverse", "removed"}
+        self._sums = {name: statistics.sums[name].values[self.token_ids] for name in names}
 
     def scaled(self, tau: float) -> tuple[Vector, float]:
         """(s,) ``Zhat / exp(log_scale)`` and log_scale = max r / tau in nats: never overflows, hides nothing.
 
-        InputError if tau is not above 0 or no completion earned a reward (all are -inf).
+        InputError if tau is none of those that the statistics were gathered for, or no completion earned a reward (all are -inf).
         """
-        weights, log_scale = self._statistics.weights(tau)
-        return np.asarray(self._matrix @ weights, dtype=np.float64), log_scale
+        return self._mean("inverse", tau), self._statistics.log_scale(tau)
 
     def zhat(self, tau: float) -> Vector:
         """(s,) ``Zhat(y) = 1/N sum_n exp(r_n / tau) 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``, unbiased unless clipped.
@@ -91,16 +86,13 @@ class IPS:
 
     def clipping(self, tau: float) -> Clipping:
         """What the ``clip`` of ``Statistics.of`` took away at this tau, and so the bias that it introduces."""
-        statistics = self._statistics
-        weights, _ = statistics.weights(tau)
         kept, log_scale = self.scaled(tau)
-        row_of = np.repeat(np.arange(len(statistics)), np.diff(statistics.starts))
         return Clipping(
-            drawn=int(statistics.drawn.sum()),
-            positions=int(statistics.clipped.sum()),
-            completions=len(np.unique(row_of[statistics.clipped > 0])),
+            drawn=self._statistics.drawn,
+            positions=self._statistics.clipped,
+            completions=self._statistics.clipped_rollouts,
             kept=kept,
-            removed=np.asarray(self._removed @ weights, dtype=np.float64),
+            removed=self._mean("removed", tau) if "removed" in self._sums else np.zeros_like(kept),
             log_scale=log_scale,
         )
 
@@ -135,8 +127,13 @@ class IPS:
         log_alpha = math.log(positive("alpha", alpha))
         if not relative:
             return log_alpha
-        weights, log_scale = self._statistics.weights(tau)
-        return log_alpha + log_scale + math.log(weights.sum() / self.n_used)
+        total, _ = self._statistics.total_weights(tau)
+        return log_alpha + self._statistics.log_scale(tau) + math.log(total / self.n_used)
+
+    def _mean(self, name: str, tau: float) -> Vector:
+        """(s,) one of the sums at ``tau`` over N."""
+        values: Vector = self._sums[name][:, self._statistics.column(tau)] / self.n_used
+        return values
 
 
 def _unscaled(values: Vector, log_scale: float) -> Vector:

@@ -1,11 +1,12 @@
-"""Lists: a tall sparse table of probabilities, kept in blocks of rows that are visited one after the other.
+"""Lists: a tall sparse table of probabilities, kept in parts of about equal size that any core may visit.
 
-Index letters: ``m`` positions, ``c`` columns of the table, ``b`` the rows of one block.
+Index letters: ``m`` positions, ``c`` columns of the table, ``b`` positions of one part, ``l`` its entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -14,17 +15,19 @@ import numpy.typing as npt
 from scipy import sparse
 
 from blackbox_lb.estimate.checks import Ids, Vector
+from blackbox_lb.estimate.passes import borrowed
 
-__all__ = ["NO_COLUMN", "Allocate", "Columns", "Lists", "Part", "TokenMasses", "empty"]
+__all__ = ["NO_COLUMN", "Allocate", "Columns", "Lists", "Part", "Table", "TokenMasses", "empty", "with_values"]
 
 NO_COLUMN = -1
 """Stands for a column that no list has."""
 
-Table: TypeAlias = sparse.csr_array[np.float64]
+Table: TypeAlias = sparse.csr_array[Any]
+"""Of float32 where it is large: as exact as the logprobs, which are float32 too. Sums are in float64."""
 
 
 class Allocate(Protocol):
-    """Where large arrays live: ``numpy.empty``, or memory-mapped files that an outer layer hands in."""
+    """Where large arrays live: ``numpy.empty``, or memory-mapped files that an outer layer hands in. Several threads may ask."""
 
     def __call__(self, size: int, dtype: type[np.generic], /) -> npt.NDArray[Any]:
         """A writable array of shape (size,)."""
@@ -39,7 +42,7 @@ def empty(size: int, dtype: type[np.generic], /) -> npt.NDArray[Any]:
 class Part:
     """What one block says of some positions. where: which of the m positions. rows: the block's row of each, None for all in order.
 
-    Several positions may share a row.
+    Several positions may share a row; what else is known of them is then the same.
     """
 
     table: Table
@@ -50,15 +53,54 @@ class Part:
         """The positions among the m that stand at ``indices`` in this part."""
         return np.asarray(indices + self.where.start if isinstance(self.where, slice) else self.where[indices])
 
-    def dot(self, values: Vector) -> Vector:
-        """One number a position: its row times ``values`` (c,)."""
-        product = np.asarray(self.table @ values)
-        return product if self.rows is None else product[self.rows]
+    def summed(self, values: Vector) -> Vector:
+        """A number a row of the block: the sum of ``values`` (b,) over its positions."""
+        if self.rows is None:
+            return values
+        return np.bincount(self.rows, values, self.table.shape[0]).astype(np.float64)
 
-    def dot_transposed(self, values: Vector) -> Vector:
-        """(c,) the sum over the positions of their rows, each times its number in ``values``."""
-        full = values if self.rows is None else np.bincount(self.rows, values, self.table.shape[0])
-        return np.asarray(self.table.T @ full)
+    def of_rows(self, values: Vector) -> Vector:
+        """A number a row of the block from one a position, ``values`` (b,)."""
+        if self.rows is None:
+            return values
+        out = np.zeros(self.table.shape[0])
+        out[self.rows] = values
+        return out
+
+    def of_positions(self, values: Vector) -> Vector:
+        """(b,) from a number a row of the block."""
+        return values if self.rows is None else values[self.rows]
+
+    def held(self, values: Vector) -> Vector:
+        """(b,) the sum of ``values`` (c,) over the tokens that each position lists."""
+        with self._ones() as ones:
+            return self.of_positions(np.asarray(ones @ values))
+
+    def holding(self, values: Vector) -> Vector:
+        """(c,) the sum of ``values`` (b,) over the positions that list each token."""
+        with self._ones() as ones:
+            return np.asarray(ones.T @ self.summed(values))
+
+    @contextmanager
+    def wide(self) -> Iterator[Table]:
+        """The block in float64, for as long as the context lasts."""
+        if self.table.dtype == np.float64:
+            yield self.table
+            return
+        with borrowed(self.table.nnz) as values:
+            values[:] = self.table.data
+            yield with_values(self.table, values)
+
+    @contextmanager
+    def _ones(self) -> Iterator[Table]:
+        with borrowed(self.table.nnz) as ones:
+            ones.fill(1.0)
+            yield with_values(self.table, ones)
+
+
+def with_values(table: Table, values: npt.NDArray[Any]) -> Table:
+    """``table`` with other entries (l,)."""
+    return sparse.csr_array((values, table.indices, table.indptr), shape=table.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,6 +157,11 @@ class Lists:
     def entries(self) -> int:
         """How many entries are stored."""
         return sum(part.table.nnz for part in self.parts)
+
+    @property
+    def width(self) -> int:
+        """c."""
+        return int(self.parts[0].table.shape[1])
 
     def take(self, positions: Ids) -> Lists:
         """The rows at ``positions``, in that order, any of them several times; nothing is copied but where they are."""

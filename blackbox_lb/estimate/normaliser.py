@@ -6,7 +6,7 @@ Index letters: ``m`` positions, ``s`` the support (every token seen listed or sa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,14 +14,28 @@ import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Bools, Ids, Vector, vector, weight_vector
-from blackbox_lb.estimate.lists import NO_COLUMN, Allocate, Lists, Part, TokenMasses, empty
+from blackbox_lb.estimate.lists import NO_COLUMN, Allocate, Lists, Part, Table, TokenMasses, empty
+from blackbox_lb.estimate.passes import dot, in_order
 from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.tails import Listed, attribute, rates, read, reattribute, support, whole
+from blackbox_lb.estimate.sums import SPREAD, Sums, tilted
+from blackbox_lb.estimate.tails import (
+    EXACT,
+    ROUNDING,
+    Listed,
+    Shares,
+    rates,
+    read,
+    regular,
+    share,
+    support,
+    tables,
+    whole,
+)
 
 __all__ = ["NextToken"]
 
-SPREAD = 700.0
-"""Biases this far below the largest one are read as this far: exp would underflow to an impossible token."""
+READERS = 2
+"""Cores that turn blocks of rollouts into lists, beside the one that reads them: each holds a block of its own."""
 LEAST_NAMED = 1e-6
 """A sampled token with an id had at least this probability together with all others that have one: less is rounding."""
 
@@ -42,10 +56,11 @@ class NextToken:
     token_ids: (s,) sorted. tail_mass: (m,). unnamed: (m,) listed mass of tokens without an id. sampled: (m,) index into the
     support of the sampled token. sampled_outside: (m,) whether it is missing from the list. scaled_down: (m,) whether the list
     summed to more than 1.001 and was scaled to 1. unigram: (s,) rates, times all tails. These and four more vectors, about 50
-    bytes a position, are in memory. The lists are in blocks (12 bytes a listed token, where ``gather`` was told to keep them),
-    and every method visits each block once. Internally ``pi_0(. | m) = scale[m] * lists[m] + spread[m] * unigram`` plus
-    ``rest[m]`` at bias 0, which is ``unnamed[m]`` and a tail that nobody takes; columns: (c,) the index into the support of each
-    column of ``lists``, None where they agree; scale: None for 1.
+    bytes a position, are in memory. The lists are in parts (8 bytes a listed token, where ``gather`` was told to keep them) whose
+    borders depend on nothing but the lists: every method visits each part once, on all cores, and adds up in their order, so that
+    no number depends on how the rollouts came or on the number of cores. Internally ``pi_0(. | m) = scale[m] * lists[m] +
+    spread[m] * unigram`` plus ``rest[m]`` at bias 0, which is ``unnamed[m]``, a tail that nobody takes, and what a large table has
+    lost to float32; columns: (c,) the index into the support of each column of ``lists``, None where they agree; scale: None for 1.
     """
 
     token_ids: Ids
@@ -92,14 +107,20 @@ class NextToken:
         InputError: no position at all, a NaN or positive logprob, a token listed twice, a list summing to more than
         1.25; each names the rollout key.
         """
-        lists, rollouts = [], 0
-        for block in blocks:
-            rollouts += len(block.keys)
-            if block.token_ids.size:
-                lists.append(read(block, vocab_size, allocate))
-        if not lists:
+        rollouts = 0
+
+        def filled() -> Iterator[Rollouts]:
+            nonlocal rollouts
+            for block in blocks:
+                rollouts += len(block.keys)
+                if block.token_ids.size:
+                    yield block
+
+        lists = in_order(lambda block: read(block, vocab_size), filled(), ahead=1, most=READERS)
+        parts = list(regular(lists, allocate))
+        if not parts:
             raise InputError(f"{rollouts} rollouts hold no token position; collect completions first")
-        return _assembled(lists, tail, allocate).with_tokens(extra_ids)
+        return _assembled(parts, tail, allocate).with_tokens(extra_ids)
 
     def take(self, positions: npt.ArrayLike) -> NextToken:
         """The distributions at the indices ``positions`` (or where it is True), in that order, with the same support and unigram.
@@ -154,24 +175,21 @@ class NextToken:
         if (counts < 0).any():
             raise InputError(f"unigram holds {counts.min()}; how often a token was sampled cannot be negative")
         counts, scale = whole(counts), np.ones(1) if self.scale is None else self.scale
-        tail = np.where((self.spread > 0) | (self.rest > self.unnamed), self.tail_mass, 0.0) / scale
-        old, spread, parts = self.spread / scale, np.zeros(self.n_positions), []
-        both = (self._on_columns(self.unigram), self._on_columns(counts))
-        for number, part in enumerate(self.lists.parts):
-            kept = (
-                self.lists.allocate(part.table.nnz, np.float64) if out is None else out.lists.parts[number].table.data
-            )
-            new, spread[part.where] = reattribute(
-                part, tail[part.where], old[part.where], both, float(counts.sum()), kept
-            )
-            parts.append(new)
-        return replace(
-            self,
-            unigram=counts,
-            lists=replace(self.lists, parts=tuple(parts)),
-            spread=spread * scale,
-            rest=self.unnamed + np.where(spread > 0, 0.0, tail * scale),
-        )
+        nobody = self.rest - self.unnamed > ROUNDING * scale / 2
+        tail = np.where((self.spread > 0) | nobody, self.tail_mass, 0.0) / scale
+        before, after, total = self._on_columns(self.unigram), self._on_columns(counts), float(counts.sum())
+        old = self.spread / scale
+
+        def one(numbered: tuple[int, Part]) -> Shares:
+            number, part = numbered
+            table = part.table if out is None else out.lists.parts[number].table
+            kept = self.lists.allocate(table.nnz, table.dtype.type) if out is None else table.data
+            return share(part, tail[part.where], after, total, (old[part.where], before), kept)
+
+        lists, spread, rounding = _shared(self.lists, one)
+        lost = self.rest - self.unnamed - np.where(nobody, self.tail_mass, 0.0)
+        rest = self.unnamed + lost + (np.where(spread > 0, 0.0, tail) + rounding) * scale
+        return replace(self, unigram=counts, lists=lists, spread=spread * scale, rest=rest)
 
     @property
     def overfull(self) -> int:
@@ -220,41 +238,52 @@ class NextToken:
 
     def sampled_counts(self, position_weights: npt.ArrayLike | None = None) -> Vector:
         """(s,) the weighted number of positions at which each token was sampled."""
-        weights = self._position_weights(position_weights)
+        weights = weight_vector("position_weights", position_weights, self.n_positions)
         return np.bincount(self.sampled, weights=weights, minlength=len(self.token_ids)).astype(np.float64)
 
     def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
         """(m,) ``log sum_y pi_0(y | m) exp(delta(y))`` for delta of shape (s,); 0 where delta is 0."""
-        tilt, shift = self._tilt(delta)
-        out = np.empty(self.n_positions)
-        for part, scaled in self._scaled(tilt, shift):
-            out[part.where] = shift + np.log(scaled)
-        return out
+        tilt, shift = tilted(delta, len(self.token_ids))
+        return self._positions(lambda part: shift + np.log(self.scaled_at(part, tilt, shift)))
 
     def expected(self, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None = None) -> Vector:
         """(s,) ``sum_m w_m pi_delta(y | m)``: the gradient of ``sum_m w_m log_normaliser_m``."""
-        return self.potential(delta, self._position_weights(position_weights))[1]
+        return self.potential(delta, weight_vector("position_weights", position_weights, self.n_positions))[1]
 
     def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
         """``sum_m w_m log_normaliser_m`` and its gradient, at the price of one evaluation."""
-        tilt, shift = self._tilt(delta)
-        value, tail, listed = 0.0, 0.0, np.zeros(len(self.token_ids) if self.columns is None else len(self.columns))
-        for part, scaled in self._scaled(tilt, shift, position_weights):
-            weights = position_weights[part.where]
-            q = weights / scaled
-            value += float(weights @ (shift + np.log(scaled)))
-            tail += float(self.spread[part.where] @ q)
-            listed += part.dot_transposed(q if self.scale is None else q * self.scale[part.where])
-        return value, np.maximum(tilt * (self._on_support(listed) + self.unigram * tail), 0.0)
+        sums = self.sums(delta, position_weights)
+        return sums.value, sums.gradient(delta, self.unigram)
+
+    def sums(self, delta: npt.ArrayLike, position_weights: Vector) -> Sums:
+        """What the ``potential`` is made of, to be added up with that of other positions; position_weights: (m,)."""
+        tilt, shift = tilted(delta, len(self.token_ids))
+        on_columns, everywhere = self._on_columns(tilt), dot(self.unigram, tilt)
+
+        def one(part: Part) -> Sums:
+            weights, spread = position_weights[part.where], self.spread[part.where]
+            with part.wide() as table:
+                listed = self.times_scale(part, part.of_positions(np.asarray(table @ on_columns)))
+                scaled = self._total(part, listed + spread * everywhere, shift)
+                q = weights / scaled
+                up = np.asarray(table.T @ part.summed(self.times_scale(part, q)))
+            return Sums(dot(weights, shift + np.log(scaled)), up, dot(spread, q))
+
+        counting = [part for part in self.lists.parts if position_weights[part.where].any()]
+        found = Sums.of(in_order(one, counting), len(on_columns))
+        return replace(found, listed=self.on_support(found.listed))
 
     def kl(self, delta: npt.ArrayLike) -> Vector:
         """(m,) ``KL(pi_delta || pi_0)`` at each position in nats."""
-        tilt, shift = self._tilt(delta)
+        tilt, shift = tilted(delta, len(self.token_ids))
         weighted = tilt * vector("delta", delta, len(self.token_ids))
-        out = np.empty(self.n_positions)
-        for part, scaled in self._scaled(tilt, shift):
-            out[part.where] = self._sums(part, weighted) / scaled - shift - np.log(scaled)
-        return np.maximum(out, 0.0)
+
+        def one(part: Part) -> Vector:
+            scaled = self.scaled_at(part, tilt, shift)
+            with part.wide() as table:
+                return np.maximum(self.mean_at(part, table, weighted) / scaled - shift - np.log(scaled), 0.0)
+
+        return self._positions(one)
 
     def by_token(self, tokens: Ids) -> TokenMasses:
         """pi_0 of the tokens at the indices ``tokens`` into the support, token by token."""
@@ -265,54 +294,66 @@ class NextToken:
             chosen = column[chosen]
         return TokenMasses(self.lists.columns(chosen), self.unigram[tokens], self.spread, self.scale)
 
-    def _tilt(self, delta: npt.ArrayLike) -> tuple[Vector, float]:
-        values = vector("delta", delta, len(self.token_ids))
-        shift = max(float(values.max(initial=0.0)), 0.0)
-        return np.exp(np.maximum(values - shift, -SPREAD)), shift
+    def _positions(self, one: Callable[[Part], Vector]) -> Vector:
+        """(m,) what ``one`` says of the positions of each part."""
+        out = np.empty(self.n_positions)
+        for part, values in zip(self.lists.parts, in_order(one, self.lists.parts), strict=True):
+            out[part.where] = values
+        return out
 
-    def _sums(self, part: Part, values: Vector) -> Vector:
-        """The expectation of ``values`` (s,) at the positions of ``part``, ``rest`` left out."""
-        listed = part.dot(self._on_columns(values))
-        if self.scale is not None:
-            listed *= self.scale[part.where]
-        return listed + self.spread[part.where] * float(self.unigram @ values)
+    def times_scale(self, part: Part, values: Vector) -> Vector:
+        """``values`` (b,) at the positions of ``part``, times ``scale``."""
+        return values if self.scale is None else values * self.scale[part.where]
 
-    def _scaled(self, tilt: Vector, shift: float, weights: Vector | None = None) -> Iterator[tuple[Part, Vector]]:
-        """Block by block ``exp(log_normaliser - shift)``; blocks of which ``weights`` (m,) count nothing are left out."""
-        floor, unbiased = math.exp(-SPREAD), math.exp(max(-shift, -SPREAD))
-        for part in self.lists.parts:
-            if weights is None or weights[part.where].any():
-                yield part, np.maximum(self._sums(part, tilt) + self.rest[part.where] * unbiased, floor)
+    def mean_at(self, part: Part, table: Table, values: Vector) -> Vector:
+        """(b,) the expectation of ``values`` (s,) at the positions of ``part``, ``rest`` left out."""
+        listed = part.of_positions(np.asarray(table @ self._on_columns(values)))
+        return self.times_scale(part, listed) + self.spread[part.where] * dot(self.unigram, values)
+
+    def _total(self, part: Part, mean: Vector, shift: float) -> Vector:
+        """(b,) with what is at bias 0, and never 0."""
+        return np.maximum(mean + self.rest[part.where] * math.exp(max(-shift, -SPREAD)), math.exp(-SPREAD))
+
+    def scaled_at(self, part: Part, tilt: Vector, shift: float) -> Vector:
+        """(b,) ``exp(log_normaliser - shift)``."""
+        with part.wide() as table:
+            return self._total(part, self.mean_at(part, table, tilt), shift)
 
     def _on_columns(self, values: Vector) -> Vector:
         return values if self.columns is None else values[self.columns]
 
-    def _on_support(self, listed: Vector) -> Vector:
+    def on_support(self, listed: Vector) -> Vector:
+        """(s,) from (c,) values of columns."""
         return listed if self.columns is None else _moved(listed, self.columns, len(self.token_ids))
-
-    def _position_weights(self, position_weights: npt.ArrayLike | None) -> Vector:
-        return weight_vector("position_weights", position_weights, self.n_positions)
 
 
 def _assembled(blocks: Sequence[Listed], tail: NextToken | None, allocate: Allocate) -> NextToken:
     """One table of all blocks; their arrays become its own."""
     ids, outside, bare = (np.concatenate([getattr(b, name) for b in blocks]) for name in ("sampled", "outside", "bare"))
+    left, unnamed, scale = (np.concatenate([getattr(b, name) for b in blocks]) for name in ("tail", "unnamed", "scale"))
     token_ids = support(blocks) if tail is None else np.union1d(support(blocks), tail.token_ids)
+    lists = Lists.of(tables(blocks, token_ids), allocate)
     sampled = np.searchsorted(token_ids, ids)
     unigram, everything = _unigrams(token_ids, sampled, outside & ~bare, tail)
     if tail is None:
-        unigram = _rates(blocks, token_ids, unigram)
+        unigram = _rates(lists, unigram, np.where(bare, 0.0, left))
     if bare.all():
         unigram = everything
-    tables, spreads, rests = zip(*(attribute(block, token_ids, unigram) for block in blocks), strict=True)
-    lists, spread, rest = Lists.of(tables, allocate), np.concatenate(spreads), np.concatenate(rests)
+    total, exact = float(unigram.sum()), lists.entries <= EXACT
+
+    def one(numbered: tuple[int, Part]) -> Shares:
+        part = numbered[1]
+        kept = allocate(part.table.nnz, np.float64) if exact else part.table.data
+        return share(part, left[part.where], unigram, total, scale[part.where], kept)
+
+    lists, spread, rounding = _shared(lists, one)
+    rest = np.where(spread > 0, 0.0, left) + rounding
     if bare.any() and not bare.all():
         lists = lists.with_row(everything / everything.sum(), bare)
         spread[bare] = rest[bare] = 0.0
-    unnamed = np.concatenate([block.unnamed for block in blocks])
     return NextToken(
         token_ids=token_ids,
-        tail_mass=np.concatenate([block.tail for block in blocks]),
+        tail_mass=left,
         sampled=sampled,
         sampled_outside=outside,
         scaled_down=np.concatenate([block.overfull for block in blocks]),
@@ -322,6 +363,16 @@ def _assembled(blocks: Sequence[Listed], tail: NextToken | None, allocate: Alloc
         rest=rest + unnamed,
         unnamed=unnamed,
     )
+
+
+def _shared(lists: Lists, one: Callable[[tuple[int, Part]], Shares]) -> tuple[Lists, Vector, Vector]:
+    """The lists with their tails given out by ``one``, and (m,) spread and rounding."""
+    spread, rounding, parts = np.empty(lists.n_positions), np.empty(lists.n_positions), []
+    for shares in in_order(one, list(enumerate(lists.parts))):
+        where = shares.part.where
+        parts.append(shares.part)
+        spread[where], rounding[where] = shares.spread, shares.rounding
+    return replace(lists, parts=tuple(parts)), spread, rounding
 
 
 def _unigrams(token_ids: Ids, sampled: Ids, tails: Bools, tail: NextToken | None) -> tuple[Vector, Vector]:
@@ -342,17 +393,14 @@ def _moved(values: Vector, place: Ids, size: int) -> Vector:
     return out
 
 
-def _rates(blocks: Sequence[Listed], token_ids: Ids, counts: Vector) -> Vector:
-    """(s,) ``counts`` for each unit of the mass that lists which miss the token leave over, times all that any list leaves over.
+def _rates(lists: Lists, counts: Vector, left: Vector) -> Vector:
+    """(s,) ``counts`` for each unit of the mass ``left`` (m,) over by lists that miss the token, times all that is left over.
 
     A token that most lists hold is seldom sampled outside one, because it seldom could be: what it has of a tail that it is part of
     is its count there over those tails.
     """
-    total, missed = 0.0, np.zeros(len(token_ids))
-    for block in blocks:
-        left = np.where(block.bare, 0.0, block.tail)
-        held = np.bincount(
-            np.searchsorted(token_ids, block.ids), np.repeat(left, np.diff(block.starts)), len(token_ids)
-        )
-        total, missed = total + float(left.sum()), missed + left.sum() - held
-    return rates(counts, missed, total)
+    held, total = np.zeros(len(counts)), 0.0
+    for part, each in zip(lists.parts, in_order(lambda part: part.holding(left[part.where]), lists.parts), strict=True):
+        held += each
+        total += float(left[part.where].sum())
+    return rates(counts, total - held, total)

@@ -1,12 +1,11 @@
 """The conditional ratio: the weight of completions at the positions where a token was sampled, against that at all positions.
 
-Index letters: ``n`` rollouts, ``s`` the sampled tokens.
+Index letters: ``n`` rollouts, ``s`` the sampled tokens, ``j`` the taus of the statistics.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
 
 from blackbox_lb.estimate.checks import Ids, Vector, positive
 from blackbox_lb.estimate.statistics import Statistics
@@ -29,22 +28,20 @@ class Shrunk:
     counts: Ids
     evidence: Vector
 
-    def __init__(self, statistics: Statistics, shares: sparse.csr_array[np.float64], evidence: Vector) -> None:
-        """shares: (s, n) u_n(y) on ``statistics.token_counts``, up to a factor for each token."""
-        self.token_ids, self.counts = statistics.token_counts()
+    def __init__(self, statistics: Statistics, sums: Vector, totals: Vector, evidence: Vector) -> None:
+        """sums: (s, j) ``sum_n v_n u_n(y)``, totals: (s,) ``sum_n u_n(y)``, both up to one factor for each token."""
+        self.token_ids = statistics.token_ids
+        self.counts = statistics.counts[self.token_ids]
         self.evidence = evidence
-        self._statistics, self._shares = statistics, shares
-        self._totals = np.asarray(shares @ np.ones(len(statistics)), dtype=np.float64)
+        self._statistics, self._sums, self._totals = statistics, sums, totals
 
     def relative(self, tau: float) -> Vector:
         """(s,) ``Z(y) / zbar`` without shrinkage; 1 for a token without a share in any completion.
 
-        InputError if tau is not above 0 or no completion earned a reward (all are -inf).
+        InputError if tau is none of those that the statistics were gathered for, or no completion earned a reward (all are -inf).
         """
-        weights, _ = self._statistics.weights(tau)
-        lengths = self._statistics.lengths.astype(np.float64)
-        zbar = float(lengths @ weights / lengths.sum())
-        sums = np.asarray(self._shares @ weights, dtype=np.float64)
+        sums: Vector = self._sums[:, self._statistics.column(tau)]
+        zbar = self._statistics.total_weights(tau)[1] / self._statistics.tokens
         return np.divide(sums, self._totals * zbar, out=np.ones_like(sums), where=self._totals > 0)
 
     def delta(self, tau: float, kappa: float) -> Vector:
@@ -62,7 +59,7 @@ class Ratio(Shrunk):
 
     def __init__(self, statistics: Statistics) -> None:
         """InputError if there is no completion with a token."""
-        statistics.require_tokens()
-        super().__init__(
-            statistics, statistics.by_token(statistics.counts), statistics.token_counts()[1].astype(np.float64)
-        )
+        statistics.require("ratio")
+        sampled = statistics.token_ids
+        counts = statistics.counts[sampled].astype(np.float64)
+        super().__init__(statistics, statistics.sums["counted"].values[sampled], counts, counts)

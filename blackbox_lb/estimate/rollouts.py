@@ -5,7 +5,7 @@ Index letters: ``n`` rollouts, ``m`` all their token positions laid end to end, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -98,6 +98,29 @@ class Rollouts:
             bounded=None if self.bounded is None else self.bounded[at],
             log_ratios=None if self.log_ratios is None else self.log_ratios[picked],
         )
+
+    def blocks(self, positions: int) -> Iterator[Self]:
+        """Views of consecutive rollouts, each with at most so many positions, or one rollout with more."""
+        ends = np.cumsum(self.lengths)
+        first, n = 0, len(self.keys)
+        while first < n:
+            before = int(ends[first] - self.lengths[first])
+            last = max(first + 1, int(np.searchsorted(ends, before + positions, side="right")))
+            rows, at = slice(first, last), slice(before, int(ends[last - 1]))
+            yield replace(
+                self,
+                keys=self.keys[rows],
+                prompts=self.prompts[rows],
+                rewards=self.rewards[rows],
+                lengths=self.lengths[rows],
+                token_ids=self.token_ids[at],
+                logprobs=self.logprobs[at],
+                top_ids=self.top_ids[at],
+                top_logprobs=self.top_logprobs[at],
+                bounded=None if self.bounded is None else self.bounded[at],
+                log_ratios=None if self.log_ratios is None else self.log_ratios[rows],
+            )
+            first = last
 
     @classmethod
     def join(cls, parts: Sequence[Rollouts]) -> Rollouts:

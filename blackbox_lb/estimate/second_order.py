@@ -7,12 +7,13 @@ values of many nats too, where a quadratic does not. How far the other listed va
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
 
 from blackbox_lb.estimate.checks import Ids, Vector
+from blackbox_lb.estimate.derivatives import squares
 from blackbox_lb.estimate.normaliser import NextToken
 
 __all__ = ["Local", "curvature"]
@@ -72,24 +73,9 @@ def curvature(next_token: NextToken, weights: Vector, values: Vector, tokens: Id
 
 
 def _squares(next_token: NextToken, weights: Vector, values: Vector) -> Vector:
-    """(s,) ``sum_m w_m pi(y | m)^2``, block by block."""
-    columns, spread = next_token.columns, next_token.spread
+    """(s,) ``sum_m w_m pi(y | m)^2``, part by part."""
     q = weights * np.exp(-2 * next_token.log_normaliser(values))
-    scale = np.ones(next_token.n_positions) if next_token.scale is None else next_token.scale
-    size = len(next_token.token_ids)
-    squares, cross = (
-        np.zeros(size if columns is None else len(columns)),
-        np.zeros(size if columns is None else len(columns)),
-    )
-    for part in next_token.lists.parts:
-        table = part.table
-        squared = replace(part, table=sparse.csr_array((table.data**2, table.indices, table.indptr), table.shape))
-        squares += squared.dot_transposed((q * scale**2)[part.where])
-        cross += part.dot_transposed((q * scale * spread)[part.where])
-    if columns is not None:
-        full = np.zeros((2, size))
-        full[:, columns] = squares, cross
-        squares, cross = full
+    listed, cross = squares(next_token, q)
     unigram = next_token.unigram
-    total = squares + 2 * unigram * cross + unigram**2 * float(q @ spread**2)
+    total = listed + 2 * unigram * cross + unigram**2 * float(q @ next_token.spread**2)
     return np.exp(2 * values) * np.maximum(total, 0.0)

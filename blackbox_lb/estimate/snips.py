@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
 
-from blackbox_lb.estimate.checks import Vector
+from blackbox_lb.estimate.checks import Ids, Vector
 from blackbox_lb.estimate.ratio import Shrunk
 from blackbox_lb.estimate.statistics import Statistics
 
@@ -27,13 +26,13 @@ class SNIPS(Shrunk):
 
     def __init__(self, statistics: Statistics) -> None:
         """InputError if there is no completion with a token, or no token with a logprob."""
-        statistics.require_propensities()
-        inverse = statistics.by_token(statistics.inverse)
+        statistics.require("snips")
+        sampled = statistics.token_ids
         # Z and ess do not depend on a token's scale; 1 / pi_0 may be beyond what float64 can square.
-        highest = np.maximum(inverse.max(axis=1).toarray().reshape(-1), 1.0)
-        lengths = statistics.lengths.astype(np.float64)
-        shares = sparse.csr_array(sparse.diags_array(1 / highest) @ inverse @ sparse.diags_array(lengths))
-        super().__init__(statistics, shares, _effective_sizes(shares))
+        sums, exponents = statistics.sums["shares"].scaled
+        totals = sums[sampled, -1]
+        ess = _effective_sizes(totals, exponents[sampled], statistics, sampled)
+        super().__init__(statistics, sums[sampled, :-1], totals, ess)
 
     @property
     def ess(self) -> Vector:
@@ -41,8 +40,11 @@ class SNIPS(Shrunk):
         return self.evidence
 
 
-def _effective_sizes(shares: sparse.csr_array[np.float64]) -> Vector:
-    """(s,) ``(sum_n u)^2 / sum_n u^2``, 0 for a token without a share."""
-    sums = np.asarray(shares.sum(axis=1), dtype=np.float64)
-    squares = np.asarray(shares.power(2).sum(axis=1), dtype=np.float64)
-    return np.divide(sums**2, squares, out=np.zeros_like(sums), where=squares > 0)
+def _effective_sizes(totals: Vector, exponents: Ids, statistics: Statistics, sampled: Ids) -> Vector:
+    """(s,) ``(sum_n u)^2 / sum_n u^2``, 0 for a token without a share; ``sum_n u = totals 2**exponents``."""
+    squares, powers = statistics.sums["squares"].scaled
+    shared = totals > 0
+    ratio = np.divide(totals**2, squares[sampled, 0], out=np.zeros_like(totals), where=shared)
+    ess: Vector = np.ldexp(ratio, 2 * exponents - powers[sampled])
+    # By Cauchy and Schwarz; rounding may leave the interval by an ulp.
+    return np.where(shared, np.clip(ess, 1.0, statistics.cells[sampled]), 0.0)

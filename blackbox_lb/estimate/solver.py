@@ -1,4 +1,4 @@
-"""The one concave problem behind the projection and the sparse refit, solved by L-BFGS-B.
+"""The one concave problem behind the projection and the sparse refit, solved by L-BFGS.
 
 maximise over delta   linear . delta - sum_m w_m log sum_y pi_0(y | m) exp(delta(y)) - l2/2 |delta|^2
 """
@@ -12,7 +12,9 @@ from scipy import optimize
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Ids, Vector, vector, weight_vector
-from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.descent import descend
+from blackbox_lb.estimate.passes import dot
+from blackbox_lb.estimate.sums import Positions
 
 __all__ = ["Maximum", "maximise"]
 
@@ -22,7 +24,7 @@ TOLERANCE = 1e-7
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Maximum:
-    """delta: (s,) nats, 0 off the support. value: the objective without its l2 term, in nats. iterations: of L-BFGS-B.
+    """delta: (s,) nats, 0 off the support. value: the objective without its l2 term, in nats. iterations: of L-BFGS.
 
     shortfall: an estimate of what is missing to the maximum, in nats per weighted position; converged: it is below 1e-7.
     """
@@ -43,8 +45,9 @@ class _Problem:
     """The objective on the free coordinates, per weighted position, in units where the curvature is about 1."""
 
     linear: Vector
-    next_token: NextToken
+    positions: Positions
     weights: Vector
+    total: float
     l2: float
     free: Ids
     unit: Vector
@@ -55,16 +58,16 @@ class _Problem:
         return delta
 
     def loss(self, x: Vector) -> tuple[float, Vector]:
-        delta, total = self.full(x), self.weights.sum()
-        potential, expected = self.next_token.potential(delta, self.weights)
-        value = potential - self.linear @ delta + self.l2 / 2 * (delta @ delta)
+        delta = self.full(x)
+        potential, expected = self.positions.potential(delta, self.weights)
+        value = potential - dot(self.linear, delta) + self.l2 / 2 * dot(delta, delta)
         gradient = (expected - self.linear + self.l2 * delta)[self.free] * self.unit
-        return float(value / total), gradient / total
+        return float(value / self.total), gradient / self.total
 
 
 def maximise(
     linear: Vector,
-    next_token: NextToken,
+    positions: Positions,
     position_weights: Vector | None = None,
     *,
     l2: float = 0.0,
@@ -73,32 +76,42 @@ def maximise(
     low: float = -np.inf,
     high: float = np.inf,
     max_iterations: int = 1000,
+    usage: Vector | None = None,
+    shortfall: float = 0.0,
 ) -> Maximum:
     """The best delta with ``low <= delta <= high`` on ``support`` and 0 elsewhere.
 
     linear: (s,) weighted token counts. position_weights: (m,), 1 each if None. support: indices into the s tokens, all
     of them if None. start: (s,) where to begin. l2 in the unit of the counts; with 0 a token that ``linear`` never
     counts runs off to ``low``. Coordinates are scaled by the curvature at delta = 0, because token frequencies differ
-    by orders of magnitude.
+    by orders of magnitude. usage: (s,) ``sum_m w_m pi_0(y | m)``, computed if None. shortfall: in nats per weighted position, an
+    estimate of what is missing that is small enough to stop; 0 goes on until rounding, and with bounds it is always 0.
     """
-    size = len(next_token.token_ids)
-    weights = weight_vector("position_weights", position_weights, next_token.n_positions)
+    size = len(positions.token_ids)
+    weights = weight_vector("position_weights", position_weights, positions.n_positions)
     counts = vector("linear", linear, size)
     if not l2 >= 0 or not np.isfinite(l2):
         raise InputError(f"l2 is {l2}; it must be finite and not negative")
     if not low <= 0 <= high:
         raise InputError(f"the range [{low}, {high}] does not hold 0, the bias of a token that is not listed")
     free = np.arange(size) if support is None else np.unique(support)
-    curvature = (next_token.expected(np.zeros(size), weights) + np.abs(counts))[free] / 2 + l2
-    scale = np.sqrt(np.maximum(curvature, 1e-9 * weights.sum()) / weights.sum())
-    problem = _Problem(counts, next_token, weights, l2, free, 1 / scale)
+    if usage is None:
+        _, usage = positions.potential(np.zeros(size), weights)
+    total = float(weights.sum())
+    curvature = (usage + np.abs(counts))[free] / 2 + l2
+    scale = np.sqrt(np.maximum(curvature, 1e-9 * total) / total)
+    problem = _Problem(counts, positions, weights, total, l2, free, 1 / scale)
     begin = np.zeros(size) if start is None else vector("start", start, size)
-    return _solve(problem, np.clip(begin[free], low, high) * scale, low * scale, high * scale, max_iterations)
+    if not len(free) or low == high:
+        return Maximum(np.zeros(size), 0.0, 0, 0.0)
+    if low == -np.inf and high == np.inf:
+        found = descend(problem.loss, begin[free] * scale, max_iterations=max_iterations, shortfall=shortfall)
+        missing = dot(found.slope, found.slope) / 2
+        return _maximum(problem, found.x, found.value, found.iterations, missing)
+    return _within(problem, np.clip(begin[free], low, high) * scale, low * scale, high * scale, max_iterations)
 
 
-def _solve(problem: _Problem, start: Vector, low: Vector, high: Vector, max_iterations: int) -> Maximum:
-    if not (low < high).any():  # nothing is free, or in a range that holds 0 alone, and L-BFGS-B never starts
-        return Maximum(np.zeros(len(problem.linear)), 0.0, 0, 0.0)
+def _within(problem: _Problem, start: Vector, low: Vector, high: Vector, max_iterations: int) -> Maximum:
     found = optimize.minimize(
         problem.loss,
         start,
@@ -109,8 +122,12 @@ def _solve(problem: _Problem, start: Vector, low: Vector, high: Vector, max_iter
     )
     x = np.asarray(found.x, dtype=np.float64)
     value, gradient = problem.loss(x)
-    delta = problem.full(x)
     # At a bound only a step back into the range counts.
     step = np.clip(x - gradient, low, high) - x
-    objective = -value * problem.weights.sum() + problem.l2 / 2 * float(delta @ delta)
-    return Maximum(delta, objective, int(found.nit), float(step @ step) / 2)
+    return _maximum(problem, x, value, int(found.nit), float(step @ step) / 2)
+
+
+def _maximum(problem: _Problem, x: Vector, value: float, iterations: int, shortfall: float) -> Maximum:
+    delta = problem.full(x)
+    objective = -value * problem.total + problem.l2 / 2 * dot(delta, delta)
+    return Maximum(delta, objective, iterations, shortfall)

@@ -20,7 +20,9 @@ from scipy import stats
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Bools, Ids, Vector, positive, vector
+from blackbox_lb.estimate.derivatives import expected_by, hessian
 from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.passes import dot
 from blackbox_lb.estimate.projection import Fit, Scale, reward_weights
 from blackbox_lb.estimate.rollouts import Rollouts
 
@@ -28,8 +30,6 @@ __all__ = ["StandardErrors", "standard_errors"]
 
 UNFINISHED = 1e-5
 """Nats per weighted position between a delta and the maximum: above it the delta is of another fit."""
-STEP = 1e-4
-"""Nats by which delta moves when the curvature is read off two gradients: truncation and rounding are then near 1e-9."""
 SETTLED = 1e-6
 """Residual, as a share of the first, at which conjugate gradients stop: a thousandth of the standard error itself."""
 MOST_STEPS = 1000
@@ -148,10 +148,10 @@ def standard_errors(
     problem = _Problem(table, values, w[rollouts.rollout_of], group_of[rollouts.rollout_of], positive("l2", l2), free)
     size = np.bincount(group_of).astype(np.float64)
     shares = (size if weights == "prompt" else np.bincount(group_of, weights=w)) / len(w)
-    scores = np.stack([problem.score(group, float(share)) for group, share in enumerate(shares)])
-    counts = np.stack([problem.counts(group) for group in range(len(shares))])
+    counts, expected = problem.by_group(len(shares))
+    scores = np.where(free, counts - expected - np.outer(shares * l2, values), 0.0)
     problem.check(scores.sum(axis=0))
-    steps = np.stack(list(problem.steps(shares, scores)))
+    steps = np.stack(list(problem.steps(shares, scores, expected)))
     return StandardErrors(
         token_ids=table.token_ids,
         delta=values,
@@ -173,18 +173,13 @@ class _Problem:
     l2: float
     free: Bools
 
-    def counts(self, group: int) -> Vector:
-        """(s,) the group's weighted samples of each token."""
-        weights = np.where(self.group == group, self.weights, 0.0)
-        return self.table.sampled_counts(weights) if weights.any() else np.zeros_like(self.delta)
-
-    def score(self, group: int, share: float) -> Vector:
-        """(s,) the group's part of the gradient; its ``share`` of the penalty keeps the sum of all parts at 0."""
-        weights = np.where(self.group == group, self.weights, 0.0)
-        slope = self.counts(group) - share * self.l2 * self.delta
-        if weights.any():
-            slope -= self.table.expected(self.delta, weights)
-        return np.where(self.free, slope, 0.0)
+    def by_group(self, groups: int) -> tuple[Vector, Vector]:
+        """(g, s) each group's weighted samples of each token, and what is expected of them."""
+        size = len(self.delta)
+        counts: Vector = np.bincount(self.group * size + self.table.sampled, self.weights, groups * size).astype(
+            np.float64
+        )
+        return counts.reshape(groups, size), expected_by(self.table, self.delta, self.weights, self.group, groups)
 
     def check(self, gradient: Vector) -> None:
         """InputError unless delta is the maximum, where the parts cancel."""
@@ -196,36 +191,39 @@ class _Problem:
                 "give the tau, l2, weights and support that it was fitted with, and the values before rounding or cutting"
             )
 
-    def steps(self, shares: Vector, scores: npt.NDArray[np.float64]) -> Iterator[Vector]:
-        """(s,) a group: how far the maximum lies from where it would be without it, to second order of the others' objective."""
+    def steps(self, shares: Vector, scores: Vector, expected: Vector) -> Iterator[Vector]:
+        """(s,) a group: how far the maximum lies from where it would be without it, to second order of the others' objective.
+
+        scores, expected: (g, s), each group's part of the gradient, whose penalties are such that all sum to 0, and of the samples.
+        """
         outside = self.table.sampled_outside
         drawn = self._samples(outside)
         without: NextToken | None = None
+        whole = expected.sum(axis=0)
         for group, (share, score) in enumerate(zip(shares.tolist(), scores, strict=True)):
             gone = self._samples(outside & (self.group == group))
             if not gone.any():
-                yield self._step(self.table, group, share, score)
+                yield self._step(self.table, group, share, score, None)
                 continue
             kept = np.divide(drawn - gone, drawn, out=np.ones_like(drawn), where=drawn > 0)
             without = self.table.with_unigram(self.table.unigram * kept, out=without)
-            yield self._step(without, group, share, score)
+            yield self._step(without, group, share, score, whole - expected[group])
 
     def _samples(self, where: Bools) -> Vector:
         """(s,) how often each token was sampled at the positions ``where`` (m,)."""
         return self.table.sampled_counts(where) if where.any() else np.zeros_like(self.delta)
 
-    def _step(self, table: NextToken, group: int, share: float, score: Vector) -> Vector:
-        """(s,) for one group, of whose samples the tails of ``table`` know nothing."""
+    def _step(self, table: NextToken, group: int, share: float, score: Vector, known: Vector | None) -> Vector:
+        """(s,) for one group, of whose samples the tails of ``table`` know nothing; known: (s,) expected
+        of the others by those that do."""
         others = np.where(self.group == group, 0.0, self.weights)
         ridge = self.l2 * (1 - share)
-        expected = table.expected(self.delta, others)
-        if table is not self.table:
-            score = score + np.where(self.free, expected - self.table.expected(self.delta, others), 0.0)
+        expected, along = hessian(table, self.delta, others)
+        if known is not None:
+            score = score + np.where(self.free, expected - known, 0.0)
 
         def curvature(direction: Vector) -> Vector:
-            step = STEP / float(np.abs(direction).max())
-            ahead, behind = (table.expected(self.delta + side * direction, others) for side in (step, -step))
-            return np.where(self.free, (ahead - behind) / (2 * step) + ridge * direction, 0.0)
+            return np.where(self.free, along(direction) + ridge * direction, 0.0)
 
         return _conjugate_gradients(curvature, score, expected + ridge)
 
@@ -234,16 +232,16 @@ def _conjugate_gradients(product: Callable[[Vector], Vector], right: Vector, dia
     """``A^-1 right`` for a positive definite A given by ``product``, preconditioned by about its ``diagonal``."""
     x, residual = np.zeros_like(right), right.copy()
     scaled = residual / diagonal
-    direction, size = scaled, float(residual @ scaled)
+    direction, size = scaled, dot(residual, scaled)
     goal = SETTLED**2 * size
     for _ in range(MOST_STEPS):
         if size <= goal:
             return x
         turned = product(direction)
-        length = size / float(direction @ turned)
+        length = size / dot(direction, turned)
         x, residual = x + length * direction, residual - length * turned
         scaled = residual / diagonal
-        before, size = size, float(residual @ scaled)
+        before, size = size, dot(residual, scaled)
         direction = scaled + size / before * direction
     raise InputError(
         f"standard errors did not settle in {MOST_STEPS} steps; a larger l2 makes the fit better determined"

@@ -1,43 +1,57 @@
-"""Statistics: all that the inverse-propensity estimator needs of a set of rollouts, as a monoid.
+"""Statistics: all that the estimators of a token's value need of a set of rollouts, as sums over rollouts.
 
-Any order, any sharding and any repetition of the same rollouts give bit-identical numbers, because rows are kept per
-rollout, sorted by key, and summed only when an estimate is asked for.
+They are gathered block by block in memory that does not grow with the rollouts, and are exact, so that any order, any block size,
+any number of threads and any sharding of the same rollouts give bit-identical numbers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal, TypeAlias, get_args
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from queue import SimpleQueue
+from typing import Any, get_args
 
 import numpy as np
-from scipy import sparse
+import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.checks import Bools, Ids, Vector, positive, sampled_ids
-from blackbox_lb.estimate.positions import draw, inverse_propensities
+from blackbox_lb.estimate.cells import Cells
+from blackbox_lb.estimate.checks import Ids, Vector, positive
+from blackbox_lb.estimate.exact import Accumulator, ExactSums
+from blackbox_lb.estimate.passes import cores
+from blackbox_lb.estimate.recipe import Counted, Recipe, Unobserved
 from blackbox_lb.estimate.rollouts import Rollouts
 
 __all__ = ["Statistics", "Unobserved"]
 
-Unobserved: TypeAlias = Literal["bound", "drop"]
-
-ROW_COLUMNS = ("rewards", "lengths", "drawn", "observed")
-CELL_COLUMNS = ("token_ids", "counts", "inverse", "removed", "clipped")
+BLOCK_POSITIONS = 1 << 20
+"""Positions that a thread works on at a time, in about 100 MB."""
+REMEMBERED = 4096
+"""Keys by which two sets that share rollouts are told: every overlap of sets as small, and of larger ones any of half a per cent,
+the keys of a store being random."""
+TOTALS = ("counts", "drawn_tokens", "cells")
+NUMBERS = ("rollouts", "n_empty", "tokens", "observed", "drawn", "clipped", "clipped_rollouts")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statistics:
-    """Per rollout, sorted by key: its reward and its row of the paper's matrix M (the paper, appendix "Matrix form").
+    """Sums over rollouts, a monoid: ``zero()`` and ``+``. Index letters: ``v`` tokens by id, ``j`` the taus of the recipe.
 
-    keys: n sorted unique strings. rewards: (n,) nats. lengths: (n,) T_n, the positions of each completion.
-    drawn: (n,) P_n, how many of them were drawn. observed: (n,) at how many of the T_n the provider gave the sampled token's
-    logprob. starts: (n + 1,) where each row begins in the columns below, which hold one entry for each different token of a
-    completion, sorted by id: token_ids; counts, how often it was sampled at any position; inverse,
-    ``1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)`` over the drawn positions, which is M without its 1/N; removed, what clipping
-    took away from that; clipped, at how many drawn positions it did.
+    rollouts, n_empty: how many, and those without any token position, which do not enter N. tokens: positions; observed: those
+    where the provider gave the sampled token's logprob; drawn: those drawn; clipped: drawn ones where 1 / pi_0 was clipped, and
+    clipped_rollouts: rollouts with one. counts, drawn_tokens, cells: (v,) how often each token was sampled, how often drawn, and in
+    how many rollouts sampled. keys: the least keys, at most 4,096.
+    weights: (2, j) ``sum_n v_n`` and ``sum_n T_n v_n`` with v = exp((r - highest) / tau) and T_n the positions. sums: by name,
+    (v, j) or fewer columns, see ``_tables``, of
 
-    **What is estimated.** With rows v = exp(r / tau), ``mean_n v_n inverse[n, y]`` has the expectation
+        inverse  ``sum_n v_n inverse_n(y)``, ``inverse_n(y) = 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``: N times Zhat,
+        removed  the same of what clipping took away,
+        shares   ``sum_n v_n u_n(y)``, and without v in one column more, with ``u_n = T_n inverse_n``; squares: ``sum_n u_n^2``,
+        counted  ``sum_n v_n c_n(y)``, c_n(y) how often rollout n sampled y.
+
+    **What is estimated.** With rows v = exp(r / tau), ``mean_n v_n inverse_n(y)`` has the expectation
 
         Z(y) = E_x sum_t Pr(still running at t) E[exp(r / tau) / |Y|],  Y ~ p_0(. | x, running at t, do(y_t = y)),
 
@@ -55,221 +69,317 @@ class Statistics:
     comes out too high, because P_n shrinks. A completion whose positions are all dropped stays in N with an empty row.
 
     **Clipping.** With ``clip`` = C every 1 / pi_0 above C counts as C (Ionides 2008, "Truncated importance sampling"): less
-    variance for an expectation that is at most Z(y). ``inverse + removed`` is the row without clipping. A bounded position is
-    clipped like any other, at its bound: ``removed`` is then what clipping took beyond what the bound did, and both lower Z. One
-    that is dropped is never clipped.
+    variance for an expectation that is at most Z(y). ``inverse`` and ``removed`` add up to the sums without clipping. A bounded
+    position is clipped like any other, at its bound: ``removed`` is then what clipping took beyond what the bound did, and both
+    lower Z. One that is dropped is never clipped.
     """
 
-    keys: tuple[str, ...]
-    rewards: Vector
-    lengths: Ids
-    drawn: Ids
-    observed: Ids
-    starts: Ids
-    token_ids: Ids
-    counts: Ids
-    inverse: Vector
-    removed: Vector
-    clipped: Ids
+    recipe: Recipe | None = None
+    rollouts: int = 0
+    n_empty: int = 0
+    tokens: int = 0
+    observed: int = 0
+    drawn: int = 0
+    clipped: int = 0
+    clipped_rollouts: int = 0
+    counts: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
+    drawn_tokens: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
+    cells: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
+    keys: tuple[str, ...] = ()
+    weights: ExactSums = field(default_factory=lambda: ExactSums.zero(0))
+    sums: Mapping[str, ExactSums] = field(default_factory=dict)
 
     @classmethod
     def zero(cls) -> Statistics:
-        """The statistics of no rollouts: the neutral element of ``+``."""
-        none, nothing = np.zeros(0, np.int64), np.zeros(0)
-        starts = np.zeros(1, np.int64)
-        return cls((), nothing, none, none, none, starts, none, none, nothing, nothing, none)
+        """The statistics of no rollouts: the neutral element of ``+``, of any recipe."""
+        return cls()
 
     @classmethod
     def of(
         cls,
         rollouts: Rollouts,
+        tau: float | Sequence[float],
         *,
+        highest: float | None = None,
         positions: int | None = None,
         seed: int = 0,
         unobserved: Unobserved = "bound",
         clip: float | None = None,
+        estimators: Collection[Counted] = get_args(Counted),
     ) -> Statistics:
-        """Statistics of these rollouts, drawing min(``positions``, T_n) positions of each without replacement.
+        """Statistics of these rollouts for one or several tau; the settings are those of ``Recipe``.
 
-        ``positions`` None takes all. The draw is seeded by (seed, rollout key), so it does not depend on which other
-        rollouts are present. ``unobserved``: what to do with bounded positions, see the class; without any it makes no difference.
-        ``clip``: the largest 1 / pi_0 that counts, None for any.
+        ``highest`` None: the highest reward of these rollouts. Parts of a larger set need that of the whole.
         InputError: a NaN, positive or missing (-inf, -9999) logprob, naming the rollout key; rollouts of another policy than the
         base, whose logprobs are not pi_0's.
         """
-        _check(rollouts, positions, unobserved, clip)
-        n, rows = len(rollouts.keys), rollouts.rollout_of
-        usable = ~rollouts.is_bounded if unobserved == "drop" else np.ones(len(rows), dtype=np.bool_)
-        kept = draw(rollouts, usable, positions, seed)
-        drawn = np.bincount(rows[kept], minlength=n)
-        row_of, cells = _cells(rollouts, rows, kept, np.inf if clip is None else clip)
-        for name in ("inverse", "removed"):
-            cells[name] /= np.maximum(drawn[row_of], 1)
-        unsorted = cls(
-            keys=rollouts.keys,
-            rewards=rollouts.rewards.astype(np.float64),
-            lengths=rollouts.lengths.astype(np.int64),
-            drawn=drawn,
-            observed=np.bincount(rows[~rollouts.is_bounded], minlength=n),
-            starts=np.searchsorted(row_of, np.arange(n + 1)).astype(np.int64),
-            **cells,
-        )
-        return unsorted._take(sorted(range(n), key=rollouts.keys.__getitem__))
+        if highest is None:
+            highest = float(rollouts.rewards[rollouts.lengths > 0].max(initial=-np.inf))
+        taus = (tau,) if isinstance(tau, int | float) else tuple(tau)
+        recipe = Recipe(taus, highest, positions, seed, unobserved, clip, tuple(estimators))
+        return cls.gather(rollouts.blocks(BLOCK_POSITIONS), recipe) if rollouts.keys else cls.zero()
+
+    @classmethod
+    def gather(cls, blocks: Iterable[Rollouts], recipe: Recipe, *, threads: int | None = None) -> Statistics:
+        """Statistics of all ``blocks``, each taken up by one of ``threads`` (None: one a core) as soon as one is free.
+
+        Only so many blocks are held at a time. No rollout may be in two of them. InputError: as ``of``, the first block's first.
+        """
+        workers = threads or cores()
+        tables = [_Tables(recipe) for _ in range(workers)]
+        free: SimpleQueue[_Tables] = SimpleQueue()
+        for each in tables:
+            free.put(each)
+
+        def take(block: Rollouts) -> None:
+            table = free.get()
+            try:
+                table.add(block)
+            finally:
+                free.put(table)
+
+        _spread(take, iter(blocks), workers)
+        for each in tables[1:]:
+            tables[0].absorb(each)
+        return tables[0].statistics()
 
     def __add__(self, other: Statistics) -> Statistics:
-        """Union by key; a rollout in both counts once. InputError if its contents differ."""
-        both = _concatenate(self, other)
-        order = sorted(range(len(both.keys)), key=both.keys.__getitem__)
-        first = [row for i, row in enumerate(order) if i == 0 or both.keys[row] != both.keys[order[i - 1]]]
-        if len(first) < len(order):
-            both._refuse_conflicts(order)
-        return both._take(first)
+        """The statistics of both sets. InputError: they are of different recipes, or a rollout is known to be in both."""
+        if self.recipe is None or other.recipe is None:
+            return other if self.recipe is None else self
+        if self.recipe != other.recipe:
+            names = [
+                each.name
+                for each in fields(Recipe)
+                if getattr(self.recipe, each.name) != getattr(other.recipe, each.name)
+            ]
+            raise InputError(
+                f"two parts of the statistics have another {', '.join(names)}: use one highest reward, one number of positions, "
+                "one seed, one clip and one rule for bounded positions for all of them, and the same tau and estimators"
+            )
+        both = set(self.keys).intersection(other.keys)
+        if both:
+            raise InputError(
+                f"rollout {min(both)} is in both parts of the statistics, and may be one of many: give each rollout to one part"
+            )
+        counted: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in NUMBERS}
+        counted |= {name: _padded_sum(getattr(self, name), getattr(other, name)) for name in TOTALS}
+        return Statistics(
+            recipe=self.recipe,
+            keys=tuple(sorted(self.keys + other.keys)[:REMEMBERED]),
+            weights=self.weights + other.weights,
+            sums={name: self.sums[name] + other.sums[name] for name in self.sums},
+            **counted,
+        )
 
     def __eq__(self, other: object) -> bool:
         """Bit-identical contents."""
         if not isinstance(other, Statistics):
             return NotImplemented
-        return self.keys == other.keys and all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            for name in (*ROW_COLUMNS, "starts", *CELL_COLUMNS)
+        mine, theirs = self.arrays(), other.arrays()
+        return (
+            self.recipe == other.recipe
+            and mine.keys() == theirs.keys()
+            and all(np.array_equal(mine[name], theirs[name]) for name in mine)
         )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
         """How many rollouts."""
-        return len(self.keys)
-
-    @property
-    def n_empty(self) -> int:
-        """Completions without a single token position; they do not enter N."""
-        return int((self.lengths == 0).sum())
+        return self.rollouts
 
     @property
     def n_used(self) -> int:
-        """N of the estimator: completions with at least one position."""
-        return len(self) - self.n_empty
+        """N of the estimators: completions with at least one position."""
+        return self.rollouts - self.n_empty
 
-    def token_counts(self) -> tuple[Ids, Ids]:
-        """(s,) ids of every sampled token, sorted, and (s,) how often each was sampled at any position."""
-        ids, where = np.unique(self.token_ids, return_inverse=True)
-        return ids, np.bincount(where, weights=self.counts, minlength=len(ids)).astype(np.int64)
+    @property
+    def token_ids(self) -> Ids:
+        """(s,) ids of every sampled token, sorted."""
+        return np.flatnonzero(self.counts)
 
-    def weights(self, tau: float) -> tuple[Vector, float]:
-        """(n,) ``exp(r / tau) / exp(log_scale)``, 0 for completions without a position, and log_scale = max r / tau in nats.
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All but the recipe as plain arrays, for ``of_arrays``: to be sent or stored by whatever takes arrays."""
+        return {
+            **{name: np.array(getattr(self, name)) for name in (*NUMBERS, *TOTALS)},
+            "keys": np.array(self.keys, dtype=np.str_),
+            "weights": self.weights.limbs,
+            **{f"sums/{name}": each.limbs for name, each in self.sums.items()},
+        }
 
-        InputError if tau is not above 0 or no completion earned a reward (all are -inf).
-        """
-        used = self.lengths > 0
-        exponents = np.where(used, self.rewards / positive("tau", tau), -np.inf)
-        log_scale = float(exponents.max(initial=-np.inf))
-        if log_scale == -np.inf:
+    @classmethod
+    def of_arrays(cls, recipe: Recipe | None, arrays: Mapping[str, npt.NDArray[Any]]) -> Statistics:
+        """The statistics that ``arrays`` was taken of."""
+        counted: dict[str, Any] = {name: int(arrays[name]) for name in NUMBERS}
+        counted |= {name: arrays[name] for name in TOTALS}
+        return cls(
+            recipe=recipe,
+            keys=tuple(arrays["keys"].tolist()),
+            weights=ExactSums(arrays["weights"]),
+            sums={name[5:]: ExactSums(each) for name, each in arrays.items() if name.startswith("sums/")},
+            **counted,
+        )
+
+    def column(self, tau: float) -> int:
+        """Which column of the sums is that of ``tau``. InputError: none is, tau is not above 0, or no reward was earned at all."""
+        if self.recipe is None or positive("tau", tau) not in self.recipe.tau:
+            known = ", ".join(f"{each:g}" for each in self.recipe.tau) if self.recipe else "none"
+            raise InputError(
+                f"these statistics were gathered for tau {known}, and not {tau:g}; gather them again for that"
+            )
+        if self.recipe.highest == -np.inf:
             raise InputError(
                 f"no completion earned a reward: all {self.n_used} that hold a token are -inf; collect more rollouts, or use a "
                 f"reward that the model sometimes earns"
             )
-        return np.exp(exponents - log_scale), log_scale
+        return self.recipe.tau.index(tau)
 
-    def by_token(self, values: Vector | Ids) -> sparse.csr_array[np.float64]:
-        """(s, n) a column of cells (``counts``, ``inverse``, ...), one row for each id of ``token_counts``."""
-        ids, where = np.unique(self.token_ids, return_inverse=True)
-        columns = np.repeat(np.arange(len(self)), np.diff(self.starts))
-        cells = sparse.coo_array((values.astype(np.float64), (where, columns)), shape=(len(ids), len(self)))
-        table = sparse.csr_array(cells)
-        table.eliminate_zeros()
-        return table
+    def log_scale(self, tau: float) -> float:
+        """``highest / tau`` in nats: what all weights are divided by the exponential of."""
+        self.column(tau)
+        return 0.0 if self.recipe is None else self.recipe.highest / tau
 
-    def matrix(self, vocab_size: int) -> sparse.csr_array[np.float64]:
-        """The paper's M with its 1/N, shape (n, vocab_size): ``Zhat = exp(rewards / tau) @ M``.
-
-        InputError if a sampled token id is not below ``vocab_size``.
-        """
-        self.fits(vocab_size)
-        values: Vector = self.inverse / float(max(self.n_used, 1))
-        full: sparse.csr_array[np.float64] = sparse.csr_array(
-            (values, self.token_ids, self.starts), shape=(len(self), vocab_size)
-        )
-        full.eliminate_zeros()
-        return full
+    def total_weights(self, tau: float) -> tuple[float, float]:
+        """``sum_n v_n`` and ``sum_n T_n v_n``, both over exp(log_scale)."""
+        plain, by_length = self.weights.values[:, self.column(tau)]
+        return float(plain), float(by_length)
 
     def fits(self, vocab_size: int) -> None:
         """InputError if a sampled token id is not below ``vocab_size``."""
-        if self.token_ids.size and int(self.token_ids.max()) >= vocab_size:
+        if len(self.counts) > vocab_size:
             raise InputError(
-                f"token id {int(self.token_ids.max())} was sampled, but the vocabulary has {vocab_size} entries; "
+                f"token id {len(self.counts) - 1} was sampled, but the vocabulary has {vocab_size} entries; "
                 f"give the size of the model's output layer"
             )
 
-    def require_tokens(self) -> None:
-        """InputError if no completion has a token."""
+    def require(self, estimator: Counted) -> None:
+        """InputError if no completion has a token, none of the tokens the logprob that is needed, or the sums were not gathered."""
         if self.n_used == 0:
             raise InputError(f"{len(self)} rollouts hold no token position; collect completions first")
-
-    def require_propensities(self) -> None:
-        """InputError if no completion has a token, or none of the tokens a logprob."""
-        self.require_tokens()
-        if not self.observed.any():
+        if estimator != "ratio" and not self.observed:
             raise InputError(
-                f"none of the {self.lengths.sum()} sampled tokens has a logprob, which inverse propensities are made of; use "
+                f"none of the {self.tokens} sampled tokens has a logprob, which inverse propensities are made of; use "
                 f"--estimator ratio, which needs none"
             )
-
-    def _take(self, rows: list[int]) -> Statistics:
-        chosen = np.asarray(rows, dtype=np.int64)
-        sizes = np.diff(self.starts)[chosen]
-        starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-        cells = np.repeat(self.starts[chosen] - starts[:-1], sizes) + np.arange(starts[-1])
-        columns: dict[str, Any] = {name: getattr(self, name)[chosen] for name in ROW_COLUMNS}
-        columns |= {name: getattr(self, name)[cells] for name in CELL_COLUMNS}
-        return Statistics(keys=tuple(self.keys[row] for row in rows), starts=starts, **columns)
-
-    def _refuse_conflicts(self, order: list[int]) -> None:
-        for one, next_ in pairwise(order):
-            if self.keys[one] == self.keys[next_] and self._take([one]) != self._take([next_]):
-                raise InputError(
-                    f"rollout {self.keys[one]} occurs twice with different contents; use one reward, one number of "
-                    f"positions, one seed, one clip and one rule for bounded positions for all shards, and one key for each "
-                    f"completion"
-                )
+        if self.recipe is None or estimator not in self.recipe.estimators:
+            raise InputError(
+                f"these statistics were not gathered for {estimator}; name it among the estimators of ``Statistics.of``"
+            )
 
 
-def _concatenate(a: Statistics, b: Statistics) -> Statistics:
-    columns: dict[str, Any] = {
-        name: np.concatenate((getattr(a, name), getattr(b, name))) for name in (*ROW_COLUMNS, *CELL_COLUMNS)
-    }
-    return Statistics(keys=a.keys + b.keys, starts=np.concatenate((a.starts, b.starts[1:] + a.starts[-1])), **columns)
+class _Tables:
+    """The sums that one thread adds blocks to."""
 
-
-def _cells(rollouts: Rollouts, rows: Ids, kept: Bools, clip: float) -> tuple[Ids, dict[str, Any]]:
-    """The rollout of each cell, and the columns of cells with sums over drawn positions in place of means."""
-    ids, inverse = sampled_ids(rollouts, rows), inverse_propensities(rollouts, rows)
-    width = 1 + int(ids.max(initial=0))
-    cells, cell_of = np.unique(rows * width + ids, return_inverse=True)
-
-    def summed(values: Vector | Bools) -> Vector:
-        # bincount adds in position order within each cell, so a row never depends on its neighbours.
-        return np.bincount(cell_of, weights=np.where(kept, values, 0.0), minlength=len(cells)).astype(np.float64)
-
-    return cells // width, {
-        "token_ids": cells % width,
-        "counts": np.bincount(cell_of, minlength=len(cells)),
-        "inverse": summed(np.minimum(inverse, clip)),
-        "removed": summed(np.maximum(inverse - clip, 0.0)),
-        "clipped": summed(inverse > clip).astype(np.int64),
-    }
-
-
-def _check(rollouts: Rollouts, positions: int | None, unobserved: str, clip: float | None) -> None:
-    if positions is not None and positions < 1:
-        raise InputError(f"positions is {positions}; draw at least 1 of each completion, or None for all")
-    if unobserved not in get_args(Unobserved):
-        raise InputError(f"unobserved {unobserved!r} is unknown; choose 'bound' or 'drop'")
-    if clip is not None and not 1 <= clip < np.inf:
-        raise InputError(
-            f"clip is {clip}; the largest inverse propensity must be a number from 1, or None for no limit"
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe, j = recipe, len(recipe.tau)
+        columns = {"inverse": j, "removed": j, "shares": j + 1, "squares": 1, "counted": j}
+        wanted = {"ips": ("inverse", *(() if recipe.clip is None else ("removed",))), "snips": ("shares", "squares")}
+        names = [name for each in recipe.estimators for name in wanted.get(each, ("counted",))]
+        self._sums = {name: Accumulator(columns[name]) for name in names}
+        self._weights = Accumulator(j)
+        self._rest = Statistics(
+            recipe, weights=ExactSums.zero(j), sums={name: ExactSums.zero(columns[name]) for name in names}
         )
-    if rollouts.tilt.any():
-        raise InputError(
-            f"{np.count_nonzero(rollouts.tilt)} of {len(rollouts.keys)} rollouts were drawn from another policy than the base, so "
-            "that neither their logprobs nor their counts are the base's; use the projection, which reweights them"
+
+    def add(self, block: Rollouts) -> None:
+        recipe = self.recipe
+        if block.tilt.any():
+            raise InputError(
+                f"{np.count_nonzero(block.tilt)} of {len(block.keys)} rollouts were drawn from another policy than the base, so "
+                "that neither their logprobs nor their counts are the base's; use the projection, which reweights them"
+            )
+        cells = Cells.of(
+            block,
+            positions=recipe.positions,
+            seed=recipe.seed,
+            drop=recipe.unobserved == "drop",
+            clip=np.inf if recipe.clip is None else recipe.clip,
         )
+        weights, lengths = recipe.weights(block), block.lengths.astype(np.float64)
+        n = len(lengths)
+        every = np.tile(np.arange(n, dtype=np.int32), 2)
+        self._weights.add(np.array([0, n, 2 * n]), every, np.concatenate((np.ones(n), lengths)), weights)
+        self._add_cells(cells, weights, lengths)
+        part = Statistics(
+            recipe=recipe,
+            rollouts=n,
+            n_empty=int((block.lengths == 0).sum()),
+            tokens=len(block.token_ids),
+            observed=len(block.token_ids) - (0 if block.bounded is None else int(block.bounded.sum())),
+            drawn=int(cells.drawn.sum()),
+            clipped=int(cells.clipped.sum()),
+            clipped_rollouts=int(np.count_nonzero(cells.clipped)),
+            counts=cells.sampled,
+            drawn_tokens=cells.drawn_tokens,
+            cells=np.diff(cells.starts),
+            keys=_least(block.keys, self._rest.keys),
+            weights=self._rest.weights,
+            sums=self._rest.sums,
+        )
+        self._rest = self._rest + part
+
+    def _add_cells(self, cells: Cells, weights: Vector, lengths: Vector) -> None:
+        sums, starts, rows = self._sums, cells.starts, cells.rows
+        if "inverse" in sums:
+            sums["inverse"].add(starts, rows, cells.inverse, weights)
+        if "removed" in sums and cells.removed is not None:
+            sums["removed"].add(starts, rows, cells.removed, weights)
+        if "counted" in sums:
+            sums["counted"].add(starts, rows, cells.counts.astype(np.float64), weights)
+        if "shares" in sums:
+            shares = cells.inverse * lengths[rows]
+            sums["shares"].add(starts, rows, shares, np.column_stack((weights, np.ones(len(weights)))))
+            mantissas, exponents = np.frexp(shares)  # a square may be beyond float64
+            sums["squares"].add(starts, rows, mantissas**2, np.ones((len(weights), 1)), 2 * exponents)
+
+    def absorb(self, other: _Tables) -> None:
+        """Add all blocks of ``other``."""
+        self._rest = self._rest + other._rest
+        self._weights.absorb(other._weights)
+        for name, sums in self._sums.items():
+            sums.absorb(other._sums[name])
+
+    def statistics(self) -> Statistics:
+        if not self._rest.rollouts:
+            return Statistics.zero()
+        sums = {name: each.sums() for name, each in self._sums.items()}
+        return replace(self._rest, weights=self._weights.sums(), sums=sums)
+
+
+def _spread(take: Any, blocks: Iterator[Rollouts], workers: int) -> None:
+    """``take`` each block in one of so many threads; a single block, or thread, needs no other than this one."""
+    first = next(blocks, None)
+    second = None if first is None else next(blocks, None)
+    if first is not None and (second is None or workers == 1):
+        take(first)
+        for block in () if second is None else (second, *blocks):
+            take(block)
+        return
+    pending: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        for block in () if first is None or second is None else _chained(first, second, blocks):
+            pending.append(pool.submit(take, block))
+            if len(pending) > workers:
+                pending.popleft().result()
+        for future in pending:
+            future.result()
+
+
+def _chained(first: Rollouts, second: Rollouts, rest: Iterator[Rollouts]) -> Iterator[Rollouts]:
+    yield first
+    yield second
+    yield from rest
+
+
+def _least(keys: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Those of ``keys`` that may be among the least of all, ``known`` being the least so far."""
+    bound = known[-1] if len(known) == REMEMBERED else None
+    return tuple(sorted(key for key in keys if bound is None or key < bound)[:REMEMBERED])
+
+
+def _padded_sum(one: Ids, other: Ids) -> Ids:
+    short, long = sorted((one, other), key=len)
+    total = long.copy()
+    total[: len(short)] += short
+    return total

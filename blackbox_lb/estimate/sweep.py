@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import positive
 from blackbox_lb.estimate.projection import Scale
-from blackbox_lb.estimate.statistics import Unobserved
+from blackbox_lb.estimate.recipe import Counted, Unobserved
 
 __all__ = ["L2", "AlphaScale", "EstimatorName", "Sweep"]
 
@@ -62,6 +62,11 @@ class Sweep:
     def clip_of(self, name: EstimatorName) -> float | None:
         """The largest inverse propensity that counts for this estimator."""
         return SNIPS_CLIP if self.clip is None and name == "snips" else self.clip
+
+    def counted(self, clip: float | None) -> tuple[Counted, ...]:
+        """The estimators with this clip whose sums ``Statistics`` gathers; clusters are made of those of ips."""
+        own = {"ips" if name == "clusters" else name for name in self.estimators if self.clip_of(name) == clip}
+        return tuple(name for name in get_args(Counted) if name in own)
 
     @property
     def rule(self) -> Unobserved | None:

@@ -1,12 +1,13 @@
-"""Tails: what the logged lists say of each position, what they leave over, and which tokens get that.
+"""Tails: what the logged lists say of each position, what they leave over, and how often samples came from there.
 
 Index letters: ``m`` positions, ``k`` listed tokens, ``l`` all listed tokens with an id, laid end to end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +15,25 @@ from scipy import sparse
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Bools, Ids, Vector, clean_logprobs, sampled_ids
-from blackbox_lb.estimate.lists import Allocate, Part, Table
+from blackbox_lb.estimate.lists import Allocate, Part, Table, with_values
+from blackbox_lb.estimate.passes import borrowed
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.types import NO_TOKEN, UNNAMED
 
-__all__ = ["FINEST", "ROUNDING", "Listed", "attribute", "rates", "read", "reattribute", "support", "whole"]
+__all__ = [
+    "EXACT",
+    "FINEST",
+    "ROUNDING",
+    "Listed",
+    "Shares",
+    "rates",
+    "read",
+    "regular",
+    "share",
+    "support",
+    "tables",
+    "whole",
+]
 
 ROUNDING = 1e-6
 """Less than this of unlisted mass is float32 rounding of a complete list, not a tail."""
@@ -28,6 +43,13 @@ LARGEST_SUM = 1.25
 """Lists summing to more than this are corrupt; quantising to 1/16 nat cannot do it."""
 FINEST = 2.0**-20
 """Tail counts are whole multiples of this, so that sums of them are exact and "no token missing" is exactly 0."""
+PART = 1 << 19
+"""Positions and listed tokens of a part: 25,000 positions with 20 each. In float64 they fit in a processor's cache, and there are
+few enough parts that adding up a vector of the support for each costs little."""
+EXACT = 1 << 19
+"""Listed tokens up to which a table is kept in float64: it fits in a processor's cache. A larger one is kept in float32."""
+DENSE_IDS = 1 << 24
+"""Up to here ids are looked up in an array; no vocabulary is as large, but a made-up id may be."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +57,9 @@ class Listed:
     """The lists of a block of positions.
 
     sampled: (m,) token ids. outside: (m,) whether the sampled token is missing from its list. bare: (m,) whether there is no list.
-    tail: (m,) unlisted mass. unnamed: (m,) listed mass of tokens without an id. overfull: (m,) whether the list summed to more
-    than 1.001. starts: (m + 1,) where each position begins in ``ids`` (l,), sorted within it, and ``values`` (l,) probabilities.
+    tail: (m,) unlisted mass. unnamed: (m,) listed mass of tokens without an id. scale: (m,) what ``values`` are multiplied by to
+    be probabilities, 1 but for complete lists. overfull: (m,) whether the list summed to more than 1.001. lengths: (m,) how many
+    of ``ids`` (l,), sorted within a position, and ``values`` (l,) are its own.
     """
 
     sampled: Ids
@@ -44,13 +67,21 @@ class Listed:
     bare: Bools
     tail: Vector
     unnamed: Vector
+    scale: Vector
     overfull: Bools
-    starts: npt.NDArray[np.int32]
+    lengths: npt.NDArray[np.int32]
     ids: npt.NDArray[np.int32]
-    values: Vector
+    values: npt.NDArray[np.float32]
+
+    def cut(self, low: int, high: int) -> Listed:
+        """The positions from ``low`` to ``high``, as views."""
+        first, last = int(self.lengths[:low].sum()), int(self.lengths[:high].sum())
+        entries = ("ids", "values")
+        pieces = (slice(first, last) if each.name in entries else slice(low, high) for each in fields(self))
+        return Listed(*(getattr(self, each.name)[piece] for each, piece in zip(fields(self), pieces, strict=True)))
 
 
-def read(rollouts: Rollouts, vocab_size: int | None, allocate: Allocate) -> Listed:
+def read(rollouts: Rollouts, vocab_size: int | None) -> Listed:
     """The lists of ``rollouts``; overfull ones, and complete ones of ``vocab_size`` tokens, are scaled to sum to 1.
 
     InputError: a NaN or positive logprob, a token listed twice, a list summing to more than 1.25; each names the rollout key.
@@ -58,52 +89,140 @@ def read(rollouts: Rollouts, vocab_size: int | None, allocate: Allocate) -> List
     rows = rollouts.rollout_of
     sampled = sampled_ids(rollouts, rows)
     table, unnamed = _table(rollouts, rows), _unnamed(rollouts, rows)
-    sums: Vector = np.asarray(table.sum(axis=1), dtype=np.float64).reshape(-1) + unnamed
+    where = np.repeat(np.arange(len(rows)), np.diff(table.indptr))
+    sums: Vector = np.bincount(where, table.data, len(rows)) + unnamed
     _require_possible(sums, rollouts, rows)
     sizes = (rollouts.top_ids != NO_TOKEN).sum(axis=1)
     complete = (sums > 1 - ROUNDING) | ((sizes > 0) & (sizes >= (np.inf if vocab_size is None else vocab_size)))
-    scale = np.where(complete, sums, 1.0)
-    ids, values = allocate(table.nnz, np.int32), allocate(table.nnz, np.float64)
-    ids[:] = table.indices
-    np.divide(table.data, np.repeat(scale, np.diff(table.indptr)), out=values)
+    scale = 1 / np.where(complete, sums, 1.0)
     return Listed(
         sampled=sampled,
         outside=~(rollouts.top_ids == rollouts.token_ids[:, None]).any(axis=1),
         bare=sizes == 0,
         tail=np.where(complete, 0.0, 1.0 - sums),
-        unnamed=unnamed / scale,
+        unnamed=unnamed * scale,
+        scale=scale,
         overfull=sums > 1 + OVERFULL,
-        starts=table.indptr,
-        ids=ids,
-        values=values,
+        lengths=np.diff(table.indptr).astype(np.int32),
+        ids=table.indices,
+        values=table.data,
     )
+
+
+def regular(blocks: Iterable[Listed], allocate: Allocate) -> Iterator[Listed]:
+    """The same positions in parts whose borders depend on the lists alone, and not on how they came in ``blocks``.
+
+    So no sum over parts depends on it either. ``allocate`` gives the arrays of ids and values.
+    """
+    waiting: list[Listed] = []
+    before, number = 0, 0
+    for block in blocks:
+        ends = before + np.cumsum(block.lengths + np.int64(1))
+        numbers = (ends - 1 - block.lengths) // PART  # of what comes before each position
+        before = int(ends[-1])
+        borders = np.flatnonzero(np.diff(numbers, prepend=number))
+        low = 0
+        for high in borders.tolist():
+            waiting.append(block.cut(low, high))
+            yield _joined(waiting, allocate)
+            waiting, low = [], high
+        waiting.append(block.cut(low, len(numbers)))
+        number = int(numbers[-1])
+    if waiting:
+        yield _joined(waiting, allocate)
+
+
+def _joined(pieces: Sequence[Listed], allocate: Allocate) -> Listed:
+    size = sum(len(piece.ids) for piece in pieces)
+    ids, values = allocate(size, np.int32), allocate(size, np.float32)
+    np.concatenate([piece.ids for piece in pieces], out=ids)
+    np.concatenate([piece.values for piece in pieces], out=values)
+    joined: dict[str, npt.NDArray[Any]] = {"ids": ids, "values": values}
+    for each in fields(Listed):
+        if each.name not in joined:
+            joined[each.name] = np.concatenate([getattr(piece, each.name) for piece in pieces])
+    return Listed(**joined)
 
 
 def support(blocks: Sequence[Listed]) -> Ids:
     """Every token id that any of ``blocks`` lists or saw sampled, sorted."""
-    seen = np.zeros(0, dtype=np.int64)
+    highest = max(max(int(block.ids.max(initial=0)), int(block.sampled.max(initial=0))) for block in blocks)
+    if highest >= DENSE_IDS:
+        return np.unique(np.concatenate([np.unique(part) for block in blocks for part in (block.ids, block.sampled)]))
+    seen = np.zeros(highest + 1, dtype=np.bool_)
     for block in blocks:
-        seen = np.union1d(seen, np.unique(np.concatenate([block.ids, block.sampled])))
-    return seen
+        seen[block.ids] = seen[block.sampled] = True
+    return np.flatnonzero(seen)
 
 
-def attribute(listed: Listed, token_ids: Ids, unigram: Vector) -> tuple[Table, Vector, Vector]:
-    """The table over the sorted support ``token_ids`` (s,), and (m,) ``spread`` and ``rest``: who gets the tail.
+def tables(blocks: Sequence[Listed], token_ids: Ids) -> list[Table]:
+    """Each block's lists over the sorted support ``token_ids`` (s,). The ids of ``blocks`` are changed into columns."""
+    dense = int(token_ids[-1]) < DENSE_IDS
+    column_of = np.zeros(int(token_ids[-1]) + 1 if dense else 1, dtype=np.int32)
+    if dense:
+        column_of[token_ids] = np.arange(len(token_ids))
+    made = []
+    for block in blocks:
+        if dense:
+            np.take(column_of, block.ids, out=block.ids, mode="clip")
+        else:
+            block.ids[:] = np.searchsorted(token_ids, block.ids)
+        starts = np.concatenate(([0], np.cumsum(block.lengths))).astype(np.int32)
+        made.append(sparse.csr_array((block.values, block.ids, starts), shape=(len(block.lengths), len(token_ids))))
+    return made
 
-    A tail goes to the tokens missing from its list in proportion to ``unigram`` (s,): token y has ``table[m, y] + spread[m]
-    unigram[y]`` everywhere, because the table already lacks the share that listed tokens must not get twice. Where no token of
-    the unigram is missing, the tail is ``rest``. The arrays of ``listed`` are changed into those of the table.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """How the tails of the positions of a part were given out: token y has ``spread * unigram[y]`` everywhere, because the table
+    already lacks the share that listed tokens must not get twice.
+
+    spread: (b,), 0 where no token takes the tail. rounding: (b,) what each row has lost to float32.
     """
-    columns, values = listed.ids, listed.values
-    columns[:] = np.searchsorted(token_ids, listed.ids)
-    where = np.repeat(np.arange(len(listed.tail)), np.diff(listed.starts))
-    counts = unigram[columns]
-    taken = np.bincount(where, weights=counts, minlength=len(listed.tail))
-    missing = unigram.sum() - taken  # counts are whole numbers, so "none missing" is exactly 0
-    spread = np.divide(listed.tail, missing, out=np.zeros_like(listed.tail), where=missing > 0)
-    values -= spread[where] * counts
-    table = sparse.csr_array((values, columns, listed.starts), shape=(len(listed.tail), len(token_ids)))
-    return table, spread, np.where(missing > 0, 0.0, listed.tail)
+
+    part: Part
+    spread: Vector
+    rounding: Vector
+
+
+def share(
+    part: Part,
+    tail: Vector,
+    unigram: Vector,
+    total: float,
+    old: tuple[Vector, Vector] | Vector,
+    values: npt.NDArray[Any],
+) -> Shares:
+    """Give the tails of ``part`` (b,) to the tokens missing from its lists in proportion to ``unigram`` (c,).
+
+    total: of the unigram over the support, in whole multiples of FINEST: a sum of them is exact, and "none missing" is exactly 0.
+    old: the ``spread`` (b,) and unigram (c,) by which the tails were given out before; or, where they were not, (b,) what the
+    listed values are multiplied by. values: where the entries of the new table go; float32 is left for float64 where a share is
+    larger than a probability, and its rounding would be.
+    """
+    missing = total - part.held(unigram)
+    spread = np.divide(tail, missing, out=np.zeros_like(tail), where=missing > 0)
+    table, lengths = part.table, np.diff(part.table.indptr)
+    with borrowed(table.nnz) as exact, borrowed(table.nnz) as change:
+        exact[:] = table.data
+        if isinstance(old, tuple):
+            exact += _shares(part, *old, change)
+        else:
+            exact *= np.repeat(part.of_rows(old), lengths)
+        exact -= _shares(part, spread, unigram, change)
+        if values.dtype != np.float64 and float(np.abs(exact).max(initial=0.0)) > 1:
+            values = np.empty(table.nnz)
+        values[:] = exact
+        exact -= values
+        lost = np.asarray(with_values(table, exact) @ np.ones(table.shape[1]))
+    return Shares(replace(part, table=with_values(table, values)), spread, part.of_positions(lost))
+
+
+def _shares(part: Part, spread: Vector, unigram: Vector, out: Vector) -> Vector:
+    """(l,) ``spread * unigram`` of each entry, in ``out``."""
+    np.take(unigram, part.table.indices, out=out, mode="clip")  # "raise" would work on a copy
+    out *= np.repeat(part.of_rows(spread), np.diff(part.table.indptr))
+    return out
 
 
 def whole(counts: Vector) -> Vector:
@@ -120,26 +239,6 @@ def rates(counts: Vector, missed: Vector, total: float) -> Vector:
     return whole(np.divide(counts, np.maximum(missed, counts), out=np.zeros_like(counts), where=counts > 0) * total)
 
 
-def reattribute(
-    part: Part, tail: Vector, spread: Vector, unigrams: tuple[Vector, Vector], total: float, values: Vector
-) -> tuple[Part, Vector]:
-    """``part`` as ``attribute`` would make it of another unigram, and (b,) the new ``spread``: 0 where no token takes the tail.
-
-    tail, spread: (b,) what its positions leave over and how that was given out. unigrams: (c,) of the columns, the former and the
-    new one, which sums to ``total`` over the support. values: where the entries of the new table go.
-    """
-    table, (before, after) = part.table, unigrams
-    rows = slice(None) if part.rows is None else part.rows
-    where = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))
-    left, old = np.zeros(table.shape[0]), np.zeros(table.shape[0])
-    left[rows], old[rows] = tail, spread
-    counts = after[table.indices]
-    missing = total - np.bincount(where, weights=counts, minlength=table.shape[0])
-    new = np.divide(left, missing, out=np.zeros_like(left), where=missing > 0)
-    np.add(table.data, old[where] * before[table.indices] - new[where] * counts, out=values)
-    return replace(part, table=sparse.csr_array((values, table.indices, table.indptr), shape=table.shape)), new[rows]
-
-
 def _table(rollouts: Rollouts, rows: Ids) -> Table:
     """(m, ids) the listed probabilities of tokens with an id, sorted by id."""
     present = rollouts.top_ids >= 0
@@ -151,10 +250,11 @@ def _table(rollouts: Rollouts, rows: Ids) -> Table:
         np.int32 if starts[-1] <= np.iinfo(np.int32).max else np.int64
     )  # int64 would make scipy copy
     ids = rollouts.top_ids[present]
-    table = sparse.csr_array((np.exp(logprobs), ids, starts), shape=(len(present), 1 + int(ids.max(initial=0))))
+    masses = np.exp(logprobs).astype(np.float32)
+    table = sparse.csr_array((masses, ids, starts), shape=(len(present), 1 + int(ids.max(initial=0))))
     table.sort_indices()
-    where = np.repeat(np.arange(len(present)), sizes)
-    twice = np.flatnonzero((np.diff(table.indices) == 0) & (np.diff(where) == 0))
+    same = np.flatnonzero(table.indices[1:] == table.indices[:-1])
+    twice = same[~np.isin(same + 1, starts)] if same.size else same
     if twice.size:
         token, key = table.indices[twice[0]], rollouts.keys[int(row_of[twice[0]])]
         raise InputError(f"token {token} is listed twice at one position of rollout {key}; a list may name it once")
@@ -168,7 +268,8 @@ def _unnamed(rollouts: Rollouts, rows: Ids) -> Vector:
         return np.zeros(len(where))
     row_of = np.repeat(rows, where.sum(axis=1))
     mass = np.zeros(where.shape)
-    mass[where] = np.exp(clean_logprobs("listed logprob", rollouts.top_logprobs[where], rollouts, row_of))
+    logprobs = clean_logprobs("listed logprob", rollouts.top_logprobs[where], rollouts, row_of)
+    mass[where] = np.exp(logprobs).astype(np.float32)  # to the same digits as those with an id
     return np.asarray(mass.sum(axis=1), dtype=np.float64)
 
 

@@ -25,7 +25,7 @@ from blackbox_lb.types import Completion
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Transferred", "export_store", "import_store"]
+__all__ = ["PLAIN", "Transferred", "arrow", "export_store", "import_store", "schemas"]
 
 MOST_VALUES = 1 << 21
 """Numbers in a row group, 8 MB of them, so that memory does not grow with the store."""
@@ -44,7 +44,8 @@ class Transferred:
     ignored: tuple[str, ...] = ()
 
 
-def _arrow() -> Any:
+def arrow() -> Any:
+    """pyarrow with its Parquet. InputError: it is not installed."""
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -52,9 +53,9 @@ def _arrow() -> Any:
     return pyarrow
 
 
-def _schemas() -> dict[str, pa.Schema]:
+def schemas() -> dict[str, pa.Schema]:
     """The columns of each file."""
-    pa = _arrow()
+    pa = arrow()
     ids, numbers = pa.list_(pa.int32()), pa.list_(pa.float32())
     messages = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
     received = ("received", pa.float64())
@@ -85,7 +86,7 @@ def export_store(path: Path, folder: Path) -> Transferred:
     with RolloutStore(path, read_only=True) as store:
         if folder.is_dir() and any(folder.glob("*.parquet")):
             raise StoreError(f"{folder} holds Parquet files already; give another folder, or delete them")
-        for table, schema in _schemas().items():
+        for table, schema in schemas().items():
             batches = _completions(store) if table == "completions" else _others(store, table)
             done.rows[table] = _write(folder / f"{table}.parquet", schema, batches, always=table == "completions")
     return done
@@ -93,7 +94,7 @@ def export_store(path: Path, folder: Path) -> Transferred:
 
 def _write(path: Path, schema: pa.Schema, batches: Iterator[dict[str, Any]], *, always: bool) -> int:
     """Under another name until it is whole. Without any row and unless ``always``, nothing is written."""
-    pa, rows = _arrow(), 0
+    pa, rows = arrow(), 0
     partial, writer = path.with_name(f"{path.name}.partial"), None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +174,7 @@ def _columns(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _lists(arrays: Sequence[npt.NDArray[Any] | None]) -> Any:
     """Arrays (t,) or None as a column of lists, bit for bit."""
-    pa = _arrow()
+    pa = arrow()
     there = [each for each in arrays if each is not None]
     ends = np.cumsum([0, *(0 if each is None else len(each) for each in arrays)], dtype=np.int32)
     values = pa.array(np.concatenate(there)) if there else pa.nulls(0)
@@ -183,7 +184,7 @@ def _lists(arrays: Sequence[npt.NDArray[Any] | None]) -> Any:
 
 def _nested(arrays: Sequence[npt.NDArray[Any]]) -> Any:
     """Arrays (t, k) as a column of lists of lists."""
-    pa = _arrow()
+    pa = arrow()
     lengths = [each.shape[1] for each in arrays for _ in range(len(each))]
     inner = pa.ListArray.from_arrays(
         pa.array(np.cumsum([0, *lengths], dtype=np.int32)), pa.array(np.concatenate([each.ravel() for each in arrays]))
@@ -196,7 +197,7 @@ def _others(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
         for row in _checked_rows(store, table):
             yield {**row, "logprobs": distribution_of(row)} if table == "next_tokens" else row
 
-    names = _schemas()[table].names
+    names = schemas()[table].names
     for group in _grouped(rows(), lambda row: len(row.get("logprobs", ()))):
         yield {
             name: _lists([row[name] for row in group]) if name == "logprobs" else [row[name] for row in group]
@@ -211,12 +212,12 @@ def import_store(source: Path, path: Path) -> Transferred:
     another type, or a row's key does not follow from its contents; everything before it is stored.
     """
     files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
-    known = {each.stem: each for each in files if each.stem in _schemas()}
+    known = {each.stem: each for each in files if each.stem in schemas()}
     if source.is_file():
         known = {_table_of(source): source}
     if not known:
         raise InputError(
-            f"there is no {' or '.join(f'{name}.parquet' for name in _schemas())} in {source}; give what blb store export wrote"
+            f"there is no {' or '.join(f'{name}.parquet' for name in schemas())} in {source}; give what blb store export wrote"
         )
     done = Transferred()
     with RolloutStore(path) as store:
@@ -228,14 +229,14 @@ def import_store(source: Path, path: Path) -> Transferred:
 def _table_of(path: Path) -> str:
     """Which table a file holds, by its columns."""
     names = set(_opened(path).schema_arrow.names)
-    for table, schema in _schemas().items():
+    for table, schema in schemas().items():
         if names >= set(schema.names):
             return table
     raise InputError(f"{path} has not the columns of any table of an export; docs/store.md lists them")
 
 
 def _opened(path: Path) -> Any:
-    pa = _arrow()
+    pa = arrow()
     try:
         return pa.parquet.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
@@ -243,7 +244,7 @@ def _opened(path: Path) -> Any:
 
 
 def _read(store: RolloutStore, table: str, path: Path, done: Transferred) -> None:
-    pa, schema, file = _arrow(), _schemas()[table], _opened(path)
+    pa, schema, file = arrow(), schemas()[table], _opened(path)
     missing = [name for name in schema.names if name not in file.schema_arrow.names]
     if missing:
         raise InputError(f"{path} lacks the columns {', '.join(missing)}; docs/store.md lists what an export has")
@@ -262,7 +263,7 @@ def _read(store: RolloutStore, table: str, path: Path, done: Transferred) -> Non
 
 
 def _by_table(rows: Sequence[Mapping[str, dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    return {table: [row[table] for row in rows if table in row] for table in ("prompts", "requests", *_schemas())}
+    return {table: [row[table] for row in rows if table in row] for table in ("prompts", "requests", *schemas())}
 
 
 def _row(table: str, columns: pa.Table, place: int, path: Path, number: int) -> dict[str, dict[str, Any]]:

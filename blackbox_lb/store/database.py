@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -65,6 +66,7 @@ class Database:
     def __init__(self, path: Path, *, read_only: bool = False, patience: float = PATIENCE) -> None:
         self.path, self.patience = path, patience
         self._connection: sqlite3.Connection | None = None
+        self._turn = threading.RLock()
         try:
             with self._told("open the rollout store"):
                 self.schema = self._open_to_read() if read_only else self._open_to_write()
@@ -92,7 +94,7 @@ class Database:
 
     def read(self, query: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a query."""
-        with self._told("read"):
+        with self._turn, self._told("read"):
             return self.connection.execute(query, arguments).fetchall()
 
     def stream(self, query: str, arguments: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
@@ -103,8 +105,8 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All that is written inside, or nothing; durable at the end. Waits for its turn among the writers."""
-        with self._told("write to"):
+        """All that is written inside, or nothing; durable at the end. Waits for its turn among the writers, threads included."""
+        with self._turn, self._told("write to"):
             connection = self.connection
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -146,7 +148,10 @@ class Database:
 
     def _open_to_write(self) -> int:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._connection = sqlite3.connect(self.path, timeout=self.patience, isolation_level=None)
+        # Another thread may store what this one received (``writer``); they take turns.
+        self._connection = sqlite3.connect(
+            self.path, timeout=self.patience, isolation_level=None, check_same_thread=False
+        )
         self._check_origin(empty_is_ours=True)
         self._insist(lambda: self.connection.execute("PRAGMA journal_mode = WAL"))
         self._connection.execute("PRAGMA synchronous = FULL")

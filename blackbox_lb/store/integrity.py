@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from blackbox_lb.errors import StoreCorrupt
-from blackbox_lb.packing import Arrays, unpack
+from blackbox_lb.packing import Arrays, Sampled, unpack, unpack_sampled
 from blackbox_lb.store.keys import checksum, rollout_key, tagged_hash
 from blackbox_lb.types import Completion, FloatArray, Message, Prompt
 
@@ -21,6 +21,7 @@ __all__ = [
     "name_of",
     "outside_of",
     "prompt_of",
+    "sampled_of",
     "settings_of_row",
     "sum_of",
     "token_of",
@@ -116,12 +117,9 @@ def _hashed(row: Row, tag: str, column: str) -> str:
 
 def completion_of(row: Row) -> Completion:
     """The completion in a row of ``completions``. StoreCorrupt: what of it is damaged; StoreError: it is of a newer format."""
-    _checked(row)
-    if row["key"] != rollout_key(row["request_hash"], row["prompt_hash"], row["sample"]):
-        raise StoreCorrupt("its key does not follow from its request, prompt and sample")
+    _keyed(row)
     arrays = unpack(row["tokens"])
-    if len(arrays.token_ids) != row["n_tokens"]:
-        raise StoreCorrupt(f"it has {len(arrays.token_ids)} tokens where {row['n_tokens']} were stored")
+    _counted(row, len(arrays.token_ids))
     return Completion(
         text=row["text"],
         finish_reason=row["finish_reason"],
@@ -132,6 +130,30 @@ def completion_of(row: Row) -> Completion:
         fingerprint=row["fingerprint"],
         **arrays._asdict(),
     )
+
+
+def sampled_of(row: Row) -> Sampled:
+    """The sampled columns in a row of ``completions``. StoreCorrupt, StoreError: as ``completion_of``.
+
+    Only they are inflated where the row has a checksum that speaks for the rest.
+    """
+    _keyed(row)
+    if row["checksum"] is None:
+        unpack(row["tokens"])
+    sampled = unpack_sampled(row["tokens"], bounded=bool(row["bounded"]))
+    _counted(row, len(sampled.token_ids))
+    return sampled
+
+
+def _keyed(row: Row) -> None:
+    _checked(row)
+    if row["key"] != rollout_key(row["request_hash"], row["prompt_hash"], row["sample"]):
+        raise StoreCorrupt("its key does not follow from its request, prompt and sample")
+
+
+def _counted(row: Row, tokens: int) -> None:
+    if tokens != row["n_tokens"]:
+        raise StoreCorrupt(f"it has {tokens} tokens where {row['n_tokens']} were stored")
 
 
 def distribution_of(row: Row) -> FloatArray:

@@ -59,8 +59,8 @@ def rollout_key(request: str, prompt: str, sample: int) -> str:
 
 def checksum(values: Iterable[bytes | str | float | None]) -> int:
     """CRC-32 of a row's values, each with its length, so that none runs into the next: finds any one damaged byte."""
-    total = 0
+    parts: list[bytes] = []
     for value in values:
         raw = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
-        total = zlib.crc32(raw, zlib.crc32(f"{type(value).__name__} {len(raw)} ".encode(), total))
-    return total
+        parts += (f"{type(value).__name__} {len(raw)} ".encode(), raw)
+    return zlib.crc32(b"".join(parts))

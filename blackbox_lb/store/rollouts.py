@@ -7,7 +7,7 @@ sample. Asking for a key that is there is free; that is all that resuming a coll
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from blackbox_lb.errors import StoreCorrupt, StoreError
-from blackbox_lb.packing import Arrays, pack
+from blackbox_lb.packing import Arrays, Sampled, pack
 from blackbox_lb.store.database import PATIENCE, Database
 from blackbox_lb.store.integrity import (
     answer_of,
@@ -25,6 +25,7 @@ from blackbox_lb.store.integrity import (
     name_of,
     outside_of,
     prompt_of,
+    sampled_of,
     settings_of_row,
     sum_of,
     token_of,
@@ -109,6 +110,9 @@ class RolloutStore:
     def __init__(self, path: Path | str, *, read_only: bool = False, patience: float = PATIENCE) -> None:
         self.path = Path(path)
         self._db = Database(self.path, read_only=read_only, patience=patience)
+        self._shown: dict[
+            str, set[int]
+        ] = {}  # by tokenizer, whose bytes this object has stored: they come with every answer
 
     def __enter__(self) -> Self:
         return self
@@ -133,21 +137,33 @@ class RolloutStore:
 
         Returns their keys.
         """
+        return self.add_answers([self.rows_of(settings, prompt, completions)])[0]
+
+    def rows_of(
+        self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
+    ) -> dict[str, list[dict[str, Any]]]:
+        """The rows of one answer by table, packed; ``add_answers`` takes them."""
         request, asked, now = request_hash(settings), prompt_hash(prompt), time.time()
-        rows = [completion_row(request, asked, sample, each, now) for sample, each in completions.items()]
-        tokenizer = settings.get("tokenizer", "")
-        names = {(tokenizer, token): raw for each in completions.values() for token, raw in each.token_bytes.items()}
-        self.add_rows(
-            {
-                "prompts": [{"hash": asked, "messages": messages_of(prompt)}],
-                "requests": [{"hash": request, "settings": canonical(settings)}],
-                "completions": rows,
-                "token_bytes": [
-                    summed({"tokenizer": name, "id": token, "bytes": raw}) for (name, token), raw in names.items()
-                ],
-            }
-        )
-        return [row["key"] for row in rows]
+        tokenizer, shown = settings.get("tokenizer", ""), dict[int, bytes]()
+        for each in completions.values():
+            new = each.token_bytes.keys() - self._shown.get(tokenizer, set())
+            shown |= {token: each.token_bytes[token] for token in new}
+        return {
+            "prompts": [{"hash": asked, "messages": messages_of(prompt)}],
+            "requests": [{"hash": request, "settings": canonical(settings)}],
+            "completions": [completion_row(request, asked, sample, each, now) for sample, each in completions.items()],
+            "token_bytes": [
+                summed({"tokenizer": tokenizer, "id": token, "bytes": raw}) for token, raw in sorted(shown.items())
+            ],
+        }
+
+    def add_answers(self, answers: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]]) -> list[list[str]]:
+        """Store what ``rows_of`` made of several answers, all in one transaction. Returns the keys of each."""
+        self.add_rows({table: [row for rows in answers for row in rows[table]] for table in answers[0]})
+        for rows in answers:
+            for row in rows["token_bytes"]:
+                self._shown.setdefault(row["tokenizer"], set()).add(row["id"])
+        return [[row["key"] for row in rows["completions"]] for rows in answers]
 
     def add_rows(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, int]:
         """Store whole rows by table, in one transaction, those aside whose key is there. Returns how many are new, by table."""
@@ -202,15 +218,32 @@ class RolloutStore:
         }
         return {key: known[name] for key, name, _ in rows}
 
+    def order(self, keys: Collection[str]) -> dict[str, Any]:
+        """Where each of ``keys``, all of which are here, stands: in that order reading them costs least. Here, as they come."""
+        return {key: number for number, key in enumerate(keys)}
+
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
         """The completions with these keys, in this order. Raises StoreError for one that is not there."""
         for key in keys:
             found = self._one("completions", key, completion_of)
             if found is None:
-                raise StoreError(
-                    f"{self.path} has no completion {key[:12]}...; run the same command again to collect it"
-                )
+                raise self._missing(key)
             yield found
+
+    def sampled(self, keys: Sequence[str], rows: int = 256) -> Iterator[list[Sampled]]:
+        """Only the sampled tokens of the completions with these keys, in this order, so many at a time; see ``completions``."""
+        for begin in range(0, len(keys), rows):
+            part = keys[begin : begin + rows]
+            marks = ", ".join("?" * len(part))
+            found = self._db.read(f"{selection('completions')} WHERE key IN ({marks})", part)
+            by_key = {row[0]: dict(zip(TABLES["completions"], row, strict=True)) for row in found}
+            missing = next((key for key in part if key not in by_key), None)
+            if missing is not None:
+                raise self._missing(missing)
+            yield [self._parsed("completions", by_key[key], sampled_of) for key in part]
+
+    def _missing(self, key: str) -> StoreError:
+        return StoreError(f"{self.path} has no completion {key[:12]}...; run the same command again to collect it")
 
     def add_next_token(self, key: str, logprobs: FloatArray) -> int:
         """Store the logprobs (v,) of a whole vocabulary; when this returns, a crash cannot lose them. Returns bytes taken."""

@@ -25,7 +25,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What goes back; ``body`` becomes JSON."""
+    """What goes back; ``body`` becomes JSON, unless it is bytes, which go as they are."""
 
     status: int
     body: object
@@ -107,9 +107,10 @@ class _Handler(BaseHTTPRequestHandler):
         return _shut(self.connection)
 
     def _send(self, reply: Reply) -> None:
-        payload = json.dumps(reply.body).encode()
+        raw = isinstance(reply.body, bytes)
+        payload = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
         self.send_response(reply.status)
-        self.send_header("Content-Type", "application/json; charset=utf-8")
+        self.send_header("Content-Type", "application/octet-stream" if raw else "application/json; charset=utf-8")
         self.send_header("Content-Length", str(len(payload)))
         for name, value in reply.headers.items():
             self.send_header(name, value)

@@ -5,7 +5,8 @@ A provider profile chooses, row by row, how a request is written and in which di
 
 from __future__ import annotations
 
+from blackbox_lb.wire.lists import Lists, loads
 from blackbox_lb.wire.request import asks_logprobs, build_request, check_stop
 from blackbox_lb.wire.response import parse_response, read_answer
 
-__all__ = ["asks_logprobs", "build_request", "check_stop", "parse_response", "read_answer"]
+__all__ = ["Lists", "asks_logprobs", "build_request", "check_stop", "loads", "parse_response", "read_answer"]

@@ -14,7 +14,9 @@ from blackbox_lb.profiles import Profile
 from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, Endpoint, FloatArray, Sampling
 from blackbox_lb.wire import content, legacy, meta
 from blackbox_lb.wire.answer import choices_of, count, is_blank, is_filtered, lengths, quoted, text_of
+from blackbox_lb.wire.arrays import arrays_of
 from blackbox_lb.wire.identity import REPLACEMENT, Identity
+from blackbox_lb.wire.lists import Answer, Aside, Columns, loads
 from blackbox_lb.wire.position import Position, Reader
 from blackbox_lb.wire.request import asks_logprobs
 
@@ -69,6 +71,17 @@ def parse_response(
             neither logprobs nor a count of the tokens of a text.
         ProfileError: tokens are told by their bytes or text and ``vocabulary`` is missing, or not the model's.
     """
+    if isinstance(answer, Answer):
+        try:
+            return _parsed(profile, endpoint, answer, sampling, vocabulary)
+        except (Aside, BlbError):
+            answer = loads(answer.content)
+    return _parsed(profile, endpoint, answer, sampling, vocabulary)
+
+
+def _parsed(
+    profile: Profile, endpoint: Endpoint, answer: Any, sampling: Sampling, vocabulary: Vocabulary | None
+) -> list[Completion]:
     rules = profile.endpoint(endpoint)
     reader = Reader(profile, rules, Identity(profile, rules, vocabulary), sampling.top_logprobs)
     with _described(profile, answer):
@@ -128,8 +141,8 @@ def _attempt(
         return _completion("", choice, None), fault
 
 
-def _read(reader: Reader, endpoint: Endpoint, choice: dict[str, Any]) -> list[Position] | None:
-    """Every token position; None where there can be none."""
+def _read(reader: Reader, endpoint: Endpoint, choice: dict[str, Any]) -> list[Position] | dict[str, Any] | None:
+    """Every token position, or their arrays; None where there can be none."""
     if reader.rules.ask_logprobs == "no" or is_filtered(choice):
         return None
     if not isinstance(choice.get("logprobs"), dict):
@@ -140,6 +153,9 @@ def _read(reader: Reader, endpoint: Endpoint, choice: dict[str, Any]) -> list[Po
             f"tokens: choose a model or server that returns them{_others(reader.profile, endpoint)}, or ask for none with "
             "--top-logprobs 0, which leaves --estimator ratio"
         )
+    content = choice["logprobs"].get("content")
+    if isinstance(content, Columns):
+        return arrays_of(reader, choice, content)
     return DIALECTS[reader.rules.dialect](reader, choice)
 
 
@@ -254,21 +270,25 @@ def _check_counted(profile: Profile, endpoint: Endpoint, completions: Sequence[C
             )
 
 
-def _completion(text: str, choice: dict[str, Any], read: list[Position] | None) -> Completion:
+def _completion(text: str, choice: dict[str, Any], read: list[Position] | dict[str, Any] | None) -> Completion:
+    fields = read if isinstance(read, dict) else _stacked(read)
+    return Completion(text=text, finish_reason=str(choice.get("finish_reason")), **fields)
+
+
+def _stacked(read: list[Position] | None) -> dict[str, Any]:
+    """The arrays of a completion's positions."""
     positions = read or []
     top_ids, top_logprobs = _table([position.top for position in positions])
-    return Completion(
-        text=text,
-        finish_reason=str(choice.get("finish_reason")),
-        token_ids=np.array([position.id for position in positions], dtype=np.int32),
-        logprobs=np.array([position.logprob for position in positions], dtype=np.float32),
-        top_ids=top_ids,
-        top_logprobs=top_logprobs,
-        whole=read is not None and all(position.id != UNNAMED for position in positions),
-        token_bytes={token: raw for position in positions for token, raw in position.bytes.items()},
-        propensities=_propensities(positions),
-        bounded=_bounded(positions),
-    )
+    return {
+        "token_ids": np.array([position.id for position in positions], dtype=np.int32),
+        "logprobs": np.array([position.logprob for position in positions], dtype=np.float32),
+        "top_ids": top_ids,
+        "top_logprobs": top_logprobs,
+        "whole": read is not None and all(position.id != UNNAMED for position in positions),
+        "token_bytes": {token: raw for position in positions for token, raw in position.bytes.items()},
+        "propensities": _propensities(positions),
+        "bounded": _bounded(positions),
+    }
 
 
 def _propensities(positions: Sequence[Position]) -> FloatArray | None:

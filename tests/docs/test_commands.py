@@ -54,6 +54,7 @@ def engine() -> Iterator[ExactServer]:
 def gateways(engine: ExactServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """Provider -> address of its rules on loopback, and the exact model's vocabulary as an encoding of tiktoken."""
     register_encoding(monkeypatch, "pages", engine.texts, END)
+    monkeypatch.setattr("blackbox_lb.batches.run.FIRST_PAUSE", 0.0)
     for variable in KEYS.values():
         monkeypatch.setenv(variable, "a-key")
     running = {name: RulesGateway(name, engine, key="a-key").__enter__() for name in KEYS}
@@ -79,7 +80,19 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
     for name in ("machine1.db", "machine2.db", "broken.db"):
         shutil.copy(root / "runs" / "train" / "rollouts.db", root / name)
     os.truncate(root / "broken.db", (root / "broken.db").stat().st_size // 2)
+    save_tokenizer(root / "smollm2")
     return root
+
+
+def save_tokenizer(folder: Path) -> None:
+    """A model's folder with a vocabulary of single bytes."""
+    tokenizers = pytest.importorskip("tokenizers")
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    made = tokenizers.Tokenizer(tokenizers.models.BPE({letter: n for n, letter in enumerate(letters)}, []))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    folder.mkdir()
+    made.save(str(folder / "tokenizer.json"))
 
 
 @pytest.fixture
@@ -111,6 +124,8 @@ def without(words: list[str], *names: str) -> list[str]:
 def here(words: list[str], engine: ExactServer, gateways: dict[str, str]) -> list[str]:
     """The line with this machine's servers in place of the page's, and short completions."""
     provider = option(words, "--provider")
+    if provider == "vllm" and "--batch" in words:  # asks no server
+        return [*words, "--max-tokens", "8"]
     if provider in HOSTED:
         words = [*without(words, "--tokenizer", "--base-url"), "--tokenizer", "pages", "--base-url", gateways[provider]]
         words[words.index("--model") + 1] = HOSTED[provider]

@@ -16,6 +16,7 @@ from blackbox_lb.estimate.statistics import Statistics
 from blackbox_lb.testing import Exact, ExactModel
 
 TAU = 0.8
+TAUS = (0.5, TAU, 1.0)
 ALPHA = 0.05
 VOCABULARY = 12
 GROUPS = np.arange(VOCABULARY) % 3
@@ -38,12 +39,14 @@ def grouped_reward(tokens: tuple[int, ...], prompt: int) -> float:
 def replicated(size: int, replications: int, *, sharpness: float = 0.7) -> tuple[GroupedModel, list[Statistics]]:
     """Independent rollout sets of one grouped model."""
     model = GroupedModel(VOCABULARY, 3, seed=5, prompts=2, sharpness=sharpness)
-    return model, [Statistics.of(model.rollouts(size, grouped_reward, seed, top=0)) for seed in range(replications)]
+    return model, [
+        Statistics.of(model.rollouts(size, grouped_reward, seed, top=0), TAUS) for seed in range(replications)
+    ]
 
 
 def some(size: int = 60, seed: int = 1) -> Statistics:
     """A few rollouts of a context-dependent model in which tokens of a group differ."""
-    return Statistics.of(ExactModel(VOCABULARY, 3, seed=2).rollouts(size, grouped_reward, seed, top=0))
+    return Statistics.of(ExactModel(VOCABULARY, 3, seed=2).rollouts(size, grouped_reward, seed, top=0), TAUS)
 
 
 def test_tying_tokens_of_equal_value_reduces_the_error() -> None:
@@ -121,7 +124,10 @@ def test_the_tied_bias_is_the_papers() -> None:
 def test_clipping_reports_what_it_took_from_every_tied_token() -> None:
     """kept + removed is the tied estimate without clipping, for the whole vocabulary."""
     rollouts = ExactModel(VOCABULARY, 3, seed=2).rollouts(60, grouped_reward, 1, top=0)
-    clipped, whole = TiedIPS(Statistics.of(rollouts, clip=8.0), GROUPS), TiedIPS(Statistics.of(rollouts), GROUPS)
+    clipped, whole = (
+        TiedIPS(Statistics.of(rollouts, TAUS, clip=8.0), GROUPS),
+        TiedIPS(Statistics.of(rollouts, TAUS), GROUPS),
+    )
     report = clipped.clipping(TAU)
     values, log_scale = whole.scaled(TAU)
     assert report.log_scale == log_scale
@@ -142,7 +148,8 @@ def drawn(*tokens: int, rewards: tuple[float, ...] | None = None) -> Statistics:
             logprobs=np.full(n, -math.log(2), np.float32),
             top_ids=np.full((n, 0), -1, np.int32),
             top_logprobs=np.zeros((n, 0), np.float32),
-        )
+        ),
+        TAUS,
     )
 
 

@@ -50,7 +50,7 @@ def test_the_divergence_is_the_exact_one(kind: str, top: int, tolerance: float) 
     if kind == "random":
         delta = np.random.default_rng(2).normal(size=40)
     if kind == "ips":
-        ips = IPS(Statistics.of(base))
+        ips = IPS(Statistics.of(base, 1.0))
         delta[ips.token_ids] = ips.delta(1.0, 0.05)
     truth = Exact(MODEL, ends_low).kl(delta)
     found = divergence(biased_rollouts(delta, 20_000, top, 3), np.arange(40), delta, NextToken.of(base))

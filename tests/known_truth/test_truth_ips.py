@@ -17,6 +17,7 @@ from blackbox_lb.testing import Exact, ExactModel
 from blackbox_lb.testing.model import RewardOf
 
 TAU = 0.8
+TAUS = (0.3, 0.5, TAU, 1.0, 7.0)
 SLOW = pytest.mark.slow
 
 
@@ -31,7 +32,7 @@ def replicated(model: ExactModel, positions: int | None, replications: int, size
     """(replications, v) Zhat of independent rollout sets."""
     out = np.zeros((replications, model.vocab_size))
     for seed in range(replications):
-        ips = IPS(Statistics.of(model.rollouts(size, reward, seed, top=0), positions=positions, seed=seed))
+        ips = IPS(Statistics.of(model.rollouts(size, reward, seed, top=0), TAUS, positions=positions, seed=seed))
         out[seed, ips.token_ids] = ips.zhat(TAU)
     return out
 
@@ -90,8 +91,10 @@ def _logprobs(model: ExactModel, prefixes: np.ndarray, prompts: np.ndarray, toke
 
 def pooled(model: ExactModel, reward: RewardOf, seed: int, parts: int, size: int) -> np.ndarray:
     """(v,) Zhat of ``parts * size`` rollouts, through the sum of the statistics of parts."""
-    drawn = (model.rollouts(size, reward, 1_000 * seed + part, top=0) for part in range(parts))
-    ips = IPS(sum((Statistics.of(each) for each in drawn), Statistics.zero()))
+    drawn = [model.rollouts(size, reward, 1_000 * seed + part, top=0) for part in range(parts)]
+    named = [replace(each, keys=tuple(f"{part} {key}" for key in each.keys)) for part, each in enumerate(drawn)]
+    highest = max(float(each.rewards.max()) for each in drawn)
+    ips = IPS(sum((Statistics.of(each, TAU, highest=highest) for each in named), Statistics.zero()))
     out = np.zeros(model.vocab_size)
     out[ips.token_ids] = ips.zhat(TAU)
     return out
@@ -114,23 +117,21 @@ def test_the_error_of_zhat_is_its_exact_standard_error(vocab_size: int, horizon:
     assert abs(z.mean()) < 4 / np.sqrt(vocab_size) + 0.5  # one reward raises all tokens together
 
 
-def test_matrix_form_is_the_sum_over_positions() -> None:
-    """``exp(r / tau) @ M`` and ``IPS.zhat`` both equal the paper's sum (equation Z-hat), written out as a loop."""
+def test_zhat_is_the_sum_over_positions() -> None:
+    """``IPS.zhat`` is the paper's sum (equation Z-hat), written out as a loop."""
     rollouts = ExactModel(5, 4, seed=1, end=True).rollouts(40, reward, 3)
     expected, at = np.zeros(5), 0
     for r, length in zip(rollouts.rewards, rollouts.lengths, strict=True):
         for m in range(at, at + length):
             expected[rollouts.token_ids[m]] += np.exp(r / TAU - rollouts.logprobs[m].astype(float)) / length / 40
         at += length
-    statistics = Statistics.of(rollouts)
-    np.testing.assert_allclose(np.exp(statistics.rewards / TAU) @ statistics.matrix(5), expected, rtol=1e-12)
-    ips = IPS(statistics)
+    ips = IPS(Statistics.of(rollouts, TAUS))
     np.testing.assert_allclose(ips.zhat(TAU), expected[ips.token_ids], rtol=1e-12)
 
 
 def test_delta_and_center_are_the_papers() -> None:
     """delta + log(alpha) - c is ``log(alpha + Zhat) - c`` over the whole vocabulary, whose mean is 0."""
-    ips = IPS(Statistics.of(ExactModel(30, 2, seed=1).rollouts(12, reward, 3)))
+    ips = IPS(Statistics.of(ExactModel(30, 2, seed=1).rollouts(12, reward, 3), TAUS))
     alpha, vocab = 0.052, 50
     z = np.zeros(vocab)
     z[ips.token_ids] = ips.zhat(TAU)
@@ -145,7 +146,7 @@ def test_delta_and_center_are_the_papers() -> None:
 def test_relative_alpha_forgets_the_scale_of_the_reward() -> None:
     """With alpha relative to the mean weight a constant added to all rewards, even 10,000 nats, changes nothing."""
     rollouts = ExactModel(6, 3, seed=2).rollouts(50, reward, 1)
-    near, far = IPS(Statistics.of(rollouts)), IPS(Statistics.of(_shifted(rollouts, 1e4)))
+    near, far = IPS(Statistics.of(rollouts, TAUS)), IPS(Statistics.of(_shifted(rollouts, 1e4), TAUS))
     np.testing.assert_allclose(far.delta(TAU, 0.1, relative=True), near.delta(TAU, 0.1, relative=True), rtol=1e-8)
     mean = np.exp(rollouts.rewards / TAU).mean()
     np.testing.assert_allclose(near.delta(TAU, 0.1, relative=True), near.delta(TAU, 0.1 * mean), rtol=1e-10)
@@ -153,7 +154,7 @@ def test_relative_alpha_forgets_the_scale_of_the_reward() -> None:
 
 def test_zhat_refuses_what_float64_cannot_hold() -> None:
     """Nothing is subtracted silently: an overflowing Zhat is an error, and ``scaled`` still gives it with its scale."""
-    ips = IPS(Statistics.of(_shifted(ExactModel(6, 3, seed=2).rollouts(50, reward, 1), 1e4)))
+    ips = IPS(Statistics.of(_shifted(ExactModel(6, 3, seed=2).rollouts(50, reward, 1), 1e4), TAUS))
     with pytest.raises(InputError, match="subtract a constant"):
         ips.zhat(TAU)
     values, log_scale = ips.scaled(TAU)
@@ -165,14 +166,14 @@ def test_zhat_refuses_what_float64_cannot_hold() -> None:
 def test_log_accuracy_makes_tau_inert() -> None:
     """Rewards of 0 and -inf give the same Zhat at every tau."""
     model = ExactModel(5, 3, seed=3)
-    ips = IPS(Statistics.of(model.rollouts(60, lambda tokens, _: 0.0 if 2 in tokens else -np.inf, 1)))
+    ips = IPS(Statistics.of(model.rollouts(60, lambda tokens, _: 0.0 if 2 in tokens else -np.inf, 1), TAUS))
     np.testing.assert_array_equal(ips.zhat(0.3), ips.zhat(7.0))
 
 
 def test_tokens_of_worthless_completions_get_no_bias() -> None:
     """A token seen only in completions of weight 0 has Zhat 0 and delta 0, like one never seen."""
     model = ExactModel(5, 2, seed=3)
-    ips = IPS(Statistics.of(model.rollouts(200, lambda tokens, _: -np.inf if 2 in tokens else 0.0, 1)))
+    ips = IPS(Statistics.of(model.rollouts(200, lambda tokens, _: -np.inf if 2 in tokens else 0.0, 1), TAUS))
     where = ips.token_ids.tolist().index(2)
     assert ips.zhat(1.0)[where] == 0
     assert ips.delta(1.0, 0.05)[where] == 0
@@ -182,14 +183,14 @@ def test_tokens_of_worthless_completions_get_no_bias() -> None:
 @pytest.mark.parametrize("bad", [{"tau": 0.0}, {"tau": np.nan}, {"alpha": -1.0}, {"alpha": 0.0}])
 def test_bad_settings_are_named(bad: dict[str, float]) -> None:
     """tau and alpha outside (0, inf) are refused by name."""
-    ips = IPS(Statistics.of(ExactModel(5, 2, seed=3).rollouts(20, lambda *_: 0.0, 1)))
+    ips = IPS(Statistics.of(ExactModel(5, 2, seed=3).rollouts(20, lambda *_: 0.0, 1), TAUS))
     with pytest.raises(InputError, match=next(iter(bad))):
         ips.delta(bad.get("tau", 1.0), bad.get("alpha", 0.1))
 
 
 def test_no_reward_at_all_is_an_error() -> None:
     """All rewards -inf: the message says that no completion earned a reward."""
-    ips = IPS(Statistics.of(ExactModel(5, 2, seed=3).rollouts(20, lambda *_: -np.inf, 1)))
+    ips = IPS(Statistics.of(ExactModel(5, 2, seed=3).rollouts(20, lambda *_: -np.inf, 1), TAUS))
     with pytest.raises(InputError, match="no completion earned a reward"):
         ips.zhat(1.0)
 
@@ -208,7 +209,9 @@ def test_the_bias_of_clipping_is_reported(end: bool, positions: int | None) -> N
     assert ((clipped - whole) / whole).min() < -0.3, "a clip that matters"
     reported, values = np.zeros((200, 8)), np.zeros((200, 8))
     for seed in range(200):
-        ips = IPS(Statistics.of(model.rollouts(60, reward, seed, top=0), positions=positions, seed=seed, clip=CLIP))
+        ips = IPS(
+            Statistics.of(model.rollouts(60, reward, seed, top=0), TAUS, positions=positions, seed=seed, clip=CLIP)
+        )
         reported[seed, ips.token_ids] = ips.clipping(TAU).bias
         values[seed, ips.token_ids] = ips.zhat(TAU)
     for draws, truth in ((reported, clipped - whole), (values, clipped)):
@@ -219,7 +222,7 @@ def test_the_bias_of_clipping_is_reported(end: bool, positions: int | None) -> N
 def test_clipping_counts_and_adds_up() -> None:
     """Counts are those of the rollouts; kept and removed are the estimate without clipping, and shares follow from them."""
     data = ExactModel(12, 4, seed=1, end=True).rollouts(80, reward, 3)
-    ips, whole = IPS(Statistics.of(data, clip=CLIP)), IPS(Statistics.of(data))
+    ips, whole = IPS(Statistics.of(data, TAUS, clip=CLIP)), IPS(Statistics.of(data, TAUS))
     above = data.logprobs < -np.log(CLIP)
     found = ips.clipping(TAU)
     assert (found.drawn, found.positions) == (len(above), above.sum())
@@ -237,16 +240,16 @@ def test_clipping_comes_on_top_of_bounds() -> None:
     and nothing where the bound is the smaller cut; "drop" leaves nothing of them to clip."""
     model, clip = ExactModel(20, 3, seed=2, end=True, sharpness=1.0), 15.0
     censored, given_ = (model.rollouts(300, reward, 1, top=4, censored=censored) for censored in (True, False))
-    bound, whole = (IPS(Statistics.of(data, clip=clip)).clipping(TAU) for data in (censored, given_))
+    bound, whole = (IPS(Statistics.of(data, TAUS, clip=clip)).clipping(TAU) for data in (censored, given_))
     assert 0 < bound.positions < whole.positions
     assert (bound.removed <= whole.removed).all()
-    drop = IPS(Statistics.of(censored, clip=clip, unobserved="drop")).clipping(TAU)
+    drop = IPS(Statistics.of(censored, TAUS, clip=clip, unobserved="drop")).clipping(TAU)
     assert drop.positions == ((censored.logprobs < -np.log(clip)) & ~censored.is_bounded).sum() < bound.positions
 
 
 def test_the_papers_statistics_are_of_the_centred_bias() -> None:
     """Sampled fraction, sigma, min, max and selected fraction of ``delta`` are those of the whole centred vector, by definition."""
-    ips, vocab = IPS(Statistics.of(ExactModel(300, 2, seed=1).rollouts(40, reward, 3))), 1_000
+    ips, vocab = IPS(Statistics.of(ExactModel(300, 2, seed=1).rollouts(40, reward, 3), TAUS)), 1_000
     found, full = delta_statistics(ips.delta(TAU, 0.052), vocab), ips.centered(TAU, 0.052, vocab)
     assert found.sampled_fraction == len(ips.token_ids) / vocab
     assert (found.sigma, found.low, found.high) == pytest.approx((full.std(), full.min(), full.max()))
@@ -257,7 +260,7 @@ def test_the_papers_statistics_are_of_the_centred_bias() -> None:
 @pytest.mark.parametrize("n", [1, 2])
 def test_few_rollouts_and_equal_rewards_are_no_trouble(n: int) -> None:
     """One rollout, or all rewards equal, give finite numbers: noise, but no error."""
-    ips = IPS(Statistics.of(ExactModel(5, 2, seed=3).rollouts(n, lambda *_: -2.0, 1), clip=3.0))
+    ips = IPS(Statistics.of(ExactModel(5, 2, seed=3).rollouts(n, lambda *_: -2.0, 1), TAUS, clip=3.0))
     assert np.isfinite(ips.delta(0.5, 0.1)).all()
     assert 0 <= ips.clipping(0.5).removed_share < 1
 

@@ -76,7 +76,7 @@ def test_projection_beats_ips_on_its_own_objective(truth: tuple[ExactModel, Exac
     """On 2,000 rollouts with five logprobs a position, projection is closer to the tilted target than ips at any alpha."""
     model, exact, best = truth
     rollouts = model.rollouts(2_000, contains_rare, 1, top=5)
-    ips = IPS(Statistics.of(rollouts))
+    ips = IPS(Statistics.of(rollouts, TAU))
     best_ips = np.inf
     for alpha in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0):
         delta = np.zeros(VOCAB)

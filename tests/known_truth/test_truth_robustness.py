@@ -72,7 +72,7 @@ def _projected(rollouts: Rollouts) -> np.ndarray[tuple[int], np.dtype[np.float64
 
 
 def _inverse(rollouts: Rollouts) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    ips = IPS(Statistics.of(rollouts))
+    ips = IPS(Statistics.of(rollouts, 0.35))
     return _dense(ips.token_ids, ips.delta(0.35, 0.3, relative=True))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any, get_args
 
 import numpy as np
@@ -12,11 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate import exact
+from blackbox_lb.estimate.cells import Cells
+from blackbox_lb.estimate.exact import BLOCK, Accumulator, ExactSums
 from blackbox_lb.estimate.ips import IPS
 from blackbox_lb.estimate.ratio import Ratio
+from blackbox_lb.estimate.recipe import Recipe, Unobserved
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.snips import SNIPS
-from blackbox_lb.estimate.statistics import Statistics, Unobserved
+from blackbox_lb.estimate.statistics import REMEMBERED, Statistics
 
 Row = tuple[str, float, Sequence[tuple[Any, ...]]]
 """Key, reward, and (token, logprob) or (token, logprob, bounded) of each position."""
@@ -33,6 +38,10 @@ rows = st.lists(
 draws = st.sampled_from([None, 1, 3])
 rules = st.sampled_from(get_args(Unobserved))
 clips = st.sampled_from([None, 1.0, 50.0])
+
+TAU = (0.7, 1.3)
+HIGHEST = 20.0
+"""No reward below is higher."""
 
 
 def is_bounded(token: tuple[Any, ...]) -> bool:
@@ -62,9 +71,28 @@ def of(
     seed: int = 0,
     rule: Unobserved = "bound",
     clip: float | None = None,
+    highest: float | None = HIGHEST,
 ) -> Statistics:
     """Statistics of these rows."""
-    return Statistics.of(columns(some), positions=positions, seed=seed, unobserved=rule, clip=clip)
+    return Statistics.of(
+        columns(some), TAU, highest=highest, positions=positions, seed=seed, unobserved=rule, clip=clip
+    )
+
+
+def cells_of(
+    some: Sequence[Row],
+    positions: int | None = None,
+    seed: int = 0,
+    rule: Unobserved = "bound",
+    clip: float = np.inf,
+) -> Cells:
+    """The cells of these rows."""
+    return Cells.of(columns(some), positions=positions, seed=seed, drop=rule == "drop", clip=clip)
+
+
+def tokens_of(cells: Cells) -> np.ndarray:
+    """(c,) the token of each cell."""
+    return np.repeat(np.arange(len(cells.starts) - 1), np.diff(cells.starts))
 
 
 @given(rows, draws, rules, clips)
@@ -93,26 +121,100 @@ def test_addition_is_associative_and_commutative(
 def test_any_sharding_and_order_is_the_whole(
     some: list[Row], positions: int | None, seed: int, rule: Unobserved, clip: float | None, data: st.DataObject
 ) -> None:
-    """Shards in any order, of any size, overlapping or empty, add up to the statistics of all rollouts at once."""
+    """Shards in any order and of any size, some empty, add up to the statistics of all rollouts at once, bit for bit."""
     whole = of(some, positions, seed, rule, clip)
     shuffled = data.draw(st.permutations(some))
-    where = [data.draw(st.sets(st.integers(0, 3), min_size=1)) for _ in some]
-    shards = [[row for row, at in zip(shuffled, where, strict=True) if i in at] for i in range(4)]
+    where = [data.draw(st.integers(0, 3)) for _ in some]
+    shards = [[row for row, at in zip(shuffled, where, strict=True) if i == at] for i in range(4)]
     total = sum((of(shard, positions, seed, rule, clip) for shard in shards), Statistics.zero())
     assert total == whole
-    if whole.observed.any() and (whole.rewards[whole.lengths > 0] > -np.inf).any():
+    if whole.observed and (columns(some).rewards[columns(some).lengths > 0] > -np.inf).any():
         np.testing.assert_array_equal(IPS(total).zhat(1.3), IPS(whole).zhat(1.3))
         np.testing.assert_array_equal(IPS(total).clipping(1.3).removed, IPS(whole).clipping(1.3).removed)
         for each in (SNIPS, Ratio):
             np.testing.assert_array_equal(each(total).delta(1.3, 2.0), each(whole).delta(1.3, 2.0))
 
 
-@given(rows, draws, rules, clips)
-def test_resuming_adds_nothing(some: list[Row], positions: int | None, rule: Unobserved, clip: float | None) -> None:
-    """Adding rollouts that are already in changes nothing."""
-    s = of(some, positions, rule=rule, clip=clip)
-    assert s + s == s
-    assert s + of(some[: len(some) // 2], positions, rule=rule, clip=clip) == s
+@settings(max_examples=30)
+@given(rows, st.integers(1, 12), st.integers(1, 3), clips)
+def test_blocks_and_threads_cannot_be_told(some: list[Row], positions: int, threads: int, clip: float | None) -> None:
+    """Blocks of any size, taken up by any number of threads, give the same bits."""
+    recipe = Recipe(TAU, HIGHEST, clip=clip)
+    gathered = Statistics.gather(columns(some).blocks(positions), recipe, threads=threads)
+    assert gathered == of(some, clip=clip)
+
+
+@given(rows, draws, clips)
+def test_arrays_and_back(some: list[Row], positions: int | None, clip: float | None) -> None:
+    """Statistics are their recipe and plain arrays, none of objects."""
+    s = of(some, positions, clip=clip)
+    arrays = s.arrays()
+    assert all(each.dtype.kind in "iuU" for each in arrays.values())
+    assert Statistics.of_arrays(s.recipe, arrays) == s
+
+
+def test_a_rollout_in_two_parts_is_refused() -> None:
+    """Nothing is counted twice: the message names a key that both have."""
+    some: list[Row] = [(f"{i:05d}", 0.0, [(1, -0.5)]) for i in range(REMEMBERED + 50)]
+    with pytest.raises(InputError, match="rollout 00000 is in both parts"):
+        of(some) + of(some[:1])
+    first, second = of(some[::2]), of(some[1::2])
+    assert first + second == of(some)
+    with pytest.raises(InputError, match="rollout 00001 is in both parts"):
+        (first + second) + of(some[1:4])
+
+
+def test_parts_of_two_recipes_are_refused() -> None:
+    """The message names what differs, above all the highest reward, which a part cannot know by itself."""
+    some: list[Row] = [("a", 0.5, [(1, -0.5)])]
+    other: list[Row] = [("b", 0.7, [(1, -0.5)])]
+    with pytest.raises(InputError, match="have another highest: use one highest reward"):
+        of(some, highest=None) + of(other, highest=None)
+    with pytest.raises(InputError, match="another positions, clip"):
+        of(some) + of(other, positions=1, clip=4.0)
+    with pytest.raises(InputError, match=r"reward 0.7 of rollout b is above the highest, 0.5"):
+        of(other, highest=0.5)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1e300), st.floats(0, 1)), max_size=40),
+    st.randoms(),
+    st.integers(1, 7),
+)
+def test_sums_are_exact(terms: list[tuple[int, float, float]], shuffle: Any, size: int) -> None:
+    """Any order and any blocks give the same integers, and they are as near to the true sum as float64 is to its terms."""
+
+    def summed(some: list[tuple[int, float, float]], size: int) -> ExactSums:
+        gathered = Accumulator(1)
+        for at in range(0, len(some), size):
+            part = sorted(some[at : at + size], key=lambda term: term[0])
+            starts = np.searchsorted([term[0] for term in part], np.arange(5))
+            values, factors = (np.array([term[i] for term in part], np.float64) for i in (1, 2))
+            gathered.add(starts, np.arange(len(part), dtype=np.int32), values, factors[:, None])
+        return gathered.sums()
+
+    whole = summed(terms, len(terms) or 1)
+    shuffled = list(terms)
+    shuffle.shuffle(shuffled)
+    assert summed(shuffled, size) == whole
+    if terms:
+        for token in range(4):
+            true = sum(Fraction(value * factor) for key, value, factor in terms if key == token)
+            error = abs(Fraction(float(whole.values[token, 0])) - true)
+            allowed = sum(Fraction(max(value, 1.0)) for key, value, _ in terms if key == token)
+            assert error <= (allowed + true) * Fraction(2) ** -51
+
+
+def test_sums_do_not_end_with_a_block_or_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More cells of a token than a block holds, and more rollouts than a table: the sums are those of integers."""
+    n = 2 * BLOCK + 7
+    for room in (exact.ROOM, n // 2, 1):
+        monkeypatch.setattr(exact, "ROOM", room)
+        gathered = Accumulator(2)
+        for _ in range(3):
+            factors = np.column_stack((np.ones(n), np.full(n, 0.5)))
+            gathered.add(np.array([0, 0, n]), np.arange(n, dtype=np.int32), np.full(n, 16_383.0), factors)
+        assert gathered.sums().values.tolist() == [[0.0, 0.0], [3 * n * 16_383.0, 1.5 * n * 16_383.0]]
 
 
 @given(rows, draws, rules, st.floats(1, 1e6))
@@ -120,81 +222,71 @@ def test_clipping_keeps_account_of_what_it_removes(
     some: list[Row], positions: int | None, rule: Unobserved, clip: float
 ) -> None:
     """Kept and removed sum to the row without clipping; what was not clipped lost nothing, and no clip is one beyond all."""
-    whole, clipped = of(some, positions, rule=rule), of(some, positions, rule=rule, clip=clip)
+    whole, clipped = cells_of(some, positions, rule=rule), cells_of(some, positions, rule=rule, clip=clip)
+    assert clipped.removed is not None
+    assert whole.removed is None
     np.testing.assert_allclose(clipped.inverse + clipped.removed, whole.inverse, rtol=1e-12)
-    np.testing.assert_array_equal(clipped.inverse[clipped.clipped == 0], whole.inverse[clipped.clipped == 0])
-    np.testing.assert_array_equal(clipped.removed > 0, clipped.clipped > 0)
-    assert (clipped.clipped <= clipped.counts).all()
-    assert not whole.removed.any()
-    assert whole == of(some, positions, rule=rule, clip=1e300)
+    kept = clipped.removed == 0
+    np.testing.assert_array_equal(clipped.inverse[kept], whole.inverse[kept])
+    np.testing.assert_array_equal(np.bincount(clipped.rows[~kept], minlength=len(some)) > 0, clipped.clipped > 0)
+    assert (clipped.clipped <= clipped.drawn).all()
+    same, beyond = of(some, positions, rule=rule), of(some, positions, rule=rule, clip=1e300)
+    assert all(same.sums[name] == beyond.sums[name] for name in same.sums)
+    assert not any(each.limbs.any() for name, each in beyond.sums.items() if name == "removed")
 
 
 @given(rows, rules)
 def test_the_strictest_clip_counts(some: list[Row], rule: Unobserved) -> None:
     """With a clip of 1 every drawn position counts once, whatever its probability."""
-    s = of(some, rule=rule, clip=1.0)
-    row_of = np.repeat(np.arange(len(s)), np.diff(s.starts))
-    sums = np.bincount(row_of, weights=s.inverse, minlength=len(s))
-    np.testing.assert_allclose(sums, s.drawn > 0, rtol=1e-12)
+    cells = cells_of(some, rule=rule, clip=1.0)
+    sums = np.bincount(cells.rows, weights=cells.inverse, minlength=len(some))
+    np.testing.assert_allclose(sums, cells.drawn > 0, rtol=1e-12)
 
 
 @given(rows, draws, st.integers(0, 3))
 def test_without_bounded_positions_there_is_one_answer(some: list[Row], positions: int | None, seed: int) -> None:
     """Where every logprob was given, what would be done about a missing one does not matter, bit for bit."""
     given_: list[Row] = [(key, reward, [token[:2] for token in tokens]) for key, reward, tokens in some]
-    assert of(given_, positions, seed, "bound") == of(given_, positions, seed, "drop")
+    bound, drop = (of(given_, positions, seed, rule) for rule in get_args(Unobserved))
+    assert drop == replace(bound, recipe=drop.recipe)
     with_bounds = of(some, positions, seed)
-    assert of(given_, positions, seed).observed.sum() == sum(len(row[2]) for row in some)
-    assert of(given_, positions, seed) == replace(with_bounds, observed=with_bounds.lengths), "read like a logprob"
+    assert bound.observed == sum(len(row[2]) for row in some)
+    assert bound == replace(with_bounds, observed=with_bounds.tokens), "read like a logprob"
 
 
 @given(rows, draws, st.integers(0, 3))
 def test_dropped_positions_are_not_drawn(some: list[Row], positions: int | None, seed: int) -> None:
     """ "drop" draws min(P, usable) of the positions with a logprob, and their mean of 1 / pi_0 is all that a row holds."""
-    s = of(some, positions, seed, "drop")
-    by_key = {row[0]: row[2] for row in some}
-    for n, key in enumerate(s.keys):
-        usable = [(token[0], token[1]) for token in by_key[key] if not is_bounded(token)]
-        part = slice(s.starts[n], s.starts[n + 1])
+    s = cells_of(some, positions, seed, "drop")
+    for n, (_, _, tokens) in enumerate(some):
+        usable = [(token[0], token[1]) for token in tokens if not is_bounded(token)]
+        part = s.rows == n
         assert s.drawn[n] == min(len(usable), len(usable) if positions is None else positions)
-        assert s.counts[part].sum() == s.lengths[n] == len(by_key[key])
+        assert s.counts[part].sum() == len(tokens)
         if s.drawn[n] == len(usable) > 0:
             expected = np.zeros(7)
             np.add.at(
                 expected, [token for token, _ in usable], [np.exp(-logprob) / len(usable) for _, logprob in usable]
             )
-            np.testing.assert_allclose(s.inverse[part], expected[s.token_ids[part]], rtol=1e-6)
+            np.testing.assert_allclose(s.inverse[part], expected[tokens_of(s)[part]], rtol=1e-6)
         if not usable:
             assert not s.inverse[part].any()
-
-
-@given(rows.filter(lambda some: any(row[2] for row in some)), st.data())
-def test_a_key_with_two_contents_is_refused(some: list[Row], data: st.DataObject) -> None:
-    """The same key with another reward or another logprob is an error that names the key."""
-    key, reward, tokens = data.draw(st.sampled_from([row for row in some if row[2]]))
-    changed = (key, 1.0 if reward == -np.inf else reward + 1, tokens)
-    other = (key, reward, [(tokens[0][0], tokens[0][1] - 1, False), *tokens[1:]])
-    for row in (changed, other):
-        with pytest.raises(InputError, match="occurs twice with different contents") as caught:
-            of(some) + of([row])
-        assert key in str(caught.value)
 
 
 @given(rows, st.integers(1, 9))
 def test_rows_account_for_every_position(some: list[Row], positions: int) -> None:
     """P_n is min(P, T_n), counts cover all positions, and each row is its drawn positions' mean of 1 / pi_0."""
-    s = of(some, positions)
-    by_key = {row[0]: row for row in some}
-    for n, key in enumerate(s.keys):
-        tokens = by_key[key][2]
-        part = slice(s.starts[n], s.starts[n + 1])
+    s = cells_of(some, positions)
+    assert s.sampled.sum() == sum(len(row[2]) for row in some)
+    for n, (_, _, tokens) in enumerate(some):
+        part = s.rows == n
         assert s.drawn[n] == min(positions, len(tokens))
-        assert s.counts[part].sum() == s.lengths[n] == len(tokens)
+        assert s.counts[part].sum() == len(tokens)
         if positions >= len(tokens) > 0:
             expected = np.zeros(7)
             for token, logprob, *_ in tokens:
                 expected[token] += np.exp(-logprob) / len(tokens)
-            np.testing.assert_allclose(s.inverse[part], expected[s.token_ids[part]], rtol=1e-6)
+            np.testing.assert_allclose(s.inverse[part], expected[tokens_of(s)[part]], rtol=1e-6)
 
 
 @settings(max_examples=20)
@@ -202,8 +294,8 @@ def test_rows_account_for_every_position(some: list[Row], positions: int) -> Non
 def test_positions_are_drawn_uniformly(length: int, positions: int, seed: int) -> None:
     """Over 400 keys every position is drawn about equally often, exactly min(P, T) of each, never twice."""
     tokens = [(t, 0.0) for t in range(length)]
-    s = of([(f"k{i}", 0.0, tokens) for i in range(400)], positions, seed)
-    kept = s.inverse.reshape(400, length) > 0
+    s = cells_of([(f"k{i}", 0.0, tokens) for i in range(400)], positions, seed)
+    kept = s.inverse.reshape(length, 400).T > 0
     share = min(positions, length) / length
     assert (kept.sum(axis=1) == min(positions, length)).all()
     assert np.abs(kept.mean(axis=0) - share).max() < 5 * np.sqrt(share * (1 - share) / 400) + 1e-9
@@ -212,7 +304,7 @@ def test_positions_are_drawn_uniformly(length: int, positions: int, seed: int) -
 def test_the_draw_is_recorded() -> None:
     """The drawn positions of one key under one seed are a recorded fact, so that stored results can be reproduced."""
     s = of([("rollout", 0.0, [(t, 0.0) for t in range(10)])], 3, 1)
-    assert s.token_ids[s.inverse > 0].tolist() == [0, 1, 6]
+    assert np.flatnonzero(s.drawn_tokens).tolist() == [0, 1, 6]
 
 
 @pytest.mark.parametrize(
@@ -238,17 +330,15 @@ def test_a_mark_is_no_bound(rule: Unobserved) -> None:
 
 
 def test_shards_under_two_rules_are_refused() -> None:
-    """The same rollout with its bounded position taken and dropped is not the same rollout; the message names the rule."""
+    """Bounded positions taken in one part and dropped in another do not make one estimate; the message names the rule."""
     row: Row = ("a", 0.0, [(1, -0.5, False), (2, -3.0, True)])
-    with pytest.raises(InputError, match="one rule for bounded positions"):
-        of([row], rule="bound") + of([row], rule="drop")
-    with pytest.raises(InputError, match="one clip"):
-        of([row]) + of([row], clip=4.0)
+    with pytest.raises(InputError, match=r"another unobserved.*one rule for bounded positions"):
+        of([row], rule="bound") + of([("b", *row[1:])], rule="drop")
 
 
 def test_rounding_above_zero_is_clamped() -> None:
     """A logprob of 1e-4 is rounding and counts as probability 1."""
-    assert of([("a", 0.0, [(1, 1e-4)])]).inverse.tolist() == [1.0]
+    assert cells_of([("a", 0.0, [(1, 1e-4)])]).inverse.tolist() == [1.0]
 
 
 def test_empty_completions_do_not_enter_n() -> None:
@@ -256,7 +346,7 @@ def test_empty_completions_do_not_enter_n() -> None:
     rows: list[Row] = [("a", 0.5, [(1, -0.5)]), ("b", 0.2, [(0, -1.0)])]
     with_empty = of([*rows, ("c", 3.0, [])])
     assert (with_empty.n_empty, with_empty.n_used) == (1, 2)
-    np.testing.assert_array_equal(IPS(with_empty).zhat(1.0), IPS(of(rows)).zhat(1.0))
+    np.testing.assert_array_equal(IPS(with_empty).zhat(1.3), IPS(of(rows)).zhat(1.3))
     for each in (IPS, SNIPS, Ratio):
         assert each(with_empty).token_ids.tolist() == [0, 1]
         with pytest.raises(InputError, match="no token position"):
@@ -271,15 +361,15 @@ def test_without_any_logprob_only_the_ratio_is_left(rule: Unobserved) -> None:
         with pytest.raises(InputError, match=r"none of the 3 sampled tokens has a logprob.*--estimator ratio"):
             each(of(rows, rule=rule))
     given_: list[Row] = [(key, reward, [token[:2] for token in tokens]) for key, reward, tokens in rows]
-    np.testing.assert_array_equal(Ratio(of(rows, rule=rule)).delta(1.0, 2.0), Ratio(of(given_)).delta(1.0, 2.0))
+    np.testing.assert_array_equal(Ratio(of(rows, rule=rule)).delta(1.3, 2.0), Ratio(of(given_)).delta(1.3, 2.0))
 
 
 def test_completions_of_another_policy_are_refused() -> None:
     """Their logprobs are not the base's; a policy that happens to be the base is the base."""
     rollouts = columns([("a", 0.5, [(1, -0.5)]), ("b", 0.2, [(0, -1.0)])])
     with pytest.raises(InputError, match=r"1 of 2 rollouts were drawn from another policy.*projection"):
-        Statistics.of(replace(rollouts, log_ratios=np.array([0.0, 0.3])))
-    assert Statistics.of(replace(rollouts, log_ratios=np.zeros(2))) == Statistics.of(rollouts)
+        Statistics.of(replace(rollouts, log_ratios=np.array([0.0, 0.3])), 1.0)
+    assert Statistics.of(replace(rollouts, log_ratios=np.zeros(2)), 1.0) == Statistics.of(rollouts, 1.0)
 
 
 def test_bad_arguments_are_named() -> None:
@@ -288,10 +378,18 @@ def test_bad_arguments_are_named() -> None:
         of([], rule="guess")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="positions is 0"):
         of([], 0)
+    with pytest.raises(InputError, match="tau is 0"):
+        Statistics.of(columns([]), (1.0, 0.0))
+    with pytest.raises(InputError, match=r"gathered for tau 0\.7, 1\.3, and not 2"):
+        IPS(of([("a", 0.0, [(5, -0.5)])])).zhat(2.0)
+    with pytest.raises(InputError, match="not gathered for snips"):
+        SNIPS(Statistics.of(columns([("a", 0.0, [(5, -0.5)])]), 1.0, estimators=["ips"]))
+    with pytest.raises(InputError, match="highest is nan"):
+        of([], highest=np.nan)
     for clip in (0.99, -1.0, np.nan, np.inf):
         with pytest.raises(InputError, match=f"clip is {clip}"):
             of([], clip=clip)
     with pytest.raises(InputError, match="vocabulary has 2 entries"):
-        of([("a", 0.0, [(5, -0.5)])]).matrix(2)
+        of([("a", 0.0, [(5, -0.5)])]).fits(2)
     with pytest.raises(InputError, match="token id -1 in rollout a"):
         of([("a", 0.0, [(-1, -0.5)])])

@@ -218,7 +218,7 @@ def test_a_paid_answer_is_paid_once(
     single, rules = Session.answer, SamplingRules(n=4, shares_prompt=True)
 
     async def several(self: Session, *request: Any) -> Any:
-        prompt, sampling, bias, n, endpoint, read = request
+        prompt, sampling, bias, n, endpoint, read, _ = request
         answers = [await single(self, prompt, sampling, bias, 1, endpoint) for _ in range(n)]
         choices = [{**answer["choices"][0], "index": index} for index, answer in enumerate(answers)]
         total = sum(len(choice["logprobs"]["content"]) for choice in choices[: 3 if whole else 4])

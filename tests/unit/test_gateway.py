@@ -210,7 +210,8 @@ FIREWORKS_CASES = [
 CASES = {"openai": OPENAI_CASES, "azure": OPENAI_CASES, "fireworks": FIREWORKS_CASES}
 ELSEWHERE = {"url", "key", "model", "model of the endpoint", "JSON", "reasoning: logprobs", "requests per minute"}
 ELSEWHERE |= {"tokens per minute", "too large", "quota", "server error", "prompt filter", "bias entries"}
-"""Rules with a test of their own below."""
+ELSEWHERE |= {"batch file", "batch size", "batch values", "batch cancel", "no such batch", "no such file"}
+"""Rules with a test of their own below, or in test_gateway_batches.py."""
 
 
 def path_of(body: JSON) -> str:

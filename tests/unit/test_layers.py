@@ -22,7 +22,7 @@ LAYERS = (
     {"session"},
     {"local"},
     {"collect", "progress", "connection", "remote_rewards", "scoring", "training", "trials", "testing", "serve"}
-    | {"manifest", "addresses", "batch", "client", "export", "openai", "wrapping"}
+    | {"manifest", "addresses", "batch", "batches", "shards", "client", "export", "openai", "wrapping"}
     | {"evaluate", "intervals", "provenance"},
     {"analysis", "evaluation", "plots", "prefixes", "reference"},
     {"fitting"},

@@ -119,8 +119,8 @@ def test_a_blob_that_is_cut_or_newer_is_refused() -> None:
     ):
         with pytest.raises(StoreError, match="damaged, or of a newer version"):
             unpack(damaged)
-    with pytest.raises(StoreError, match="format 3, this version reads 2; upgrade"):
-        unpack(b"\x03" + blob[1:])
+    with pytest.raises(StoreError, match="format 4, this version reads 3; upgrade"):
+        unpack(b"\x04" + blob[1:])
 
 
 def test_a_completion_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ from blackbox_lb.packing import Arrays, pack, unpack
 from blackbox_lb.profiles import Profile, load_profile
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Endpoint, Sampling
 from blackbox_lb.vocabulary import Vocabulary
-from blackbox_lb.wire import read_answer
+from blackbox_lb.wire import Lists, loads, read_answer
+from blackbox_lb.wire.lists import Answer
 
 FOLDER = Path(__file__).parents[2] / "cassettes"
 DIALECTS: dict[str, tuple[str, Endpoint, str]] = {
@@ -297,3 +298,77 @@ def overwritten(content: bytes, rng: random.Random) -> bytes:
         (b"", content[start:end] * 2, rng.randbytes(end - start), b"NaN", b"1" * 5000, b'"', b"[" * 5000, b"-")
     )
     return content[:start] + piece + content[end:]
+
+
+PLAIN = ("Azure", "Azure classic", "Fireworks chat", "OpenAI chat", "vLLM chat")
+"""Dialects whose lists ``Lists`` is to read by itself, as far as the profile's rows allow."""
+
+
+def outcome(about: Subject, answer: Any, n: int) -> list[Completion] | str:
+    """What an answer is read to, or the words of its refusal."""
+    try:
+        return read_answer(about.profile, about.endpoint, answer, about.sampling, about.vocabulary, n)
+    except BlbError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def assert_same(found: list[Completion] | str, truth: list[Completion] | str) -> None:
+    """Equal words, or equal completions: the same types, and arrays to the last bit."""
+    if isinstance(truth, str) or isinstance(found, str):
+        assert found == truth
+        return
+    for one, other in zip(found, truth, strict=True):
+        for name in Completion.__slots__:
+            a, b = getattr(one, name), getattr(other, name)
+            assert type(a) is type(b), name
+            if isinstance(a, np.ndarray):
+                assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()), name
+            else:
+                assert a == b, name
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_lists_are_read_as_the_plain_reader_reads_them(name: str, pytestconfig: pytest.Config) -> None:
+    """Whatever is done to an answer, its fields and its bytes, ``Lists`` and the plain reader say the same of it, bit for bit."""
+    about = subject(name)
+    lists = Lists(about.profile, about.profile.endpoint(about.endpoint), about.vocabulary)
+
+    @times(examples(pytestconfig))
+    @given(
+        which=st.integers(0, len(about.answers) - 1),
+        seeds=st.lists(st.integers(0, 2**32 - 1), max_size=3),
+        cuts=st.lists(st.integers(0, 2**32 - 1), max_size=1),
+        ascii_only=st.booleans(),
+    )
+    def check(which: int, seeds: list[int], cuts: list[int], ascii_only: bool) -> None:
+        whole, n = about.answers[which]
+        answer = copy.deepcopy(whole)
+        for seed in seeds:
+            mutated(answer, seed)
+        content = json.dumps(answer, separators=(",", ":"), ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+        for seed in cuts:
+            content = overwritten(content, random.Random(seed))
+        try:
+            truth = loads(content)
+        except (ValueError, RecursionError):
+            with pytest.raises((ValueError, RecursionError)):
+                lists.loads(content)
+            return
+        assert_same(outcome(about, lists.loads(content), n), outcome(about, truth, n))
+
+    check()
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_ordinary_answers_are_not_left_to_the_plain_reader(name: str) -> None:
+    """The recorded answers are of the plain kind, but for those of a profile with a row that ``Lists`` leaves alone."""
+    about = subject(name)
+    lists = Lists(about.profile, about.profile.endpoint(about.endpoint), about.vocabulary)
+    for whole, n in about.answers:
+        answer = lists.loads(json.dumps(whole, separators=(",", ":")).encode())
+        if about.profile.logprobs.propensity != "logprob" or "Fireworks" in name:
+            assert not isinstance(answer, Answer)
+            continue
+        assert isinstance(answer, Answer)
+        answer.content = b"not to be read again"
+        assert len(read_answer(about.profile, about.endpoint, answer, about.sampling, about.vocabulary, n)) == n

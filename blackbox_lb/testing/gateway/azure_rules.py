@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from blackbox_lb.testing.gateway.batch_words import BatchWords, azure_batches
 from blackbox_lb.testing.gateway.budget import Level
 from blackbox_lb.testing.gateway.openai_rules import OpenAIRules, Route, bearer
 from blackbox_lb.testing.gateway.reading import Reading
@@ -32,6 +33,7 @@ class AzureRules(OpenAIRules):
     words: ClassVar[OpenAIWords] = azure_words
     has_filter: ClassVar[bool] = True
     has_quota: ClassVar[bool] = False
+    batches: ClassVar[BatchWords | None] = azure_batches(azure_words)
 
     def route(self, method: str, path: str, query: Mapping[str, str]) -> Route:
         """Where ``path`` leads; a classic path needs an api-version that looks like one."""
@@ -42,6 +44,13 @@ class AzureRules(OpenAIRules):
         if method != "POST" or not VERSION.fullmatch(version):
             raise self.words.url(method, path)
         return Route("chat" if classic[2] == "chat/completions" else "completions", classic[1], version)
+
+    def batch_path(self, path: str, query: Mapping[str, str]) -> str | None:
+        """Behind either prefix; the classic one needs an api-version."""
+        found = super().batch_path(path, query)
+        rest = path.removeprefix("/openai")
+        classic = rest != path and rest.split("/")[1] in ("files", "batches")
+        return rest if found is None and classic and VERSION.fullmatch(query.get("api-version", "")) else found
 
     def authorise(self, route: Route, headers: Mapping[str, str]) -> None:
         """A key in ``api-key``, or an Entra token as bearer; the newer paths take the key as bearer too."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from blackbox_lb.testing.gateway import fields
+from blackbox_lb.testing.gateway.batch_words import BatchWords
 from blackbox_lb.testing.gateway.budget import Level
 from blackbox_lb.testing.gateway.openai_rules import OpenAIRules, Route, asked
 from blackbox_lb.testing.gateway.positions import Position, propensity
@@ -38,6 +39,7 @@ class FireworksRules(OpenAIRules):
     properties: ClassVar[int | None] = None
     sampling: ClassVar[frozenset[str]] = frozenset(DEFAULTS)
     has_quota: ClassVar[bool] = False
+    batches: ClassVar[BatchWords | None] = None
 
     def _of_endpoint(self, route: Route, name: str) -> str:
         if name not in self.settings.models:

@@ -16,10 +16,11 @@ import numpy as np
 from blackbox_lb.errors import InputError
 from blackbox_lb.testing._listener import Listener, Reply, Request
 from blackbox_lb.testing.gateway.azure_rules import AzureRules
+from blackbox_lb.testing.gateway.batches import BatchDesk
 from blackbox_lb.testing.gateway.budget import Budget, Over, duration
 from blackbox_lb.testing.gateway.fields import Endpoint
 from blackbox_lb.testing.gateway.fireworks_rules import FireworksRules
-from blackbox_lb.testing.gateway.openai_rules import OpenAIRules
+from blackbox_lb.testing.gateway.openai_rules import OpenAIRules, Route
 from blackbox_lb.testing.gateway.reading import Reading, read
 from blackbox_lb.testing.gateway.refusals import JSON, Refusal
 from blackbox_lb.testing.gateway.schema import InvalidRequest, invalid
@@ -75,7 +76,8 @@ class RulesGateway:
     faults: planted failures. delay: seconds before each completion.
 
     requests: the JSON body of every POST in order of arrival. calls: every request. invalid_requests: where a body departed
-    from OpenAI's official schema (openai, azure), whether it was refused or not. rules: rule -> source.
+    from OpenAI's official schema (openai, azure), whether it was refused or not. rules: rule -> source. batches: files and batches
+    (openai, azure), see ``BatchDesk``.
     """
 
     def __init__(
@@ -105,6 +107,8 @@ class RulesGateway:
         self._budget = Budget(requests_per_minute, tokens_per_minute)
         self._accepted, self._lock = 0, threading.Lock()
         self._running: _Running | None = None
+        words = self._provider.batches
+        self.batches = None if words is None else BatchDesk(words, self._answer_line, self._cost_of_line)
 
     def __enter__(self) -> RulesGateway:
         """InputError if no llama.cpp server answers upstream."""
@@ -185,7 +189,12 @@ class RulesGateway:
 
     def _handle(self, request: Request, call: Call) -> Reply | Literal["drop"]:
         rules, url = self._now().rules, urlsplit(request.path)
-        route = rules.route(request.method, url.path, dict(parse_qsl(url.query)))
+        query = dict(parse_qsl(url.query))
+        batch = None if self.batches is None else rules.batch_path(url.path, query)
+        if batch is not None and self.batches is not None:
+            rules.authorise(Route("models", version=query.get("api-version", "")), request.headers)
+            return self.batches.reply(request.method, batch, query, request.headers, request.body)
+        route = rules.route(request.method, url.path, query)
         rules.authorise(route, request.headers)
         if route.to == "models":
             return Reply(200, rules.listing(route))
@@ -212,6 +221,19 @@ class RulesGateway:
         if fault is not None:
             raise rules.words.server("planted fault", fault)
         return self._complete(rules, endpoint, model, call.body or {}, number)
+
+    def _answer_line(self, endpoint: Endpoint, body: JSON) -> tuple[int, JSON]:
+        """Status and answer of one line of a batch: as of a live request, budgets of a minute aside."""
+        rules = self._now().rules
+        try:
+            model = rules.model(Route(endpoint), body)
+            served = self._serve(rules, endpoint, model, Call("POST", f"{rules.prefix}/batches", {}, body))
+        except Refusal as refusal:
+            return refusal.status, refusal.body
+        return (200, served) if isinstance(served, dict) else (500, rules.words.server("planted fault", 500).body)
+
+    def _cost_of_line(self, endpoint: Endpoint, body: JSON) -> int:
+        return self._now().rules.cost(endpoint, body)
 
     def _check(self, rules: OpenAIRules, endpoint: Endpoint, model: str, call: Call) -> None:
         body = call.body or {}

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from blackbox_lb.testing.gateway import fields
+from blackbox_lb.testing.gateway.batch_words import OPENAI_BATCHES, BatchWords
 from blackbox_lb.testing.gateway.budget import Level, duration
 from blackbox_lb.testing.gateway.checks import Limits, faults
 from blackbox_lb.testing.gateway.positions import Position
@@ -54,6 +55,7 @@ class OpenAIRules:
     sampling: ClassVar[frozenset[str]] = frozenset()
     has_filter: ClassVar[bool] = False
     has_quota: ClassVar[bool] = True
+    batches: ClassVar[BatchWords | None] = OPENAI_BATCHES
 
     def __init__(self, settings: Settings, upstream: Upstream) -> None:
         self.settings, self.shown = settings, Shown(upstream)
@@ -73,6 +75,11 @@ class OpenAIRules:
         if method == "GET" and path.startswith(f"{self.prefix}/models/"):
             return Route("models", path.removeprefix(f"{self.prefix}/models/"))
         raise self.words.url(method, path)
+
+    def batch_path(self, path: str, query: Mapping[str, str]) -> str | None:
+        """What stands behind the prefix where ``path`` leads to files or batches, which this provider has; else None."""
+        rest = path.removeprefix(self.prefix)
+        return rest if rest != path and rest.split("/")[1] in ("files", "batches") else None
 
     def authorise(self, route: Route, headers: Mapping[str, str]) -> None:
         """Refusal without the right key."""

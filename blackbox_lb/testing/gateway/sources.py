@@ -44,6 +44,18 @@ OPENAI: Mapping[str, str] = {
     "tokens per minute": "API page Rate limits; recorded 2025-06 (coleam00/mcp-crawl4ai-rag pull 41): 429, type tokens",
     "too large": "recorded: 429 `Request too large`, more tokens than a minute holds",
     "quota": "recorded 2023-12 (ChatGPTNextWeb/NextChat issue 3664): 429 insufficient_quota",
+    "batch file": "recorded 2026-08 (BerriAI/litellm pull 37527): 400 `Invalid file format for Batch API. Must be .jsonl`",
+    "batch size": "recorded 2024-11 (bespokelabsai/curator pull 113): 400 `File is too large.`; 200 MB: API page Batch",
+    "no such file": "recorded: 404 `No such File object`",
+    "no such batch": "API page Retrieve batch: 404; wording not recorded",
+    "batch cancel": "recorded (BerriAI/litellm, test of batches): 409 `Cannot cancel a batch with status 'completed'.`",
+    "batch values": "SDK BatchCreateParams: endpoint and completion_window are literals; wording as for every literal",
+    "answer: batch states": "SDK Batch.status; API page Batch: validating, in_progress, finalizing, completed, expired, "
+    "cancelling, cancelled; failed with `errors.data` of code, message, line and param",
+    "answer: batch complaints": "recorded: invalid_json_line, `Enqueued token limit reached for` (token_limit_exceeded); "
+    "duplicate_custom_id, url_mismatch, model_mismatch, empty_file, too_many_tasks: codes only",
+    "answer: batch files": "API page Batch: answers in any order, failed requests in the error file, batch_expired in the recorded "
+    "words",
     "server error": "API page Error codes: 500 server_error; the engine behind the gateway failed, or a test planted it",
     "not served": "the gateway's own: what it cannot do truly it refuses",
     "answer: tokens": "schema ChatCompletionTokenLogprob: token, logprob, bytes, top_logprobs; no ids",
@@ -70,6 +82,9 @@ AZURE: Mapping[str, str] = {
     "requests per minute": "recorded (openai/openai-python users): 429 `have exceeded call rate limit`",
     "tokens per minute": "recorded 2025-02 (jasonacox/TinyLLM issue 17): 429, code is the string 429",
     "too large": "as tokens per minute",
+    "batch file": "how-to page Batch: a file is pending until it is processed; wording not recorded",
+    "answer: batch states": "how-to page Batch: as OpenAI's, and a job that takes longer than a day is not ended",
+    "answer: batch files": "how-to page Batch: url /chat/completions, the deployment's name as model",
     "prompt filter": "recorded 2024-04 (traceloop/openllmetry): 400 content_filter with innererror",
     "answer: completion filter": "recorded 2024-04 (traceloop/openllmetry): finish_reason "
     "content_filter, logprobs null, no message",

@@ -1,0 +1,342 @@
+"""The paper's estimator at the paper's scale: M and 50 sweeps, beside scipy.sparse, plain numpy and reading the bytes once.
+
+480,000 rollouts of 128 sampled positions each on average, Zipf tokens of a vocabulary of 128,256, rewards of right answers less
+their length as in the paper, synthetic; ``--scale`` is the part of it. Every row is a fresh process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial, reduce
+from multiprocessing import get_context
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.table import Table
+from scipy import sparse
+
+from bench.measuring import OUT, REPEATS, Measured, alternately, apart, ratio, row, write
+from blackbox_lb.estimate.ips import IPS
+from blackbox_lb.estimate.recipe import Recipe
+from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.statistics import BLOCK_POSITIONS, Statistics
+from blackbox_lb.packing import Arrays
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.types import Completion, Prompt
+
+ROLLOUTS, VOCABULARY, POSITIONS, SAMPLES = 480_000, 128_256, 128, 64
+TAUS = tuple(float(tau) for tau in np.linspace(0.3, 1.2, 10))
+ALPHAS = (0.007, 0.052, 0.11, 0.465, 0.738)
+"""Those that the paper reports; with ten taus 50 settings."""
+CHUNK = 1 << 14
+"""Rollouts that are made, or read, at a time."""
+COLUMNS = {"lengths": np.int64, "rewards": np.float64, "token_ids": np.int32, "logprobs": np.float32}
+READ = 1 << 22
+
+Vector = npt.NDArray[np.float64]
+
+
+def made(folder: Path, scale: float) -> int:
+    """Write the columns of so many rollouts, each as plain numbers in a file. Returns the positions."""
+    rng = np.random.default_rng(0)
+    shares = np.cumsum(1 / np.arange(1, VOCABULARY + 1) ** 1.05)
+    named = rng.permutation(VOCABULARY).astype(np.int32)
+    files = {name: (folder / name).open("wb") for name in COLUMNS}
+    total, left = 0, round(ROLLOUTS * scale)
+    while left:
+        n = min(CHUNK, left)
+        lengths = rng.integers(POSITIONS // 2, 3 * POSITIONS // 2 + 1, n)
+        m = int(lengths.sum())
+        correct = rng.random(n) < np.repeat(rng.beta(1, 1, -(-n // SAMPLES)), SAMPLES)[:n]
+        block = {
+            "lengths": lengths,
+            "rewards": correct - lengths / 1024,
+            "token_ids": named[np.searchsorted(shares, rng.random(m) * shares[-1])],
+            "logprobs": -rng.exponential(1.2, m),
+        }
+        for name, kind in COLUMNS.items():
+            block[name].astype(kind).tofile(files[name])
+        total, left = total + m, left - n
+    for file in files.values():
+        file.close()
+    return total
+
+
+def stored(folder: Path, top: int) -> list[str]:
+    """The same rollouts in a store, with ``top`` listed alternatives at each position. Returns their keys in order."""
+    rng, settings = np.random.default_rng(1), {"model": "synthetic", "tokenizer": "synthetic"}
+    keys: list[str] = []
+    with RolloutStore(folder / "store.db") as store:
+        for block in blocks(folder):
+            ends = np.cumsum(block.lengths)
+            batch: list[tuple[dict[str, str], Prompt, dict[int, Completion]]] = []
+            for end, length in zip(ends, block.lengths, strict=True):
+                listed = rng.integers(0, VOCABULARY, (length, top), dtype=np.int32)
+                logprobs = -np.cumsum(rng.exponential(0.7, (length, top)), axis=1, dtype=np.float32)
+                arrays = Arrays(
+                    block.token_ids[end - length : end], block.logprobs[end - length : end], listed, logprobs
+                )
+                one = Completion(text="", finish_reason="stop", prompt_tokens=80, model="synthetic", **arrays._asdict())
+                number = len(keys) + len(batch)
+                batch.append((settings, Prompt.user(f"problem {number // SAMPLES}"), {number % SAMPLES: one}))
+            for begin in range(0, len(batch), 256):
+                rows = [store.rows_of(*each) for each in batch[begin : begin + 256]]
+                keys += [key for each in store.add_answers(rows) for key in each]
+    return keys
+
+
+def blocks(folder: Path) -> Iterator[Rollouts]:
+    """The rollouts in the files, so many at a time."""
+    lengths = np.fromfile(folder / "lengths", np.int64)
+    rewards = np.fromfile(folder / "rewards")
+    ends = np.cumsum(lengths)
+    with (folder / "token_ids").open("rb") as ids, (folder / "logprobs").open("rb") as logprobs:
+        first = 0
+        while first < len(lengths):
+            before = int(ends[first - 1]) if first else 0
+            last = int(np.searchsorted(ends, before + BLOCK_POSITIONS, side="right"))
+            m = int(ends[last - 1]) - before
+            yield rollouts(
+                [f"{i:012x}" for i in range(first, last)],
+                lengths[first:last],
+                rewards[first:last],
+                np.fromfile(ids, np.int32, m),
+                np.fromfile(logprobs, np.float32, m),
+            )
+            first = last
+
+
+def rollouts(
+    keys: list[str],
+    lengths: npt.NDArray[np.int64],
+    rewards: Vector,
+    token_ids: npt.NDArray[np.int32],
+    logprobs: npt.NDArray[np.float32],
+) -> Rollouts:
+    """Rollouts without lists."""
+    none = np.zeros((len(token_ids), 0))
+    return Rollouts(
+        keys=tuple(keys),
+        prompts=np.zeros(len(keys), np.int64),
+        rewards=rewards,
+        lengths=lengths,
+        token_ids=token_ids,
+        logprobs=logprobs,
+        top_ids=none.astype(np.int32),
+        top_logprobs=none.astype(np.float32),
+    )
+
+
+def bytes_read(*paths: Path) -> int:
+    """Read files once, from their beginning to their end."""
+    buffer, total = bytearray(READ), 0
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while size := file.readinto(buffer):
+                total += size
+    return total
+
+
+def digest(deltas: Iterator[Vector]) -> Vector:
+    """What tells 50 biases apart: of each, the mean magnitude over the vocabulary."""
+    return np.array([np.abs(delta).sum() / VOCABULARY for delta in deltas])
+
+
+def swept(gathered: Statistics) -> Vector:
+    """All 50 biases."""
+    ips = IPS(gathered)
+    return digest(ips.delta(tau, alpha) for tau, alpha in itertools.product(TAUS, ALPHAS))
+
+
+def ours(folder: Path) -> Vector:
+    """Blocks from the files into exact sums, on all cores."""
+    highest = float(np.fromfile(folder / "rewards").max())
+    return swept(Statistics.gather(blocks(folder), Recipe(TAUS, highest, estimators=("ips",))))
+
+
+def from_store(folder: Path, workers: int) -> Vector:
+    """The same from the store, a part of its keys in each process, added up at the end."""
+    keys = (folder / "keys").read_text(encoding="utf-8").split()
+    edges = [len(keys) * each // workers for each in range(workers + 1)]
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        parts = pool.map(partial(part_of_store, folder), itertools.pairwise(edges))
+        return swept(reduce(add, parts))
+
+
+def part_of_store(folder: Path, between: tuple[int, int]) -> Statistics:
+    """Statistics of some of the stored completions."""
+    keys = (folder / "keys").read_text(encoding="utf-8").split()[slice(*between)]
+    every = np.fromfile(folder / "rewards")
+    recipe = Recipe(TAUS, float(every.max()), estimators=("ips",))
+
+    def read() -> Iterator[Rollouts]:
+        first, rewards = 0, every[slice(*between)]
+        with RolloutStore(folder / "store.db", read_only=True) as store:
+            parts = store.sampled(keys)
+            while some := list(itertools.chain.from_iterable(itertools.islice(parts, CHUNK // 256))):
+                last = first + len(some)
+                yield rollouts(
+                    keys[first:last],
+                    np.array([len(one.token_ids) for one in some]),
+                    rewards[first:last],
+                    np.concatenate([one.token_ids for one in some]),
+                    np.concatenate([one.logprobs for one in some]),
+                )
+                first = last
+
+    return Statistics.gather(read(), recipe, threads=1)
+
+
+def with_scipy(folder: Path) -> Vector:
+    """The matrix form of the paper as anyone would write it: a sparse M, and ``v ** (1 / tau) @ M`` for each tau."""
+    lengths, rewards = np.fromfile(folder / "lengths", np.int64), np.fromfile(folder / "rewards")
+    token_ids, logprobs = np.fromfile(folder / "token_ids", np.int32), np.fromfile(folder / "logprobs", np.float32)
+    n = len(lengths)
+    rows = np.repeat(np.arange(n, dtype=np.int32), lengths)
+    inverse = np.exp(-logprobs.astype(np.float64)) / (n * lengths[rows])
+    matrix = sparse.coo_array((inverse, (rows, token_ids)), shape=(n, VOCABULARY)).tocsr()
+    v = np.exp(rewards)
+    return digest(_biases(np.asarray(v ** (1 / tau) @ matrix) for tau in TAUS))
+
+
+def with_numpy(folder: Path) -> Vector:
+    """Without M: one ``bincount`` over all positions for each tau."""
+    lengths, rewards = np.fromfile(folder / "lengths", np.int64), np.fromfile(folder / "rewards")
+    token_ids, logprobs = np.fromfile(folder / "token_ids", np.int32), np.fromfile(folder / "logprobs", np.float32)
+    inverse = np.exp(-logprobs.astype(np.float64)) / np.repeat(len(lengths) * lengths, lengths)
+    v = np.exp(rewards)
+    return digest(
+        _biases(np.bincount(token_ids, np.repeat(v ** (1 / tau), lengths) * inverse, VOCABULARY) for tau in TAUS)
+    )
+
+
+def _biases(estimates: Iterator[npt.NDArray[Any]]) -> Iterator[Vector]:
+    for zhat in estimates:
+        for alpha in ALPHAS:
+            yield np.log(alpha + zhat) - np.log(alpha)
+
+
+def cold(*paths: Path) -> None:
+    """Make the system forget what it keeps of these files."""
+    if not hasattr(os, "posix_fadvise"):
+        raise click.ClickException("cold caches need posix_fadvise, which this system lacks")
+    for path in paths:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+Run = Callable[[], Measured[object]]
+
+
+def runs_of(folder: Path, peers: bool, store: bool) -> dict[str, Run]:
+    """What is measured, by name."""
+    columns = [folder / name for name in COLUMNS]
+
+    def forgetting(paths: list[Path], run: Run) -> Run:
+        def once() -> Measured[object]:
+            cold(*paths)
+            return run()
+
+        return once
+
+    runs: dict[str, Run] = {
+        "read the columns once, cold": forgetting(columns, lambda: apart(bytes_read, *columns)),
+        "read the columns once, warm": lambda: apart(bytes_read, *columns),
+        "blb, columns, cold": forgetting(columns, lambda: apart(ours, folder)),
+        "blb, columns, warm": lambda: apart(ours, folder),
+    }
+    if peers:
+        runs["scipy.sparse, columns, warm"] = lambda: apart(with_scipy, folder)
+        runs["numpy, columns, warm"] = lambda: apart(with_numpy, folder)
+    if store:
+        database, workers = folder / "store.db", len(os.sched_getaffinity(0))
+        runs["read the store's file once, cold"] = forgetting([database], lambda: apart(bytes_read, database))
+        runs["read the store's file once, warm"] = lambda: apart(bytes_read, database)
+        runs["blb, store, cold"] = forgetting([database], lambda: apart(from_store, folder, workers))
+    return runs
+
+
+RATIOS = {
+    "blb over reading the columns once, cold": ("blb, columns, cold", "read the columns once, cold"),
+    "blb over reading the columns once, warm": ("blb, columns, warm", "read the columns once, warm"),
+    "blb over scipy.sparse": ("blb, columns, warm", "scipy.sparse, columns, warm"),
+    "blb over numpy": ("blb, columns, warm", "numpy, columns, warm"),
+    "blb from the store over reading its file once, cold": ("blb, store, cold", "read the store's file once, cold"),
+}
+
+
+@click.command(help=__doc__)
+@click.option(
+    "--scale",
+    default=0.05,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Part of the paper's size.",
+)
+@click.option(
+    "--folder", type=click.Path(path_type=Path), help="Where the files are made, and left; by default none are left."
+)
+@click.option(
+    "--peers/--no-peers", default=True, show_default=True, help="scipy.sparse and numpy, which hold everything at once."
+)
+@click.option("--store/--no-store", default=True, show_default=True, help="Also from a store.")
+@click.option("--top", default=20, show_default=True, type=click.IntRange(0), help="Alternatives listed in the store.")
+@REPEATS
+@OUT
+def main(scale: float, folder: Path | None, peers: bool, store: bool, top: int, repeats: int, out: Path | None) -> None:
+    """See the module."""
+    with tempfile.TemporaryDirectory() as temporary:
+        where = folder or Path(temporary)
+        where.mkdir(parents=True, exist_ok=True)
+        positions = _prepared(where, scale, store, top)
+        found = alternately(runs_of(where, peers, store), repeats)
+        files = {path.name: path.stat().st_size for path in where.iterdir()}
+    seconds = {name: statistics.median(each.seconds for each in measured) for name, measured in found.items()}
+    peaks = {name: max(each.peak for each in measured) for name, measured in found.items()}
+    biases = {name: np.asarray(measured[0].value) for name, measured in found.items() if "read" not in name}
+    reference = biases["blb, columns, warm"]
+    apart_by = max(float(np.max(np.abs(each / reference - 1))) for each in biases.values())
+    console, table = Console(), Table("", "seconds", "ns a position", "peak MB")
+    for name, value in seconds.items():
+        table.add_row(name, f"{value:.3f}", f"{value / positions * 1e9:.1f}", f"{peaks[name] / 1e6:.0f}")
+    ratios = {
+        f"scale/{name}": ratio(seconds[top_], seconds[below])
+        for name, (top_, below) in RATIOS.items()
+        if top_ in seconds and below in seconds
+    }
+    console.print(
+        f"{round(ROLLOUTS * scale):,} rollouts, {positions:,} positions, {len(TAUS) * len(ALPHAS)} settings; columns "
+        f"{sum(files[name] for name in COLUMNS) / 1e6:,.0f} MB, store {files.get('store.db', 0) / 1e6:,.0f} MB"
+    )
+    console.print(table)
+    for name, quotient in ratios.items():
+        console.print(f"{name}: {quotient:g}")
+    console.print(f"largest relative difference between the biases: {apart_by:.1e}")
+    rows = [
+        row(name, value, "s", peak=peaks[name], scale=scale, positions=positions) for name, value in seconds.items()
+    ]
+    write(out, [*rows, row("largest relative difference between the biases", apart_by, "1")], ratios)
+
+
+def _prepared(folder: Path, scale: float, store: bool, top: int) -> int:
+    """Make the files that are not there yet, in processes whose memory is not measured. Returns the positions."""
+    if not (folder / "logprobs").exists():
+        apart(made, folder, scale)
+    if store and not (folder / "keys").exists():
+        (folder / "keys").write_text("\n".join(apart(stored, folder, top).value), encoding="utf-8")
+    return (folder / "logprobs").stat().st_size // 4
+
+
+if __name__ == "__main__":
+    main()

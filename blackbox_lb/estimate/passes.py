@@ -1,0 +1,77 @@
+"""Passes: visit the parts of a table on all cores, with results in order and buffers that are used again.
+
+numpy and scipy.sparse release the interpreter lock while they work on an array, so threads are enough.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import numpy as np
+
+from blackbox_lb.estimate.checks import Vector
+
+__all__ = ["borrowed", "cores", "dot", "in_order"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AHEAD = 2
+"""Results that may wait for an earlier one, for each core: one is as large as the support."""
+
+_spare: list[bytearray] = []
+
+
+def cores() -> int:
+    """How many processor cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # neither on Windows nor on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def in_order(work: Callable[[T], R], items: Iterable[T], *, ahead: int = AHEAD, most: int = 64) -> Iterator[R]:
+    """``work`` of each item, on all cores, in the order of the items: what is summed up of it depends on no number of threads.
+
+    The items are made in the thread that asks. ahead: results, or items that wait for their turn, that may be kept for each core.
+    most: cores.
+    """
+    workers = min(cores(), most, len(items) if isinstance(items, Sequence) else most)
+    if workers < 2:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[R]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > ahead * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@contextmanager
+def borrowed(size: int) -> Iterator[Vector]:
+    """An array (size,) of any content for as long as the context lasts; the next who asks gets the same memory.
+
+    Fresh memory costs more to be given by the operating system than to be calculated with.
+    """
+    try:
+        memory = _spare.pop()
+    except IndexError:
+        memory = bytearray()
+    if len(memory) < 8 * size:
+        memory = bytearray(8 * size)
+    try:
+        yield np.frombuffer(memory, np.float64, size)[:]  # an array on bytes: scipy copies the smaller part of an array
+    finally:
+        _spare.append(memory)
+
+
+def dot(a: Vector, b: Vector) -> float:
+    """The inner product, the same to the last bit whatever the number of threads that the linear algebra library uses."""
+    return float(np.einsum("i,i->", a, b))

@@ -1,0 +1,81 @@
+"""One thread that stores answers while others are received: what waits together is one transaction, durable when its callers go on.
+
+A commit waits for the disk (``synchronous = FULL``), and SQLite releases the interpreter meanwhile. So the answers that arrive
+during one commit share the next, and a worker that awaits the commit of its own before it asks again is all the back-pressure there
+is: at most one answer a worker is not stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+from blackbox_lb.store.rollouts import RolloutStore
+from blackbox_lb.types import Completion, Prompt
+
+__all__ = ["Writer"]
+
+Waiting = tuple[Mapping[str, Sequence[Mapping[str, Any]]], Future[list[str]]]
+
+
+class Writer:
+    """Adds answers to ``store`` from a thread of its own. A context manager: at its end everything that was given is stored."""
+
+    def __init__(self, store: RolloutStore) -> None:
+        self._store = store
+        self._waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="blackbox_lb store", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._waiting.put(None)
+        self._thread.join()
+
+    async def add_answer(
+        self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
+    ) -> list[str]:
+        """``RolloutStore.add_answer``: when this returns, a crash cannot lose them. Stored even where the caller is cancelled.
+
+        Raises:
+            StoreError: they are not stored.
+        """
+        rows = self._store.rows_of(settings, prompt, completions)
+        done: Future[list[str]] = Future()
+        done.set_running_or_notify_cancel()
+        self._waiting.put((rows, done))
+        return await asyncio.wrap_future(done)
+
+    def _run(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            batch, last = [first], False
+            while not self._waiting.empty() and not last:
+                if (more := self._waiting.get()) is None:
+                    last = True
+                else:
+                    batch.append(more)
+            self._commit(batch)
+            if last:
+                return
+
+    def _commit(self, batch: list[Waiting]) -> None:
+        try:
+            keys = self._store.add_answers([answer for answer, _ in batch])
+        except Exception as error:  # noqa: BLE001  (raised where the answer came from)
+            if len(batch) == 1:
+                batch[0][1].set_exception(error)
+            else:  # one that cannot be stored must not keep the others out
+                for each in batch:
+                    self._commit([each])
+            return
+        for (_, done), stored in zip(batch, keys, strict=True):
+            done.set_result(stored)

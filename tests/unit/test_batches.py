@@ -1,0 +1,576 @@
+"""Collection by batch: the store is that of live requests, nothing is submitted twice, nothing that was answered is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.batches import lines, plan, run, submit
+from blackbox_lb.batches.api import BatchApi
+from blackbox_lb.batches.job import Job, Jobs
+from blackbox_lb.batches.lines import Ask, asks
+from blackbox_lb.cli import main
+from blackbox_lb.errors import InputError, ServerFailed
+from blackbox_lb.store import RolloutStore, prompt_hash, rollout_key
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.testing.gateway import RulesGateway
+from blackbox_lb.testing.gateway.batches import BatchDesk
+from blackbox_lb.types import Prompt
+from tests.encodings import register_encoding
+
+MODEL = ExactModel(40, 8, end=True, prompts=4, sharpness=0.7)
+END = 39
+KEY = "sk-gateway-0123456789abcdefghijklmnop"
+KEYS = {"openai": "OPENAI_API_KEY", "azure": "AZURE_OPENAI_API_KEY"}
+PROMPTS, SAMPLES = 5, 3
+RECORDED = Path(__file__).parent / "data" / "run_batch.jsonl"
+Blb = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[ExactServer]:
+    """The exact model that stands behind every provider here."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
+    """Keys in the environment, no pauses, and the exact model's vocabulary as an encoding of tiktoken."""
+    for variable in KEYS.values():
+        monkeypatch.setenv(variable, KEY)
+    for variable in ("AZURE_OPENAI_AD_TOKEN", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(run, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(submit, "SETTLING", 0.0)
+    monkeypatch.setattr("blackbox_lb.batches.api.READY_PAUSE", 0.0)
+    monkeypatch.setattr("blackbox_lb.batches.api.retry_pause", lambda state: 0.0)
+    register_encoding(monkeypatch, "batches", engine.texts, END)
+
+
+@pytest.fixture
+def gateway(engine: ExactServer) -> Iterator[RulesGateway]:
+    """OpenAI's rules."""
+    with RulesGateway("openai", engine, key=KEY) as running:
+        yield running
+
+
+def arguments(gateway: RulesGateway, folder: Path, *more: object, provider: str = "openai") -> list[str]:
+    """A small collection through a gateway."""
+    data = folder.parent / "data.jsonl"
+    if not data.exists():
+        splits = ["train"] * PROMPTS + ["validation", "test"]
+        rows = [{"prompt": f"question {n}", "answer": "a", "split": split} for n, split in enumerate(splits)]
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    address = gateway.url + "/openai" if provider == "azure-classic" else gateway.base_url
+    where = ["--provider", provider, "--model", "gpt-4o-mini", "--base-url", address, "--tokenizer", "batches"]
+    task = ["--data", data, "--reward", "length", "--max-tokens", 8, "--samples-per-prompt", SAMPLES]
+    seed = [] if "--no-seed" in more else ["--seed", 3]  # with a seed each sample is a request of its own
+    return [str(each) for each in ["collect", *where, *task, *seed, "--out", folder, *more] if each != "--no-seed"]
+
+
+@pytest.fixture
+def blb(gateway: RulesGateway, tmp_path: Path) -> Blb:
+    """``blb collect --batch`` through the gateway, in this process."""
+
+    def call(*more: object, batch: bool = True, out: str = "run") -> Result:
+        words = arguments(gateway, tmp_path / out, *(["--batch"] if batch else []), *more)
+        result = CliRunner().invoke(main, words)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return call
+
+
+@pytest.fixture
+def desk(gateway: RulesGateway) -> BatchDesk:
+    """The gateway's files and batches."""
+    assert gateway.batches is not None
+    return gateway.batches
+
+
+def done(result: Result) -> str:
+    """The output of a command that must succeed."""
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refused(result: Result) -> str:
+    """The sentence of a command that must end with exit code 2."""
+    assert result.exit_code == 2, result.output
+    return result.stderr
+
+
+def contents(path: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Everything a store holds, in an order of its own, times of receipt and the checksums over them aside."""
+    with RolloutStore(path, read_only=True) as store:
+        return {
+            table: sorted(
+                (tuple(v for k, v in row.items() if k not in ("received", "checksum")) for row in store.rows(table)),
+                key=repr,
+            )
+            for table in ("prompts", "requests", "completions", "token_bytes")
+        }
+
+
+def jobs(folder: Path) -> list[Job]:
+    """The records beside a store."""
+    return Jobs(folder / "rollouts.db").all()
+
+
+# --- The whole way -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("provider", ["openai", "azure", "azure-classic"])
+def test_a_store_by_batch_is_that_of_live_requests(engine: ExactServer, tmp_path: Path, provider: str) -> None:
+    """The lines of the file have the bodies of live requests, every one is valid, and the stores are equal bit for bit."""
+    rules, settings = provider.split("-")[0], {"live": [], "batch": ["--batch"]}
+    bodies: dict[str, list[str]] = {}
+    for how, more in settings.items():
+        with RulesGateway(rules, engine, key=KEY) as gateway:
+            result = CliRunner().invoke(main, arguments(gateway, tmp_path / how, *more, provider=provider))
+            assert result.exit_code == 0, result.output
+            assert gateway.invalid_requests == []
+            assert gateway.batches is not None
+            sent = [line["body"] for job in gateway.batches.jobs for line in job.lines]
+            asked = sent if how == "batch" else [body for body in gateway.requests if "messages" in body]
+            bodies[how] = sorted(json.dumps(body, sort_keys=True) for body in asked)
+    assert bodies["batch"] == bodies["live"] != []
+    assert contents(tmp_path / "batch" / "rollouts.db") == contents(tmp_path / "live" / "rollouts.db")
+    left = {path.suffix for path in (tmp_path / "batch" / "rollouts.batches").iterdir()}
+    assert left == {".json", ""}
+
+
+def test_a_fit_takes_what_was_collected_by_batch(blb: Blb, gateway: RulesGateway, tmp_path: Path) -> None:
+    """The command live, with the same folder, asks for nothing."""
+    done(blb())
+    before = len(gateway.calls)
+    assert "15 completions" in done(blb(batch=False))
+    assert [call.path for call in gateway.calls[before:]] == ["/v1/models"]
+
+
+def test_without_waiting_each_call_looks_once(blb: Blb, tmp_path: Path) -> None:
+    """It says how to go on; the run counts as finished only when all is there, and until then other settings are refused."""
+    told = json.loads(done(blb("--no-wait", "--json", "--quiet")))
+    assert told["missing"] == PROMPTS * SAMPLES
+    assert [job["status"] for job in told["jobs"]] == ["in_progress"]
+    (again,) = told["next"]
+    assert again.startswith("blb collect --provider openai")
+    assert "--no-wait" not in again
+    assert not json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"]["finished"]
+    assert "max_tokens 8 -> 7" in refused(blb("--max-tokens", 7))
+    assert "finalizing, 15 of 15 requests answered" in done(blb("--no-wait"))
+    assert "15 completions" in done(blb("--no-wait"))
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"]["finished"]
+
+
+def test_samples_of_a_prompt_share_a_line(blb: Blb, desk: BatchDesk) -> None:
+    """Where no seed belongs to one of them, as in live requests; more samples ask for those that are missing only."""
+    assert "15 completions" in done(blb("--no-seed"))
+    assert [line["body"]["n"] for line in desk.jobs[0].lines] == [SAMPLES] * PROMPTS
+    assert "25 completions" in done(blb("--no-seed", "--samples-per-prompt", SAMPLES + 2))
+    assert [line["body"]["n"] for line in desk.jobs[1].lines] == [2] * PROMPTS
+
+
+# --- Stopped at any moment ---------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[int]:
+    """Kill the process at tick number ``at``: before everything that outlasts it, and so after what was before that."""
+    ticks = [0]
+
+    def tick() -> None:
+        ticks[0] += 1
+        if ticks[0] == at:
+            raise Killed
+
+    def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        def sync(*given: Any, **more: Any) -> Any:
+            tick()
+            return function(*given, **more)
+
+        async def waited(*given: Any, **more: Any) -> Any:
+            tick()
+            return await function(*given, **more)
+
+        return waited if asyncio.iscoroutinefunction(function) else sync
+
+    owners: list[tuple[Any, str]] = [(plan, "write_input"), (Jobs, "save"), (RolloutStore, "add_answer")]
+    owners += [(BatchApi, name) for name in ("upload", "create", "download")]
+    for owner, name in owners:
+        monkeypatch.setattr(owner, name, wrapped(getattr(owner, name)))
+    return ticks
+
+
+def test_killed_at_any_moment(engine: ExactServer, tmp_path: Path) -> None:
+    """The same command goes on: one batch in all, every line run once, every completion stored, whichever step was the last."""
+    at, reached = 1, False
+    while not reached:
+        folder = tmp_path / str(at)
+        with RulesGateway("openai", engine, key=KEY) as gateway:
+            assert gateway.batches is not None
+            words = [*arguments(gateway, folder, "--batch", "--quiet", "--limit", 2), "--samples-per-prompt", "1"]
+            with pytest.MonkeyPatch.context() as patch:
+                ticks = killing(patch, at)
+                reached = not _killed(words)
+            assert not _killed(words)
+            assert [job.done for job in gateway.batches.jobs] == [2], at
+        with RolloutStore(folder / "rollouts.db") as store:
+            assert store.size().completions == 2
+        shutil.rmtree(folder)
+        at += 1
+    assert at > 10, ticks
+
+
+def _killed(words: list[str]) -> bool:
+    """Whether a command was killed; one that was not must succeed."""
+    try:
+        result = CliRunner().invoke(main, words)
+    except Killed:
+        return True
+    assert result.exit_code == 0, result.output
+    return False
+
+
+def test_a_creation_that_was_not_heard_of_is_found(blb: Blb, desk: BatchDesk) -> None:
+    """The batch whose creation broke the connection is recognised by its file."""
+    desk.lost_creations = 1
+    done(blb())
+    assert len(desk.jobs) == 1
+
+
+def test_another_process_waits_its_turn(blb: Blb, tmp_path: Path) -> None:
+    """Two commands never work on the jobs of one store at once."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with Jobs(folder / "rollouts.db").locked():
+        assert "another command is at work on the batch jobs" in refused(blb())
+    done(blb())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a signal cannot be sent to one process there")
+@pytest.mark.usefixtures("tiktoken_cache")
+@pytest.mark.parametrize("kills", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_ctrl_c_while_waiting(gateway: RulesGateway, desk: BatchDesk, tmp_path: Path, kills: int) -> None:
+    """It tells that the job goes on, and how to end it; after a kill the same command takes over, and there is one batch."""
+    words = arguments(gateway, tmp_path / "run", "--batch", "--tokenizer", "cl100k_base")
+    for number, code in [(signal.SIGKILL, -signal.SIGKILL)] * kills + [(signal.SIGINT, 130)]:
+        looks = len(gateway.calls)
+        with subprocess.Popen(
+            [sys.executable, "-m", "blackbox_lb", *words], stderr=subprocess.PIPE, text=True
+        ) as process:
+            while not any("/batches/batch" in call.path for call in gateway.calls[looks:]):
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.01)
+            time.sleep(0.3)  # the answer is read, and the pause begun
+            process.send_signal(number)
+            _, said = process.communicate(timeout=30)
+        assert process.returncode == code, said
+    assert "batch_gateway0000 goes on at openai and is paid for; --cancel ends it" in said
+    assert len(desk.jobs) == 1
+
+
+# --- What the provider makes of it ----------------------------------------------------------------------------------------------
+
+
+def test_what_expired_is_asked_for_again(blb: Blb, desk: BatchDesk, tmp_path: Path) -> None:
+    """Partial results are kept; the same command asks for the rest, and for nothing else."""
+    desk.pace, desk.lifetime = 4, 2
+    assert "7 completions are missing (8 requests answered, 7 requests undone)" in refused(blb())
+    desk.lifetime = None
+    done(blb())
+    assert [len(job.lines) for job in desk.jobs] == [15, 7]
+    first, second = ({line["custom_id"] for line in job.lines} for job in desk.jobs)
+    assert second < first
+
+
+def test_failed_requests_are_asked_for_again(engine: ExactServer, tmp_path: Path) -> None:
+    """The error file's server errors pass; answers in any order, and twice, are stored once."""
+    with RulesGateway("openai", engine, key=KEY, faults=lambda number: 500 if number in (2, 5) else None) as gateway:
+        assert gateway.batches is not None
+        gateway.batches.twice = 3
+        words = arguments(gateway, tmp_path / "run", "--batch")
+        first = CliRunner().invoke(main, words)
+        assert "2 completions are missing" in refused(first)
+        assert "3 requests stored before" in first.stderr
+        done(CliRunner().invoke(main, words))
+        assert [len(job.lines) for job in gateway.batches.jobs] == [15, 2]
+
+
+def test_a_prompt_that_the_filter_refuses_is_done_with(engine: ExactServer, tmp_path: Path) -> None:
+    """It is stored as filtered, as of a live request, and not asked for again."""
+    with RulesGateway("azure", engine, key=KEY, filter_prompts="question 3") as gateway:
+        assert gateway.batches is not None
+        words = arguments(gateway, tmp_path / "run", "--batch", provider="azure")
+        assert f"{SAMPLES} filtered" in done(CliRunner().invoke(main, words))
+        done(CliRunner().invoke(main, words))
+        assert len(gateway.batches.jobs) == 1
+
+
+def test_a_file_that_is_refused_says_why(blb: Blb, desk: BatchDesk) -> None:
+    """The provider's words; nothing was run, and after a remedy the same command submits anew."""
+    desk.requests = 10
+    assert "has more requests than the maximum of 10" in refused(blb())
+    done(blb("--batch-requests", 10))
+    assert [len(job.lines) for job in desk.jobs] == [15, 10, 5]
+
+
+def test_more_files_than_the_queue_takes_go_one_after_the_other(blb: Blb, desk: BatchDesk) -> None:
+    """A batch that was not begun for want of room is created again when another has ended; its file is uploaded once."""
+    desk.enqueued = 35
+    result = blb("--batch-requests", 5)
+    assert "waits for the batches before it" in result.output
+    assert "15 completions" in done(result)
+    assert sum(job.status == "completed" for job in desk.jobs) == 3
+    assert len({job.input_file for job in desk.jobs}) == 3
+
+
+def test_a_batch_that_never_fits_the_queue(blb: Blb, desk: BatchDesk) -> None:
+    """The provider's words and a remedy; the same command goes on with the same file."""
+    desk.enqueued = 5
+    assert "Enqueued token limit reached for gpt-4o-mini" in refused(blb())
+    desk.enqueued = None
+    done(blb())
+    assert len({job.input_file for job in desk.jobs}) == 1
+
+
+def test_cancelling_keeps_what_was_answered(blb: Blb, desk: BatchDesk, tmp_path: Path) -> None:
+    """The job is ended at the provider; what it answered is stored; cancelling again finds nothing."""
+    desk.pace = 4
+    done(blb("--no-wait"))
+    done(blb("--no-wait"))
+    assert "4 requests answered" in done(blb("--cancel"))
+    assert desk.jobs[0].status == "cancelled"
+    assert "No batch job is open any more; " in done(blb("--cancel"))
+    with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
+        assert store.size().completions == 4
+
+
+def test_a_server_that_fails_now_and_then_is_waited_for(
+    blb: Blb, desk: BatchDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that fails is no end of the job."""
+    look, failures = BatchApi.look, iter([True, False, True])
+
+    async def failing(api: BatchApi, batch: str) -> dict[str, Any]:
+        if next(failures, False):
+            raise ServerFailed("openai answered 502: bad gateway")
+        return await look(api, batch)
+
+    monkeypatch.setattr(BatchApi, "look", failing)
+    assert "bad gateway; looking again in 0 s" in done(blb())
+    assert len(desk.jobs) == 1
+
+
+def test_damaged_and_foreign_lines(blb: Blb, desk: BatchDesk, tmp_path: Path) -> None:
+    """What cannot be read is counted, its files stay for a look, and the rest is stored; the same command asks again."""
+    original = desk._finish
+
+    def damaged(job: Any, status: str) -> None:
+        original(job, status)
+        name = job.files["output"]
+        first, second, *rest = desk._files[name].splitlines(keepends=True)
+        foreign = json.dumps({**json.loads(second), "custom_id": "somebody-else's"}).encode() + b"\n"
+        desk._files[name] = b"".join([first[: len(first) // 2] + b"\n", foreign, *rest])
+
+    desk._finish = damaged  # type: ignore[method-assign]
+    said = refused(blb())
+    assert "something that is not JSON" in said
+    assert "2 completions are missing (" in said
+    assert all(
+        f"{number} requests {what}" in said for number, what in ((1, "unreadable"), (1, "foreign"), (13, "answered"))
+    )
+    (job,) = jobs(tmp_path / "run")
+    assert Jobs(tmp_path / "run" / "rollouts.db").output(job).exists()
+    desk._finish = original  # type: ignore[method-assign]
+    done(blb())
+    assert len(desk.jobs[1].lines) == 2
+
+
+# --- Limits, prices, options ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "limit", [("--max-requests", 14), ("--max-tokens-total", 500), ("--max-cost", 1e-6)], ids=lambda limit: limit[0]
+)
+def test_limits_hold_before_anything_is_submitted(blb: Blb, desk: BatchDesk, limit: tuple[str, float]) -> None:
+    """What the batch could take, the option and the remedy; nothing reaches the provider."""
+    said = refused(blb(*limit))
+    assert limit[0] in said
+    assert "15 requests" in said
+    assert "nothing was submitted" in said
+    assert not desk.jobs
+    done(blb())
+
+
+def test_the_price_is_that_of_batches(blb: Blb, tmp_path: Path) -> None:
+    """Half of the price of a live request, or the share that a row of one's own table tells; it is what run.json counts."""
+    output = blb("--price", "1000,1000").output
+    spent = json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"]["spent"]
+    tokens = spent["prompt_tokens"] + spent["completion_tokens"]
+    assert "$500 and $500 a million prompt and completion tokens, --price, in a batch 0.5 of the price" in output
+    assert spent["requests"] == 15
+    assert spent["dollars"] == pytest.approx(tokens * 5e-4)
+    table = tmp_path / "prices.toml"
+    table.write_text('[[price]]\nprovider = "openai"\nmodels = ["*"]\nprompt = 8\ncompletion = 16\nbatch = 0.25\n')
+    assert "$2 and $4 a million" in blb("--prices", table, out="other").output
+
+
+@pytest.mark.parametrize("option", [["--no-wait"], ["--cancel"], ["--batch-requests", "3"]], ids=lambda words: words[0])
+def test_options_of_batches_need_one(blb: Blb, option: list[str]) -> None:
+    """They are refused by name where --batch is missing."""
+    assert f"{option[0]} says something of batches" in refused(blb(*option, batch=False))
+
+
+def test_providers_and_endpoints_without_batches(engine: ExactServer, tmp_path: Path) -> None:
+    """They are refused before anything is sent, an embedded engine before it is started."""
+    with RulesGateway("fireworks", engine, key=KEY) as gateway:
+        for provider in ("fireworks", "local"):
+            words = arguments(gateway, tmp_path / "run", "--batch", provider=provider)
+            assert f"{provider} takes no batches" in refused(CliRunner().invoke(main, words))
+        assert not gateway.calls
+    with RulesGateway("azure", engine, key=KEY) as gateway:
+        words = arguments(gateway, tmp_path / "run", "--batch", "--endpoint", "completions", provider="azure")
+        assert "azure takes batches for chat only; use --endpoint chat" in refused(CliRunner().invoke(main, words))
+
+
+def test_no_key_in_any_file(blb: Blb, desk: BatchDesk, tmp_path: Path) -> None:
+    """Neither the record nor anything else holds the key."""
+    desk.pace = 4
+    done(blb("--no-wait"))
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        assert KEY.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.usefixtures("tiktoken_cache")
+def test_a_job_is_adopted_under_the_right_tokenizer(blb: Blb, desk: BatchDesk) -> None:
+    """No request tells the tokenizer: one that was named wrongly costs no second batch."""
+    done(blb("--no-wait", "--tokenizer", "cl100k_base"))
+    assert "15 completions" in done(blb("--restart"))
+    assert len(desk.jobs) == 1
+
+
+# --- A program of the user's own ------------------------------------------------------------------------------------------------
+
+
+def tokenizer_json(path: Path) -> Path:
+    """A vocabulary of single bytes, in the format of Hugging Face's library."""
+    tokenizers = pytest.importorskip("tokenizers")
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    made = tokenizers.Tokenizer(tokenizers.models.BPE({letter: n for n, letter in enumerate(letters)}, []))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    made.save(str(path))
+    return path
+
+
+@pytest.fixture
+def offline(tmp_path: Path) -> Callable[..., Result]:
+    """``blb collect --provider vllm --batch`` of two prompts, with a model's folder and no server anywhere."""
+    rows = [
+        {"prompt": f"question {n}", "answer": "a", "split": s}
+        for n, s in enumerate(["train"] * 2 + ["validation", "test"])
+    ]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model = tmp_path / "model"
+    model.mkdir()
+    tokenizer_json(model / "tokenizer.json")
+
+    def call(*more: object) -> Result:
+        words = ["collect", "--provider", "vllm", "--batch", "--data", tmp_path / "data.jsonl", "--reward", "length"]
+        words += ["--max-tokens", 12, "--top-logprobs", 5, "--samples-per-prompt", 2, "--out", tmp_path / "run", *more]
+        return CliRunner().invoke(main, [*map(str, words), *([] if "--model" in more else ["--model", str(model)])])
+
+    return call
+
+
+def answer(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """What vllm run-batch would write for the job in ``folder``: recorded rows under the names that are asked for."""
+    (job,) = (each for each in jobs(folder) if each.open)
+    places = Jobs(folder / "rollouts.db")
+    names = lines.names_in(places.input(job.name))
+    text = "".join(json.dumps({**row, "custom_id": name}) + "\n" for name, row in zip(names, rows, strict=False))
+    places.output(job).write_text(text)
+
+
+def test_what_vllm_run_batch_wrote_is_stored(offline: Callable[..., Result], tmp_path: Path) -> None:
+    """Recorded from vLLM 0.32: its command is told, an output that is not whole is waited for, a refusal is told in its words."""
+    recorded = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
+    told = json.loads(done(offline("--json", "--quiet")))
+    command, again = told["next"]
+    assert command.startswith("vllm run-batch -i ")
+    assert command.endswith(f"--model {tmp_path / 'model'}")
+    assert again.startswith("blb collect --provider vllm")
+    answer(tmp_path / "run", recorded[:3])
+    assert "is not whole: 3 answered, of 4" in offline().stderr
+    words = {"error": {"message": "a reason of vLLM's", "type": "BadRequestError", "param": None, "code": 400}}
+    bad = {**recorded[3], "response": {"status_code": 400, "request_id": "r", "body": None}, "error": words}
+    answer(tmp_path / "run", [*recorded[:3], bad])
+    assert "vllm answered 400: a reason of vLLM's; 1 completions are missing" in refused(offline())
+    done(offline())
+    answer(tmp_path / "run", recorded[3:])
+    assert "4 completions" in done(offline())
+    with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
+        (request,) = store.requests()
+        found = list(store.completions(sorted(store.keys(request))))
+    told_ids = []
+    for row in recorded:
+        entries = row["response"]["body"]["choices"][0]["logprobs"]["content"]
+        told_ids.append([int(entry["token"].removeprefix("token_id:")) for entry in entries])
+    assert sorted(each.token_ids.tolist() for each in found) == sorted(told_ids)
+    assert all(each.whole and each.top_ids.shape[1] >= 4 for each in found)
+
+
+def test_without_a_server_the_tokenizer_must_be_told(offline: Callable[..., Result]) -> None:
+    """A model that is no folder has none beside it; completions are none of run-batch's endpoints; a job can be dropped."""
+    assert "give --model, and its vocabulary with --tokenizer" in refused(offline("--model", "a-name"))
+    assert "vllm takes batches for chat only" in refused(offline("--endpoint", "completions"))
+    done(offline())
+    assert "No batch job is open any more" in done(offline("--cancel"))
+
+
+# --- Lines ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_tells_what_was_asked_for() -> None:
+    """It has at most 64 characters that every provider takes, and is read back; under other settings it is not ours."""
+    ask = Ask(prompt_hash(Prompt.user("a")), 999_999, 128)
+    name = ask.name("0123abcd")
+    assert len(name) <= 64
+    assert Ask.parse(name, "0123abcd") == ask
+    assert Ask.parse(name, "0123abce") is None
+    assert [Ask.parse(wrong, "0123abcd") for wrong in (None, 7, "", "x", name + "x")] == [None] * 5
+
+
+def test_missing_samples_are_asked_for_once() -> None:
+    """In runs of at most so many of one prompt, gaps aside, and equal prompts once."""
+    prompts = [Prompt.user("a"), Prompt.user("b"), Prompt.user("a")]
+    there = {rollout_key("r", prompt_hash(prompts[0]), sample) for sample in (0, 4)}
+    found = [(prompt.text, ask.first, ask.count) for prompt, ask in asks(prompts, 7, "r", there, 2)]
+    assert found == [("a", 1, 2), ("a", 3, 1), ("a", 5, 2), ("b", 0, 2), ("b", 2, 2), ("b", 4, 2), ("b", 6, 1)]
+    keys = [key for _, ask in asks(prompts, 7, "r", there, 2) for key in ask.keys("r")]
+    assert len(keys) == len(set(keys)) == 12
+
+
+def test_files_hold_what_a_provider_takes() -> None:
+    """Neither more lines nor more bytes; a line that fits no file is refused."""
+    line = lines.Line(b"x" * 10, 1, 1, 1)
+    assert [len(group) for group in lines.split([line] * 7, 3, None)] == [3, 3, 1]
+    assert [len(group) for group in lines.split([line] * 7, None, 25)] == [2, 2, 2, 1]
+    with pytest.raises(InputError, match="one request has 10 bytes, and a batch file may have 9"):
+        list(lines.split([line], None, 9))

@@ -1,0 +1,174 @@
+"""Sums over parts: the same to the last bit however rollouts come and however many cores there are, in memory or in files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blackbox_lb.estimate import passes, tails
+from blackbox_lb.estimate.checks import Vector
+from blackbox_lb.estimate.derivatives import expected_by, hessian
+from blackbox_lb.estimate.descent import descend
+from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.projection import Fit, projection
+from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.solver import maximise
+from blackbox_lb.estimate.sums import Sums
+from blackbox_lb.testing import ExactModel
+
+VOCAB = 40
+MODEL = ExactModel(VOCAB, 12, seed=5, end=True, unigram=-0.1 * np.arange(VOCAB))
+DATA = MODEL.rollouts(120, lambda tokens, _: 1.0 * (2 in tokens), 0, top=6)
+
+
+@pytest.fixture(params=[tails.EXACT, 0], ids=["float64", "float32"])
+def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of 256 entries, in both precisions."""
+    monkeypatch.setattr(tails, "PART", 256)
+    monkeypatch.setattr("blackbox_lb.estimate.normaliser.EXACT", request.param)
+
+
+def pieces(data: Rollouts, size: int) -> Iterator[Rollouts]:
+    """The rollouts, ``size`` at a time."""
+    for start in range(0, len(data.keys), size):
+        yield data.take(np.arange(start, min(start + size, len(data.keys))))
+
+
+def bits(fit: Fit) -> bytes:
+    """All digits of a fit."""
+    return fit.delta.tobytes() + np.float64(fit.gain).tobytes()
+
+
+@pytest.mark.usefixtures("small")
+def test_a_fit_is_the_same_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For blocks of any size and any number of cores."""
+    fits = set()
+    for cores, size in ((1, 120), (2, 120), (3, 7), (8, 1)):
+        monkeypatch.setattr(passes, "cores", lambda cores=cores: cores)
+        table = NextToken.gather(pieces(DATA, size))
+        assert len(table.lists.parts) > 4
+        fits.add(bits(projection(DATA, next_token=table)))
+    assert len(fits) == 1
+
+
+def test_large_tables_are_kept_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As exact as logprobs in float32, 8 bytes a listed token, with every distribution still summing to 1."""
+    exact = NextToken.of(DATA)
+    monkeypatch.setattr("blackbox_lb.estimate.normaliser.EXACT", 0)
+    table, delta = NextToken.of(DATA), np.linspace(-2, 2, len(exact.token_ids))
+    assert {part.table.dtype for part in exact.lists.parts} == {np.dtype(np.float64)}
+    assert {part.table.dtype for part in table.lists.parts} == {np.dtype(np.float32)}
+    np.testing.assert_allclose(table.log_normaliser(np.zeros_like(delta)), 0, atol=1e-14)
+    np.testing.assert_allclose(table.log_normaliser(delta), exact.log_normaliser(delta), atol=1e-6)
+    np.testing.assert_allclose(projection(DATA, next_token=table).delta, projection(DATA).delta, atol=1e-5)
+    again = table.with_unigram(exact.unigram + 3).with_unigram(exact.unigram)
+    np.testing.assert_allclose(again.log_normaliser(np.zeros_like(delta)), 0, atol=1e-14)
+    np.testing.assert_allclose(again.log_normaliser(delta), exact.log_normaliser(delta), atol=1e-6)
+
+
+def test_shares_larger_than_a_probability_keep_their_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nearly all of the tail unigram is listed, what is taken from a list is large, and float32 would lose the rest."""
+    monkeypatch.setattr("blackbox_lb.estimate.normaliser.EXACT", 0)
+    unigram = np.ones(len(NextToken.of(DATA).token_ids))
+    unigram[:6] = 1e6
+    table = NextToken.of(DATA).with_unigram(unigram)
+    exact, delta = NextToken.of(DATA), np.linspace(-2, 2, len(unigram))
+    monkeypatch.undo()
+    exact = NextToken.of(DATA).with_unigram(unigram)
+    assert max(float(np.abs(part.table.data).max()) for part in table.lists.parts) > 1
+    np.testing.assert_allclose(table.log_normaliser(delta), exact.log_normaliser(delta), atol=1e-6)
+
+
+@pytest.mark.usefixtures("small")
+def test_tables_of_other_processes_can_be_added_up() -> None:
+    """Three tables with one support and one unigram, each with its own positions, are a problem for the solver as one is."""
+    whole = NextToken.of(DATA)
+    third = np.array_split(np.arange(whole.n_positions), 3)
+    tables = [whole.take(part) for part in third]
+
+    class Spread:
+        token_ids = whole.token_ids
+        n_positions = whole.n_positions
+
+        def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
+            parts = (table.sums(delta, position_weights[part]) for table, part in zip(tables, third, strict=True))
+            sums = Sums.of(parts, len(whole.token_ids))
+            return sums.value, sums.gradient(delta, whole.unigram)
+
+    counts = whole.sampled_counts()
+    one, other = maximise(counts, whole, l2=2.0), maximise(counts, Spread(), l2=2.0)
+    np.testing.assert_allclose(other.delta, one.delta, atol=1e-9)
+    total = tables[0].sums(one.delta, np.ones(len(third[0]))) + tables[1].sums(one.delta, np.ones(len(third[1])))
+    assert total.value == pytest.approx(whole.take(np.concatenate(third[:2])).log_normaliser(one.delta).sum())
+
+
+@pytest.mark.usefixtures("small")
+def test_the_hessian_is_the_change_of_the_gradient() -> None:
+    """Along any direction it agrees with differences, and groups of positions add up to all of them."""
+    rng, table = np.random.default_rng(0), NextToken.of(DATA)
+    delta, direction = rng.normal(size=(2, len(table.token_ids)))
+    weights, group = rng.random(table.n_positions), rng.integers(0, 4, table.n_positions)
+    usage, along = hessian(table, delta, weights)
+    step = 1e-5 * direction
+    ahead, behind = table.expected(delta + step, weights), table.expected(delta - step, weights)
+    np.testing.assert_allclose(along(direction), (ahead - behind) / 2e-5, atol=1e-6)
+    each = expected_by(table, delta, weights, group, 5)
+    np.testing.assert_allclose(each.sum(axis=0), usage, atol=1e-11)
+    np.testing.assert_allclose(each[2], table.expected(delta, weights * (group == 2)), atol=1e-12)
+    assert not each[4].any()
+
+
+@given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 5))
+def test_results_come_in_order_and_errors_where_they_belong(items: list[int], cores: int) -> None:
+    """Whatever thread was first; items are made in the thread that asks, a few ahead of what was taken."""
+    made: list[threading.Thread] = []
+
+    def lazily() -> Iterator[int]:
+        for item in items:
+            made.append(threading.current_thread())
+            yield item
+
+    def work(item: int) -> int:
+        if item == 9:
+            raise ValueError("nine")
+        return item * item
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passes, "cores", lambda: cores)
+        found = []
+        try:
+            for value in passes.in_order(work, lazily(), ahead=1):
+                found.append(value)
+                assert len(made) <= len(found) + 2 * cores
+        except ValueError:
+            assert items[len(found)] == 9
+        else:
+            assert len(found) == len(items)
+    assert found == [item * item for item in items[: len(found)]]
+    assert set(made) <= {threading.current_thread()}
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 100), st.integers(1, 30))
+def test_descent_finds_the_least_value_of_a_convex_function(seed: int, size: int) -> None:
+    """Log-sum-exp with a little curvature everywhere, from a far start, and no step goes uphill."""
+    rng = np.random.default_rng(seed)
+    centre, values = rng.normal(size=size), []
+
+    def function(x: Vector) -> tuple[float, Vector]:
+        e = np.exp(x - x.max())
+        values.append(float(x.max() + np.log(e.sum()) - centre @ x / (1 + np.abs(centre).sum()) + 0.05 * x @ x))
+        return values[-1], e / e.sum() - centre / (1 + np.abs(centre).sum()) + 0.1 * x
+
+    found = descend(function, 10 * rng.normal(size=size), max_iterations=500)
+    assert np.abs(found.slope).max() < 1e-5
+    assert found.value == min(values) or found.value == pytest.approx(min(values), abs=1e-12)
+    assert descend(function, found.x, max_iterations=0).iterations == 0
+    early = descend(function, 10 * rng.normal(size=size), max_iterations=500, shortfall=1e-3)
+    assert early.slope @ early.slope / 2 <= 1e-3

@@ -1,0 +1,94 @@
+"""Reading only the sampled tokens: the same columns as of whole completions, and the same refusals."""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blackbox_lb.errors import StoreCorrupt, StoreError
+from blackbox_lb.packing import Arrays, pack, unpack_sampled
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.types import Completion, Prompt
+
+SETTINGS = {"model": "m", "tokenizer": "t"}
+
+
+def arrays_of(t: int, k: int, seed: int, *, propensities: bool = False, bounded: bool = False) -> Arrays:
+    """The arrays of one made-up completion."""
+    rng = np.random.default_rng(seed)
+    return Arrays(
+        rng.integers(0, 1 << 17, t, dtype=np.int32),
+        -rng.exponential(size=t).astype(np.float32),
+        rng.integers(0, 1 << 17, (t, k), dtype=np.int32),
+        -np.sort(rng.exponential(size=(t, k)), axis=1).astype(np.float32),
+        -rng.exponential(size=t).astype(np.float32) if propensities else None,
+        rng.random(t) < 0.5 if bounded else None,
+    )
+
+
+def stored(path: Path, each: list[Arrays]) -> list[str]:
+    """The keys of these completions of one prompt in a new store."""
+    with RolloutStore(path) as store:
+        completions = {
+            n: Completion(text="x", finish_reason="stop", prompt_tokens=3, model="m", **arrays._asdict())
+            for n, arrays in enumerate(each)
+        }
+        return store.add_answer(SETTINGS, Prompt.user("q"), completions)
+
+
+@given(st.integers(0, 70), st.integers(0, 4), st.booleans(), st.booleans(), st.integers(0, 9))
+def test_sampled_columns_are_those_of_the_whole(t: int, k: int, propensities: bool, bounded: bool, seed: int) -> None:
+    """Bit for bit, the propensities where the provider tells them from the base's logprobs."""
+    arrays = arrays_of(t, k, seed, propensities=propensities, bounded=bounded)
+    ids, logprobs, bounds = unpack_sampled(pack(arrays))
+    np.testing.assert_array_equal(ids, arrays.token_ids)
+    np.testing.assert_array_equal(logprobs, arrays.logprobs if arrays.propensities is None else arrays.propensities)
+    assert (bounds is None) == (arrays.bounded is None)
+    if arrays.bounded is not None:
+        np.testing.assert_array_equal(bounds, arrays.bounded)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 8, 12, 40])
+def test_a_cut_blob_is_damaged(cut: int) -> None:
+    """A blob that ends before its sampled columns do is refused."""
+    with pytest.raises(StoreCorrupt):
+        unpack_sampled(pack(arrays_of(50, 2, 1))[:cut])
+
+
+def test_the_store_gives_them_in_order_and_in_parts(tmp_path: Path) -> None:
+    """In the order of the keys asked for, however many are read at a time; a key that is not there is named."""
+    each = [arrays_of(5 + n, 2, n, bounded=n == 3) for n in range(7)]
+    keys = stored(tmp_path / "s.db", each)
+    with RolloutStore(tmp_path / "s.db", read_only=True) as store:
+        for rows in (1, 3, 100):
+            read = [one for part in store.sampled(keys[::-1], rows) for one in part]
+            for one, arrays in zip(read, each[::-1], strict=True):
+                np.testing.assert_array_equal(one.token_ids, arrays.token_ids)
+                np.testing.assert_array_equal(one.logprobs, arrays.logprobs)
+        with pytest.raises(StoreError, match="has no completion nowhere"):
+            list(store.sampled([keys[0], "nowhere"]))
+
+
+@pytest.mark.parametrize("checksum", [True, False], ids=["with a checksum", "stored before there was one"])
+def test_damage_behind_the_sampled_columns_is_found(tmp_path: Path, checksum: bool) -> None:
+    """A byte that is not even inflated is checked all the same: by the row's checksum, or by inflating it."""
+    keys = stored(tmp_path / "s.db", [arrays_of(50, 4, 1)])
+    with sqlite3.connect(tmp_path / "s.db") as db:
+        ((blob,),) = db.execute("SELECT tokens FROM completions").fetchall()
+        damaged = bytearray(blob)
+        damaged[-1] ^= 1
+        unpack_sampled(bytes(damaged))
+        with pytest.raises(zlib.error):
+            zlib.decompress(bytes(damaged[10:]))
+        db.execute("UPDATE completions SET tokens = ?", (bytes(damaged),))
+        if not checksum:
+            db.execute("UPDATE completions SET checksum = NULL")
+    db.close()
+    with RolloutStore(tmp_path / "s.db", read_only=True) as store, pytest.raises(StoreCorrupt, match="is damaged"):
+        list(store.sampled(keys))

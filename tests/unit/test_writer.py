@@ -1,0 +1,142 @@
+"""Answers are stored by a thread, several in a transaction, and each caller knows when its own is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blackbox_lb.errors import StoreError
+from blackbox_lb.packing import Arrays, pack, unpack
+from blackbox_lb.store import RolloutStore, Writer, request_hash
+from blackbox_lb.types import Completion, Prompt
+
+SETTINGS: dict[str, Any] = {"model": "m", "tokenizer": "t"}
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def completion(text: str = "x", t: int = 3, k: int = 4) -> Completion:
+    """A completion of ``t`` tokens with ``k`` alternatives each."""
+    rng = np.random.default_rng(t)
+    return Completion(
+        text,
+        "stop",
+        rng.integers(0, 99, t).astype(np.int32),
+        -rng.random(t).astype(np.float32),
+        rng.integers(0, 99, (t, k)).astype(np.int32),
+        -np.sort(rng.random((t, k))).astype(np.float32),
+        token_bytes={5: b"five"},
+    )
+
+
+class Counting(RolloutStore):
+    """Notes how many answers each transaction held."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.sizes: list[int] = []
+
+    def add_answers(self, answers: Sequence[Rows]) -> list[list[str]]:
+        """As ever."""
+        self.sizes.append(len(answers))
+        return super().add_answers(answers)
+
+
+def test_answers_that_wait_together_share_a_transaction(tmp_path: Path) -> None:
+    """Of 40 answers given at once all are stored, by far fewer transactions, and each caller gets the keys of its own."""
+
+    async def go(store: RolloutStore) -> list[list[str]]:
+        with Writer(store) as writer:
+            return await asyncio.gather(
+                *(writer.add_answer(SETTINGS, Prompt.user(f"p{i}"), {0: completion()}) for i in range(40))
+            )
+
+    with Counting(tmp_path / "s.db") as store:
+        keys = asyncio.run(go(store))
+        assert {key for (key,) in keys} == store.keys(request_hash(SETTINGS))
+        assert sum(store.sizes) == 40
+        assert len(store.sizes) < 20
+        assert store.token_bytes("t") == {5: b"five"}
+
+
+def test_an_answer_is_durable_when_its_caller_goes_on(tmp_path: Path) -> None:
+    """Another connection sees the row as soon as ``add_answer`` has returned."""
+
+    async def go(store: RolloutStore) -> int:
+        with Writer(store) as writer:
+            await writer.add_answer(SETTINGS, Prompt.user("p"), {0: completion()})
+            with sqlite3.connect(store.path) as other:
+                (number,) = other.execute("SELECT count(*) FROM completions").fetchone()
+            other.close()
+            return int(number)
+
+    with RolloutStore(tmp_path / "s.db") as store:
+        assert asyncio.run(go(store)) == 1
+
+
+def test_an_answer_is_stored_although_its_caller_was_cancelled(tmp_path: Path) -> None:
+    """What was received whole is kept, whatever becomes of the task that received it."""
+
+    async def go(store: RolloutStore) -> None:
+        with Writer(store) as writer:
+            task = asyncio.create_task(writer.add_answer(SETTINGS, Prompt.user("p"), {0: completion()}))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    with RolloutStore(tmp_path / "s.db") as store:
+        asyncio.run(go(store))
+        assert store.size().completions == 1
+
+
+def test_an_answer_that_cannot_be_stored_keeps_no_other_out(tmp_path: Path) -> None:
+    """A completion with columns of different lengths is refused by name; those that waited beside it are stored."""
+    broken = completion()
+    object.__setattr__(broken, "logprobs", broken.logprobs[:1])
+
+    async def go(store: RolloutStore) -> list[Any]:
+        with Writer(store) as writer:
+            some = [completion(), broken, completion()]
+            return await asyncio.gather(
+                *(writer.add_answer(SETTINGS, Prompt.user(f"p{i}"), {0: each}) for i, each in enumerate(some)),
+                return_exceptions=True,
+            )
+
+    with RolloutStore(tmp_path / "s.db") as store:
+        found = asyncio.run(go(store))
+        assert [isinstance(each, StoreError) for each in found] == [False, True, False]
+        assert store.size().completions == 2
+
+
+@pytest.mark.parametrize(("t", "k"), [(0, 0), (1, 5), (2, 0), (7, 3), (300, 20)])
+def test_packed_arrays_come_back_bit_for_bit(t: int, k: int) -> None:
+    """Ordered lists, padding and negative zero alike."""
+    one = completion(t=t, k=k)
+    top = one.top_logprobs.copy()
+    top[1::3, -1:] = -np.inf
+    top[::2, :1] = -0.0
+    arrays = Arrays(one.token_ids, one.logprobs, one.top_ids, top)
+    assert all(
+        a.tobytes() == b.tobytes() and a.shape == b.shape
+        for a, b in zip(unpack(pack(arrays))[:4], arrays[:4], strict=True)
+    )
+
+
+def test_a_blob_of_the_format_before_is_read() -> None:
+    """Bytes that were packed as format 2 by the version before, of two tokens with two alternatives each."""
+    blob = bytes.fromhex(OLD)
+    arrays = unpack(blob)
+    assert blob[0] == 2
+    assert arrays.token_ids.tolist() == [7, 9]
+    assert arrays.logprobs.tolist() == [-0.5, -1.5]
+    assert arrays.top_ids.tolist() == [[7, 9], [9, 7]]
+    assert arrays.top_logprobs.tolist() == [[-0.5, -1.5], [-0.25, -2.0]]
+
+
+OLD = "02020000000200000000789c63e764408003fbf7b37372b23360030d0718f6efdb7f000062a806ab"
