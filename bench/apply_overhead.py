@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,6 +23,7 @@ import openai
 from numpy.typing import NDArray
 
 from bench.exact import markdown
+from bench.measuring import OUT, row, write
 from blackbox_lb import Bias, apply
 from blackbox_lb.bias import Entry
 
@@ -140,14 +142,17 @@ def ratio(arm: NDArray[np.float64], plain: NDArray[np.float64], draws: int = 100
 @click.option("--entries", default=300, show_default=True, help="Entries of the bias.")
 @click.option("--rounds", default=500, show_default=True, help="Counted requests of each arm and size.")
 @click.option("--prompt", "prompts", multiple=True, default=(100, 10_000, 100_000), show_default=True, help="Bytes.")
-def main(entries: int, rounds: int, prompts: tuple[int, ...]) -> None:
+@OUT
+def main(entries: int, rounds: int, prompts: tuple[int, ...], out: Path | None) -> None:
     """Ratios of round trips at ENTRIES entries, per size of the prompt."""
-    rows, met = [], True
+    rows, met, ratios, kept = [], True, {}, []
     with _server() as url:
         for prompt in prompts:
             taken = compare(url, entries, prompt, rounds)
             shown = {name: ratio(arm, taken["plain"]) for name, arm in taken.items() if name != "plain"}
             met &= shown["applied"][0] <= GOAL
+            ratios[f"apply/round trip over plain, {prompt:,} bytes"] = round(shown["applied"][0], 4)
+            kept += [row(f"{name}, {prompt:,} bytes", float(np.median(arm)), "s") for name, arm in taken.items()]
             cells = [f"{point:.3f} ({low:.3f} to {high:.3f})" for point, low, high in shown.values()]
             rows.append([f"{prompt:,}", f"{np.median(taken['plain']) * 1e3:.3f}", *cells])
     click.echo(
@@ -155,6 +160,7 @@ def main(entries: int, rounds: int, prompts: tuple[int, ...]) -> None:
     )
     click.echo(markdown(["prompt, bytes", "plain, ms", "applied / plain", "by hand / plain"], rows))
     click.echo(f"\napplied at most {GOAL}: {'MET' if met else 'NOT MET'}")
+    write(out, kept, ratios)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ that the server receives the same bytes. Streams: an event every 10 ms, stamped 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -25,9 +24,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import numpy.typing as npt
 
+from bench.measuring import OUT, ratio, row, write
 from blackbox_lb.bias import Bias, Entry
 
 __all__ = ["main"]
@@ -38,6 +39,8 @@ EVENTS = 200
 EVERY = 0.010
 """Seconds between two events of a stream."""
 ANSWER = json.dumps({"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": []}).encode()
+PATIENCE = 30.0
+"""Seconds without a byte after which something is broken."""
 GOAL = 1e-3
 """Seconds that the proxy may add at the median."""
 
@@ -116,11 +119,13 @@ class _Client:
     """One kept connection; plain sockets, so that the client's own time is small."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def _send(self, path: str, body: bytes) -> None:
-        head = f"POST {path} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer k\r\nContent-Type: application/json\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer k\r\nContent-Type: application/json\r\n"
+        )
         self._socket.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
 
     def seconds(self, body: bytes) -> float:
@@ -129,7 +134,9 @@ class _Client:
         self._send("/v1/chat/completions", body)
         received = b""
         while not received.endswith(ANSWER):
-            received += self._socket.recv(65_536)
+            if not (some := self._socket.recv(65_536)) or not (received + some).startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(f"an answer was cut off or refused: {(received + some)[:500]!r}")
+            received += some
         return time.perf_counter() - start
 
     def events(self, body: bytes) -> tuple[Seconds, Seconds, bytes]:
@@ -147,7 +154,8 @@ class _Client:
         return times, times - np.array(sent), re.sub(rb'"sent": [\d.]+', b"", body)
 
 
-def _overhead(origin: int, proxy: int, size: int, requests: int) -> bool:
+def _overhead(origin: int, proxy: int, size: int, requests: int) -> tuple[float, float]:
+    """Median seconds of a round trip direct and through the proxy."""
     plain = json.dumps({"model": "m", "messages": [{"role": "user", "content": "word " * (size // 5)}]}).encode()
     biased = plain[:-1] + b',"logit_bias":' + json.dumps(_values(), separators=(",", ":")).encode() + b"}"
     direct, through = _Client(origin), _Client(proxy)
@@ -158,7 +166,7 @@ def _overhead(origin: int, proxy: int, size: int, requests: int) -> bool:
         f"{len(plain):>7,} bytes   direct {at['median'][0] * 1e3:.3f} ms   through {at['median'][1] * 1e3:.3f} ms   "
         f"added: median {added['median'] * 1e3:+.3f} ms, p99 {added['p99'] * 1e3:+.3f} ms"
     )
-    return added["median"] <= GOAL
+    return float(at["median"][0]), float(at["median"][1])
 
 
 def _cadence(origin: int, proxy: int, streams: int) -> bool:
@@ -182,16 +190,23 @@ def _cadence(origin: int, proxy: int, streams: int) -> bool:
     return len(bodies) == 1
 
 
-def main() -> None:
-    """Measure, print, and exit with 1 where the goal is missed."""
-    parser = argparse.ArgumentParser(description="What blb proxy adds to a request.")
-    parser.add_argument("--requests", type=int, default=1000, help="a size")
-    parser.add_argument("--streams", type=int, default=4, help="a way, of 2 s each")
-    options = parser.parse_args()
+@click.command()
+@click.option("--requests", default=1000, show_default=True, type=click.IntRange(1), help="A size and way.")
+@click.option("--streams", default=4, show_default=True, type=click.IntRange(1), help="A way, of 2 s each.")
+@OUT
+def main(requests: int, streams: int, out: Path | None) -> None:
+    """What blb proxy adds to a request; exit code 1 where the goal is missed."""
     with _servers() as (origin, proxy):
-        met = [_overhead(origin, proxy, size, options.requests) for size in (100, 100_000)]
-        met.append(_cadence(origin, proxy, options.streams))
+        found = {size: _overhead(origin, proxy, size, requests) for size in (100, 100_000)}
+        met = [through - direct <= GOAL for direct, through in found.values()]
+        met.append(_cadence(origin, proxy, streams))
     print(f"goal, at most {GOAL * 1e3:g} ms at the median and equal bytes: {'MET' if all(met) else 'NOT MET'}")
+    rows = [row(f"added, {size:,} bytes", through - direct, "s") for size, (direct, through) in found.items()]
+    ratios = {
+        f"proxy/through over direct, {size:,} bytes": ratio(through, direct)
+        for size, (direct, through) in found.items()
+    }
+    write(out, rows, ratios)
     sys.exit(not all(met))
 
 

@@ -1,0 +1,182 @@
+"""What all benchmarks share: functions that take turns, processes measured from outside, and one file format for the results."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import json
+import os
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import click
+
+__all__ = [
+    "OUT",
+    "REPEATS",
+    "Measured",
+    "alternately",
+    "apart",
+    "machine",
+    "markdown",
+    "medians",
+    "peak_memory",
+    "ratio",
+    "row",
+    "today",
+    "write",
+]
+
+T = TypeVar("T")
+
+OUT = click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for rows and ratios.")
+PLACES = {"out", "folder", "processes"}
+"""Options that say where to measure and not what."""
+REPEATS = click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Turns of each.")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Generic[T]):
+    """What a function returned in a process of its own; its wall-clock and processor seconds, and the process's peak memory in
+    bytes, imports included."""
+
+    value: T
+    seconds: float
+    cpu: float
+    peak: int
+
+
+def alternately(functions: Mapping[str, Callable[[], T]], repeats: int, warm_up: int = 0) -> dict[str, list[T]]:
+    """What each function returns, ``repeats`` times each, in turns whose order rotates: all meet the same machine.
+
+    The first ``warm_up`` turns are run and not counted.
+    """
+    names = list(functions)
+    found: dict[str, list[T]] = {name: [] for name in names}
+    for turn in range(-warm_up, repeats):
+        at = turn % len(names)
+        for name in names[at:] + names[:at]:
+            value = functions[name]()
+            if turn >= 0:
+                found[name].append(value)
+    return found
+
+
+def medians(functions: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 0) -> dict[str, float]:
+    """Median wall-clock seconds of each function, taken in turns."""
+
+    def timed(function: Callable[[], object]) -> Callable[[], float]:
+        def once() -> float:
+            gc.collect()
+            start = time.perf_counter()
+            function()
+            return time.perf_counter() - start
+
+        return once
+
+    taken = alternately({name: timed(function) for name, function in functions.items()}, repeats, warm_up)
+    return {name: statistics.median(each) for name, each in taken.items()}
+
+
+def apart(function: Callable[..., T], *arguments: Any) -> Measured[T]:
+    """Run ``function``, one of a module's own, in a fresh process: its memory and its caches are nobody else's.
+
+    Raises:
+        RuntimeError: the process ended without an answer.
+    """
+    mine, theirs = get_context("spawn").Pipe(duplex=False)
+    process = get_context("spawn").Process(target=_child, args=(theirs, function, arguments))
+    process.start()
+    theirs.close()
+    try:
+        value, seconds, cpu, peak = mine.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"{function.__name__} ended with exit code {process.exitcode} and no answer") from None
+    process.join()
+    return Measured(value, seconds, cpu, peak)
+
+
+def _child(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    start, before = time.perf_counter(), time.process_time()
+    value = function(*arguments)
+    seconds, cpu = time.perf_counter() - start, time.process_time() - before
+    pipe.send((value, seconds, cpu, peak_memory()))
+
+
+def peak_memory() -> int:
+    """Bytes that this process had resident at most; Linux counts ru_maxrss in KiB, macOS in bytes."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def machine() -> dict[str, Any]:
+    """What a number of this machine depends on: processor, cores that this process may use, memory in bytes, Python, system."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def today() -> str:
+    """The date as YYYY-MM-DD, UTC."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def row(name: str, value: float, unit: str, **more: Any) -> dict[str, Any]:
+    """One measured number."""
+    return {"name": name, "value": value, "unit": unit, **more}
+
+
+def ratio(ours: float, theirs: float) -> float:
+    """``ours / theirs`` to four significant digits, as the files keep it."""
+    return float(f"{ours / theirs:.4g}")
+
+
+def write(out: Path | None, rows: Iterable[Mapping[str, Any]], ratios: Mapping[str, float]) -> dict[str, Any]:
+    """The document of a run, written to ``out`` where there is one. Names of ratios: BENCHMARK/WHAT over WHAT.
+
+    The options of the running command stand in it, since ratios of other sizes are other ratios.
+    """
+    document = {
+        "rows": list(rows),
+        "ratios": dict(ratios),
+        "options": _options(),
+        "machine": machine(),
+        "date": today(),
+    }
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return document
+
+
+def _options() -> dict[str, Any]:
+    ctx = click.get_current_context(silent=True)
+    given = {} if ctx is None else ctx.params
+    return {name: value for name, value in sorted(given.items()) if not isinstance(value, Path) and name not in PLACES}
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A markdown table."""
+    return "\n".join(f"| {' | '.join(each)} |" for each in [head, ["---"] * len(head), *rows])

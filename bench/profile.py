@@ -1,0 +1,90 @@
+"""``python -m bench.profile collector | table | projection``: where the time of a hot path goes, by py-spy.
+
+It runs the path in a process of its own and prints the functions that the interpreter was in, native code included, from the most
+samples to the least. py-spy comes by ``uv run --with py-spy``; it needs the right to look into its own child.
+"""
+
+from __future__ import annotations
+
+import collections
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from bench.collector_server import MODEL, serving
+from bench.measuring import markdown
+
+__all__ = ["PATHS", "folded", "main"]
+
+PATHS = ("collector", "table", "projection")
+LEFT_OUT = ("_find_and_load", "prepared_store", "prepared_rollouts")
+"""Imports, and what is made for the profile alone."""
+WAITING = ("_worker (", "Condition.wait (", "Writer._run (", "Thread._wait_for_tstate_lock (")
+"""Threads that wait for work; py-spy sees no more than that they are inside C code."""
+SECONDS = 15
+TOKENS, TOP, CONCURRENCY = 1024, 20, 32
+
+
+def _command(path: str, base_url: str, folder: str) -> list[str]:
+    if path == "collector":
+        job = {"name": "blb", "base-url": base_url, "model": MODEL, "tokens": TOKENS, "top": TOP}
+        job |= {"concurrency": CONCURRENCY, "seconds": SECONDS, "folder": folder, "dialect": "openai"}
+        return ["-m", "bench.peers.blb", *(part for name, value in job.items() for part in (f"--{name}", str(value)))]
+    return ["-m", "bench.profiled", path, folder]
+
+
+def folded(text: str) -> tuple[collections.Counter[str], collections.Counter[str]]:
+    """Samples by the function that was running, and by every function that was on the stack, from py-spy's raw format."""
+    own: collections.Counter[str] = collections.Counter()
+    within: collections.Counter[str] = collections.Counter()
+    for line in text.splitlines():
+        stack, _, count = line.rpartition(" ")
+        frames = [_short(frame) for frame in stack.split(";")]
+        if any(name in stack for name in LEFT_OUT) or frames[-1].startswith(WAITING):
+            continue
+        own[frames[-1]] += int(count)
+        within.update(dict.fromkeys(frames, int(count)))
+    return own, within
+
+
+def _short(frame: str) -> str:
+    """Without the folders of the file."""
+    name, found, place = frame.partition(" (")
+    return f"{name} ({place.rpartition('/')[2]}" if found else frame or "a thread without Python"
+
+
+@click.command()
+@click.argument("path", type=click.Choice(PATHS))
+@click.option("--rows", default=15, show_default=True, type=click.IntRange(1))
+@click.option("--native/--no-native", default=False, show_default=True, help="Whether to tell C functions apart.")
+def main(path: str, rows: int, native: bool) -> None:
+    """Profile one hot path: the collector, building the table from a store, or the projection's iterations."""
+    spy = shutil.which("py-spy")
+    if spy is None:
+        raise click.ClickException("py-spy is not here; uv run --with py-spy python -m bench.profile " + path)
+    with tempfile.TemporaryDirectory() as folder, serving(TOKENS, TOP) as base_url:
+        raw = Path(folder, "profile.txt")
+        command = [spy, "record", "--format", "raw", "--function", "--output", str(raw), "--rate", "200"]
+        command += ["--native"] if native else []
+        done = subprocess.run(
+            [*command, "--", sys.executable, *_command(path, base_url, folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode or not raw.exists() or "Traceback" in done.stderr:
+            raise click.ClickException(f"py-spy ended with exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+        own, within = folded(raw.read_text(encoding="utf-8"))
+    total = own.total()
+    click.echo(f"{total} samples of running threads; share by the function itself, then by what it was called from\n")
+    for title, counter in (("itself", own), ("with what it calls", within)):
+        table = [[f"`{name}`", f"{count / total:.1%}"] for name, count in counter.most_common(rows)]
+        click.echo(markdown(["function", title], table) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""``python -m bench.startup``: how long a new process takes to answer, against Python itself and the openai SDK.
+
+Every number is the median of processes that start, do one thing and end, in turns; files are in the system's cache.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import click
+
+from bench.measuring import OUT, markdown, medians, ratio, row, write
+
+__all__ = ["COMMANDS"]
+
+BLB = [sys.executable, "-m", "blackbox_lb"]
+PYTHON, HELP, PACKAGE, SDK = "python -c pass", "blb --help", "import blackbox_lb", "import openai"
+COMMANDS: dict[str, list[str]] = {
+    PYTHON: [sys.executable, "-c", "pass"],
+    HELP: [*BLB, "--help"],
+    "blb --version": [*BLB, "--version"],
+    "blb show --help": [*BLB, "show", "--help"],
+    "blb fit --help": [*BLB, "fit", "--help"],
+    PACKAGE: [sys.executable, "-c", "import blackbox_lb"],
+    "from blackbox_lb import apply": [sys.executable, "-c", "from blackbox_lb import apply"],
+    "import numpy": [sys.executable, "-c", "import numpy"],
+    SDK: [sys.executable, "-c", "import openai"],
+}
+GOALS = {HELP: 0.3, PACKAGE: 0.2}
+"""Seconds at most."""
+
+
+@click.command()
+@click.option("--repeats", default=9, show_default=True, type=click.IntRange(1), help="Processes of each.")
+@OUT
+def main(repeats: int, out: Path | None) -> None:
+    """Seconds from the start of a process to its end."""
+    functions: dict[str, Callable[[], object]] = {
+        name: partial(subprocess.run, command, stdout=subprocess.DEVNULL, check=True)
+        for name, command in COMMANDS.items()
+    }
+    taken = medians(functions, repeats, warm_up=1)
+    rows = [row(name, seconds, "s") for name, seconds in taken.items()]
+    table = [
+        [f"`{name}`", f"{seconds * 1e3:.0f}", _judged(name, seconds), f"{seconds / taken[SDK]:.3f}"]
+        for name, seconds in taken.items()
+    ]
+    click.echo(markdown(["process", "ms, median", "goal", "ratio to import openai"], table))
+    ratios = {f"startup/{name} over {SDK}": ratio(taken[name], taken[SDK]) for name in (HELP, PACKAGE)}
+    write(out, rows, ratios)
+
+
+def _judged(name: str, seconds: float) -> str:
+    if name not in GOALS:
+        return ""
+    return f"at most {GOALS[name] * 1e3:.0f}: {'MET' if seconds <= GOALS[name] else 'NOT MET'}"
+
+
+if __name__ == "__main__":
+    main()
