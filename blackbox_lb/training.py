@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.bias import Censored
 from blackbox_lb.errors import NoLogprobs
+from blackbox_lb.estimate.checks import Ids
 from blackbox_lb.estimate.diagnostics import Censoring
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.rollouts import Rollouts, padded
+from blackbox_lb.estimate.shares import Whole
 from blackbox_lb.estimate.statistics import Unobserved
 from blackbox_lb.scratch import Scratch
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, EndTokens, Example, FloatArray
 
-__all__ = ["Training", "censored", "columns", "openers", "scored", "training_set"]
+__all__ = [
+    "Engine",
+    "Reading",
+    "Training",
+    "censored",
+    "columns",
+    "openers",
+    "reading_of",
+    "scored",
+    "spread_training",
+    "training_set",
+]
 
 LISTED = EndTokens()
 
@@ -42,6 +56,8 @@ class Training:
     ``base``: (n,) which of them the base model drew, None for all. ``incomplete``: the provider listed fewer tokens than it
     generated, or one without an id; ``filtered``: its content filter kept text back; ``encoded``: it listed no token, and those of
     the text were taken; ``cut``: the tokens of the stop text that ended it are counted and not listed.
+    ``whole``: all rollouts, where an engine holds them; ``rollouts`` and ``next_token`` are then a sample of them, on the support
+    of all.
     """
 
     rollouts: Rollouts
@@ -51,6 +67,28 @@ class Training:
     encoded: int = 0
     base: BoolArray | None = None
     cut: int = 0
+    whole: Whole | None = None
+
+    def leaving(self, count: Counter[str], reading: Reading) -> Training:
+        """With what became of all completions of ``reading``."""
+        return replace(
+            self,
+            incomplete=count["incomplete"],
+            filtered=count["filtered"],
+            encoded=count["encoded"],
+            cut=count["cut"] if reading.end_tokens.openers else 0,
+        )
+
+    @property
+    def everything(self) -> Rollouts:
+        """All rollouts that are learned from, wherever their lists are."""
+        return self.rollouts if self.whole is None else self.whole.rollouts
+
+    def seen(self, token_ids: Ids) -> Ids:
+        """(k,) how often each of ``token_ids`` was sampled."""
+        sampled = self.everything.token_ids
+        counts = np.bincount(sampled, minlength=1 + int(token_ids.max(initial=0)))
+        return counts[token_ids].astype(np.int64)
 
     @property
     def left_out(self) -> list[str]:
@@ -81,6 +119,35 @@ class Training:
         return [*self.left_out, *(f"{count} completions {what}" for count, what in reasons if count)]
 
 
+class Engine(Protocol):
+    """Who reads and sums what is too much for this process."""
+
+    def whole(self, reading: Reading) -> tuple[Whole, Counter[str]]:
+        """All rollouts of ``reading``, and what became of the completions."""
+
+
+def spread_training(engine: Engine, store: RolloutStore, reading: Reading, most: int, seed: int = 0) -> Training:
+    """``training_set`` of what ``reading`` names, with all of it in the engine, and here a sample of about ``most`` positions."""
+    whole, count = engine.whole(reading)
+    positions, keys = whole.positions.n_positions, list(whole.rollouts.keys)
+    if positions > most:
+        chosen = np.random.default_rng(seed).random(len(keys)) < most / positions
+        keys = [key for key, taken in zip(keys, chosen.tolist(), strict=True) if taken]
+    rows: dict[int, list[str]] = {}
+    for key in keys:
+        rows.setdefault(reading.owner[key], []).append(key)
+    sample = training_set(
+        store,
+        [reading.examples[p] for p in rows],
+        list(rows.values()),
+        reading.reward,
+        reading.end_tokens,
+        vocab_size=reading.vocab_size,
+    )
+    table = sample.next_token.with_tokens(whole.positions.token_ids)
+    return replace(sample, next_token=table, whole=whole).leaving(count, reading)
+
+
 def training_set(
     store: RolloutStore,
     examples: Sequence[Example],
@@ -100,26 +167,80 @@ def training_set(
     Raises:
         NoLogprobs: no completion has a complete list of tokens with alternatives.
     """
-    owner = {key: p for p, row in enumerate(keys) for key in row}
-    if end_tokens.listed is None or end_tokens.openers:
-        end_tokens = _settled(end_tokens, _sampled(_kept(store, owner, encode, Counter())))
+    reading = reading_of(store, examples, keys, reward, end_tokens, encode=encode, vocab_size=vocab_size)
     count: Counter[str] = Counter()
     parts: list[Rollouts] = []
 
     def blocks() -> Iterator[Rollouts]:
-        for batch in _batches(_kept(store, owner, encode, count)):
-            prompts = [owner[key] for key in batch]
-            rewards = [reward.score(examples[p], each) for p, each in zip(prompts, batch.values(), strict=True)]
-            block = columns(batch, prompts, rewards, end_tokens)
-            parts.append(_without_lists(block))
+        for block in reading.blocks(store, count):
+            parts.append(block.without_lists())
             yield block
-        if not any(part.token_ids.size for part in parts):
-            raise _nothing(len(owner), count["filtered"], encode)
 
     scratch = Scratch(store.path.parent, LISTS_IN_MEMORY)
     next_token = NextToken.gather(blocks(), vocab_size=vocab_size, allocate=scratch)
-    left = (count["incomplete"], count["filtered"], count["encoded"])
-    return Training(Rollouts.join(parts), next_token, *left, cut=count["cut"] if end_tokens.openers else 0)
+    return Training(Rollouts.join(parts), next_token, 0, 0).leaving(count, reading)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """Which stored completions are learned from, and as what; it can be sent to whatever process reaches the same files.
+
+    owner: key -> number of its example, in the order of reading. open: opens the store that holds them.
+    """
+
+    examples: Mapping[int, Example]
+    owner: Mapping[str, int]
+    reward: Reward
+    end_tokens: EndTokens
+    open: Callable[[], RolloutStore]
+    encode: Encode | None = None
+    vocab_size: int | None = None
+
+    def blocks(self, store: RolloutStore, count: Counter[str]) -> Iterator[Rollouts]:
+        """The rollouts, scored, so many at a time; ``count`` is told what became of the completions.
+
+        Raises:
+            NoLogprobs: none has a complete list of tokens.
+        """
+        some = False
+        for batch in _batches(_kept(store, self.owner, self.encode, count)):
+            prompts = [self.owner[key] for key in batch]
+            scored_as = zip(prompts, batch.values(), strict=True)
+            rewards = [self.reward.score(self.examples[p], each) for p, each in scored_as]
+            block = columns(batch, prompts, rewards, self.end_tokens)
+            some = some or bool(block.token_ids.size)
+            yield block
+        if not some:
+            raise _nothing(len(self.owner), count["filtered"], self.encode)
+
+    def parts(self, count: int) -> list[Reading]:
+        """Up to ``count`` parts of about as many completions each, in order."""
+        keys, size = list(self.owner), max(1, math.ceil(len(self.owner) / count))
+        found = []
+        for start in range(0, len(keys), size):
+            owner = {key: self.owner[key] for key in keys[start : start + size]}
+            examples = {p: self.examples[p] for p in set(owner.values())}
+            found.append(replace(self, owner=owner, examples=examples))
+        return found
+
+
+def reading_of(
+    store: RolloutStore,
+    examples: Sequence[Example],
+    keys: Sequence[Sequence[str]],
+    reward: Reward,
+    end_tokens: EndTokens = LISTED,
+    *,
+    encode: Encode | None = None,
+    vocab_size: int | None = None,
+) -> Reading:
+    """What ``training_set`` reads of ``store``, in the order in which that costs least."""
+    owner = {key: p for p, row in enumerate(keys) for key in row}
+    owner = {key: owner[key] for key in store.order(owner)}
+    if end_tokens.listed is None or end_tokens.openers:
+        end_tokens = _settled(end_tokens, _sampled(_kept(store, owner, encode, Counter())))
+    again = store.again(owner)
+    return Reading(dict(enumerate(examples)), owner, reward, end_tokens, again, encode, vocab_size)
 
 
 def _read(completion: Completion, encode: Encode | None) -> tuple[str, Completion]:
@@ -169,11 +290,6 @@ def _batches(kept: Iterable[tuple[str, Completion]]) -> Iterator[dict[str, Compl
             batch, size = {}, 0
     if batch:
         yield batch
-
-
-def _without_lists(rollouts: Rollouts) -> Rollouts:
-    none = np.zeros((len(rollouts.token_ids), 0))
-    return replace(rollouts, top_ids=none.astype(np.int32), top_logprobs=none.astype(np.float32))
 
 
 def _nothing(drawn: int, filtered: int, encode: Encode | None) -> NoLogprobs:

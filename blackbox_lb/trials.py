@@ -19,7 +19,7 @@ from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.tokens import Tokenizer
-from blackbox_lb.training import columns, openers
+from blackbox_lb.training import Engine, columns, openers
 from blackbox_lb.types import Completion, Endpoint, EndTokens, Example, Sampling
 
 __all__ = ["Trials"]
@@ -29,7 +29,8 @@ __all__ = ["Trials"]
 class Trials:
     """One model under test, with everything that drawing and scoring its completions needs.
 
-    ``used``: keys of the completions that were asked for through it, whether they were drawn now or were in the store.
+    ``engine``: who reads and sums the training rollouts, None for this process. ``used``: keys of the completions that were asked
+    for through it, whether they were drawn now or were in the store.
     """
 
     session: Session
@@ -41,6 +42,7 @@ class Trials:
     seed: int | None = None
     concurrency: int | None = None
     stop: tuple[str, ...] = ()
+    engine: Engine | None = None
     used: set[str] = field(default_factory=set, compare=False, repr=False)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -24,7 +25,7 @@ from blackbox_lb.cli.options import (
     task_options,
 )
 from blackbox_lb.cli.terminal import findings_list, print_json, print_table, settings_text, verdict_table
-from blackbox_lb.errors import BiasError
+from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.projection import Scale
 from blackbox_lb.estimate.select import Goal, Objective
 from blackbox_lb.estimate.statistics import Unobserved
@@ -38,6 +39,7 @@ from blackbox_lb.forecast import fit_stages
 from blackbox_lb.provenance import Remembering, provenance
 from blackbox_lb.reference import POSITIONS
 from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.training import Engine
 
 __all__ = ["command"]
 
@@ -168,6 +170,15 @@ def _sweep(
     help=f"Check lists and compiles against all logprobs at so many training positions, {POSITIONS} unless told, and share what "
     "lists leave out accordingly. A position is 2 to 5 MB of JSON and about a second on a CPU. vllm, llamacpp and local only.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(("here", "ray")),
+    default="here",
+    show_default=True,
+    help="Who reads and sums the training rollouts: this process, or the workers of a Ray cluster (RAY_ADDRESS, else workers on "
+    "this machine).",
+)
+@click.option("--workers", type=click.IntRange(1), help="Workers of --engine ray. [default: one a core]")
 @click.option("--go-on", is_flag=True, help="Collect on although the first prompts show nothing to learn.")
 @rollouts_option()
 @limit_options()
@@ -257,7 +268,18 @@ async def _run(options: dict[str, Any], task: Task, reward: Reward, plan: FitPla
     """The result, and every remark that was made on the way."""
     async with open_trials(options, task, reward, stages=lambda trials: fit_stages(task, plan)) as trials:
         heard = Remembering(trials.report)
-        return await fit(replace(trials, report=heard), task, plan), heard.remarks
+        with _engine(options) as engine:
+            return await fit(replace(trials, report=heard, engine=engine), task, plan), heard.remarks
+
+
+def _engine(options: dict[str, Any]) -> AbstractContextManager[Engine | None]:
+    if options["engine"] == "here":
+        if options["workers"]:
+            raise InputError(f"--workers {options['workers']} are those of --engine ray; give both, or neither")
+        return nullcontext()
+    from blackbox_lb.cluster import Cluster
+
+    return Cluster(options["workers"])
 
 
 def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:

@@ -311,9 +311,9 @@ def _store(path: Path, elsewhere: Sequence[str]) -> RolloutStore:
     """The run's store, with the rollouts that were collected ``elsewhere`` beside it."""
     if not elsewhere:
         return RolloutStore(path)
-    from blackbox_lb.store.sources import Gathered, open_sources
+    from blackbox_lb.store.sources import Gathered
 
-    return Gathered(path, open_sources(elsewhere))
+    return Gathered(path, elsewhere)
 
 
 def _require_end_tokens(session: Session) -> None:

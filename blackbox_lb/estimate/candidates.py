@@ -17,10 +17,13 @@ from blackbox_lb.estimate.ips import IPS, Clipping
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.projection import Fit, Scale, projection, reward_weights
 from blackbox_lb.estimate.ratio import Ratio
+from blackbox_lb.estimate.recipe import Recipe
 from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.shares import Whole
 from blackbox_lb.estimate.snips import SNIPS
 from blackbox_lb.estimate.sparse import Sparse, above, against, sparsify
-from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.estimate.statistics import BLOCK_POSITIONS, Statistics
+from blackbox_lb.estimate.sums import Logged
 from blackbox_lb.estimate.support import PATIENCE, Problem, best_support
 from blackbox_lb.estimate.sweep import EstimatorName, Sweep
 
@@ -107,9 +110,16 @@ class Candidate:
 
 
 def candidates(
-    rollouts: Rollouts, next_token: NextToken, sweep: Sweep, limits: Limits, *, clusters: Ids | None = None
+    rollouts: Rollouts,
+    next_token: NextToken,
+    sweep: Sweep,
+    limits: Limits,
+    *,
+    clusters: Ids | None = None,
+    whole: Whole | None = None,
 ) -> Iterator[Candidate]:
     """The candidates of ``sweep``. ``next_token`` is of ``rollouts``. clusters: (v,) the cluster of each token id, where asked for.
+    whole: what is learned from, where that is more than ``rollouts``, which then serve the compile alone; on its support.
 
     Raises:
         InputError: no completion earned a reward, or a setting is out of range.
@@ -119,11 +129,11 @@ def candidates(
     made: dict[float | None, Statistics] = {}
     for name in sweep.estimators:
         if name == "projection":
-            yield from _projected(rollouts, next_token, sweep, limits)
+            yield from _projected(rollouts, next_token, sweep, limits, whole)
             continue
         clip = sweep.clip_of(name)
         if clip not in made:
-            made[clip] = _statistics(rollouts, sweep, clip, sweep.tau)
+            made[clip] = _statistics(rollouts, sweep, clip, sweep.tau, whole)
         yield from _counted(name, made[clip], rollouts, next_token, sweep, limits, clusters)
 
 
@@ -133,11 +143,15 @@ def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
     return len(rewards) == 1 and (rewards[0] == 0 or sweep.alpha_scale == "relative")
 
 
-def _projected(rollouts: Rollouts, next_token: NextToken, sweep: Sweep, limits: Limits) -> Iterator[Candidate]:
+def _projected(
+    rollouts: Rollouts, next_token: NextToken, sweep: Sweep, limits: Limits, whole: Whole | None
+) -> Iterator[Candidate]:
     start = None
+    drawn: Rollouts = rollouts if whole is None else whole.rollouts
+    logged: Logged = next_token if whole is None else whole.positions
     for tau in sweep.tau:
-        for l2, chosen in _strengths(rollouts, next_token, sweep, tau):
-            make = partial(projection, rollouts, tau=tau, l2=l2, weights=sweep.weights, next_token=next_token)
+        for l2, chosen in _strengths(drawn, logged, sweep, tau):
+            make = partial(projection, drawn, tau=tau, l2=l2, weights=sweep.weights, next_token=logged)
             fit = start = make(start=start)
             settings: dict[str, float | int | str | None] = {"tau": tau, "l2": l2}
             if sweep.weights != "global":
@@ -203,9 +217,7 @@ def _sent(next_token: NextToken, sparse: Sparse) -> Vector:
     return next_token.align(sparse.token_ids, sparse.values)
 
 
-def _strengths(
-    rollouts: Rollouts, next_token: NextToken, sweep: Sweep, tau: float
-) -> list[tuple[float, L2Choice | None]]:
+def _strengths(rollouts: Rollouts, next_token: Logged, sweep: Sweep, tau: float) -> list[tuple[float, L2Choice | None]]:
     """Each l2 of the sweep, the largest first, with how it was chosen where it was not given."""
     found: dict[float, L2Choice | None] = {value: None for value in sweep.l2 if not isinstance(value, str)}
     if "cv" in sweep.l2:
@@ -236,17 +248,23 @@ def _support(
     return next_token.token_ids[found.support]
 
 
-def _statistics(rollouts: Rollouts, sweep: Sweep, clip: float | None, tau: tuple[float, ...]) -> Statistics:
+def _statistics(
+    rollouts: Rollouts, sweep: Sweep, clip: float | None, tau: tuple[float, ...], whole: Whole | None = None
+) -> Statistics:
     """The sums for all estimators of the sweep that share this clip, at all ``tau`` in one pass."""
-    return Statistics.of(
-        rollouts,
+    drawn = rollouts if whole is None else whole.rollouts
+    recipe = Recipe(
         tau,
-        positions=sweep.positions,
-        seed=sweep.seed,
-        unobserved=sweep.unobserved,
-        clip=clip,
-        estimators=sweep.counted(clip),
+        float(drawn.rewards[drawn.lengths > 0].max(initial=-np.inf)),
+        sweep.positions,
+        sweep.seed,
+        sweep.unobserved,
+        clip,
+        tuple(sweep.counted(clip)),
     )
+    if whole is not None:
+        return whole.statistics(recipe)
+    return Statistics.gather(drawn.blocks(BLOCK_POSITIONS), recipe) if drawn.keys else Statistics.zero()
 
 
 def _counted(

@@ -22,6 +22,7 @@ from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.projection import Scale, reward_weights
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.solver import maximise
+from blackbox_lb.estimate.sums import Logged
 
 __all__ = ["ENTRIES_GRID", "L2_GRID", "EntriesChoice", "HeldOut", "L2Choice", "choose_entries", "choose_l2"]
 
@@ -90,7 +91,7 @@ class EntriesChoice:
 
 def choose_l2(
     rollouts: Rollouts,
-    next_token: NextToken,
+    next_token: Logged,
     *,
     tau: float,
     weights: Scale = "global",
@@ -223,7 +224,7 @@ def _deal(unit_of: Ids, target: Vector, folds: int, seed: int) -> tuple[Ids, int
 
 
 def _path(
-    rollouts: Rollouts, table: NextToken, train: np.ndarray, tau: float, weights: Scale, strengths: Sequence[float]
+    rollouts: Rollouts, table: Logged, train: np.ndarray, tau: float, weights: Scale, strengths: Sequence[float]
 ) -> Vector:
     """(grid, n) log p_delta / p_0 of every completion for the fits to ``train``, each started from the next stronger one."""
     w = np.zeros(len(train))

@@ -14,11 +14,12 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Vector
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.sums import Logged
 
 __all__ = ["log_mixture_ratios", "log_policy_ratios"]
 
 
-def log_policy_ratios(rollouts: Rollouts, next_token: NextToken, delta: npt.ArrayLike) -> Vector:
+def log_policy_ratios(rollouts: Rollouts, next_token: Logged, delta: npt.ArrayLike) -> Vector:
     """(n,) ``log p_delta(y_n) - log p_0(y_n) = sum_t [delta(y_nt) - log sum_y pi_0(y | prefix_nt) exp(delta(y))]``.
 
     next_token: of these rollouts, ``delta``: (s,) nats on its support. The sum is over all tokens, those without an id at bias

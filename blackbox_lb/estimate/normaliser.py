@@ -23,7 +23,6 @@ from blackbox_lb.estimate.tails import (
     ROUNDING,
     Listed,
     Shares,
-    rates,
     read,
     regular,
     share,
@@ -31,8 +30,9 @@ from blackbox_lb.estimate.tails import (
     tables,
     whole,
 )
+from blackbox_lb.estimate.unlisted import Tail, Unlisted, moved
 
-__all__ = ["NextToken"]
+__all__ = ["NextToken", "assembled", "listed"]
 
 READERS = 2
 """Cores that turn blocks of rollouts into lists, beside the one that reads them: each holds a block of its own."""
@@ -107,20 +107,8 @@ class NextToken:
         InputError: no position at all, a NaN or positive logprob, a token listed twice, a list summing to more than
         1.25; each names the rollout key.
         """
-        rollouts = 0
-
-        def filled() -> Iterator[Rollouts]:
-            nonlocal rollouts
-            for block in blocks:
-                rollouts += len(block.keys)
-                if block.token_ids.size:
-                    yield block
-
-        lists = in_order(lambda block: read(block, vocab_size), filled(), ahead=1, most=READERS)
-        parts = list(regular(lists, allocate))
-        if not parts:
-            raise InputError(f"{rollouts} rollouts hold no token position; collect completions first")
-        return _assembled(parts, tail, allocate).with_tokens(extra_ids)
+        lent = None if tail is None else tail.lent()
+        return assembled(listed(blocks, vocab_size, allocate), lent, allocate).with_tokens(extra_ids)
 
     def take(self, positions: npt.ArrayLike) -> NextToken:
         """The distributions at the indices ``positions`` (or where it is True), in that order, with the same support and unigram.
@@ -161,7 +149,7 @@ class NextToken:
             self,
             token_ids=token_ids,
             sampled=place[self.sampled],
-            unigram=_moved(self.unigram, place, len(token_ids)),
+            unigram=moved(self.unigram, place, len(token_ids)),
             columns=place if self.columns is None else place[self.columns],
         )
 
@@ -190,6 +178,11 @@ class NextToken:
         lost = self.rest - self.unnamed - np.where(nobody, self.tail_mass, 0.0)
         rest = self.unnamed + lost + (np.where(spread > 0, 0.0, tail) + rounding) * scale
         return replace(self, unigram=counts, lists=lists, spread=spread * scale, rest=rest)
+
+    def lent(self) -> Tail:
+        """Its unigram for other positions."""
+        everything = self.sampled_counts() if self.lists.entries else self.unigram
+        return Tail(self.token_ids, self.unigram, everything)
 
     @property
     def overfull(self) -> int:
@@ -324,31 +317,47 @@ class NextToken:
 
     def on_support(self, listed: Vector) -> Vector:
         """(s,) from (c,) values of columns."""
-        return listed if self.columns is None else _moved(listed, self.columns, len(self.token_ids))
+        return listed if self.columns is None else moved(listed, self.columns, len(self.token_ids))
 
 
-def _assembled(blocks: Sequence[Listed], tail: NextToken | None, allocate: Allocate) -> NextToken:
-    """One table of all blocks; their arrays become its own."""
+def listed(blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocate = empty) -> list[Listed]:
+    """The lists of all ``blocks`` in regular parts, with their ids. Raises InputError: see ``gather``."""
+    rollouts = 0
+
+    def filled() -> Iterator[Rollouts]:
+        nonlocal rollouts
+        for block in blocks:
+            rollouts += len(block.keys)
+            if block.token_ids.size:
+                yield block
+
+    lists = in_order(lambda block: read(block, vocab_size), filled(), ahead=1, most=READERS)
+    parts = list(regular(lists, allocate))
+    if not parts:
+        raise InputError(f"{rollouts} rollouts hold no token position; collect completions first")
+    return parts
+
+
+def assembled(blocks: Sequence[Listed], tail: Tail | None, allocate: Allocate = empty) -> NextToken:
+    """One table of all blocks; their arrays become its own. tail: that of more positions than these; None for their own."""
     ids, outside, bare = (np.concatenate([getattr(b, name) for b in blocks]) for name in ("sampled", "outside", "bare"))
     left, unnamed, scale = (np.concatenate([getattr(b, name) for b in blocks]) for name in ("tail", "unnamed", "scale"))
-    token_ids = support(blocks) if tail is None else np.union1d(support(blocks), tail.token_ids)
+    tail = Unlisted.of(blocks).tail() if tail is None else tail.on(np.union1d(support(blocks), tail.token_ids))
+    token_ids, everything = tail.token_ids, tail.everything
     lists = Lists.of(tables(blocks, token_ids), allocate)
     sampled = np.searchsorted(token_ids, ids)
-    unigram, everything = _unigrams(token_ids, sampled, outside & ~bare, tail)
-    if tail is None:
-        unigram = _rates(lists, unigram, np.where(bare, 0.0, left))
-    if bare.all():
-        unigram = everything
-    total, exact = float(unigram.sum()), lists.entries <= EXACT
+    listless = bool(bare.all()) if tail.listless is None else tail.listless
+    unigram = everything if listless else tail.unigram
+    total, entries = float(unigram.sum()), lists.entries if tail.entries is None else tail.entries
 
     def one(numbered: tuple[int, Part]) -> Shares:
         part = numbered[1]
-        kept = allocate(part.table.nnz, np.float64) if exact else part.table.data
+        kept = allocate(part.table.nnz, np.float64) if entries <= EXACT else part.table.data
         return share(part, left[part.where], unigram, total, scale[part.where], kept)
 
     lists, spread, rounding = _shared(lists, one)
     rest = np.where(spread > 0, 0.0, left) + rounding
-    if bare.any() and not bare.all():
+    if bare.any() and not listless:
         lists = lists.with_row(everything / everything.sum(), bare)
         spread[bare] = rest[bare] = 0.0
     return NextToken(
@@ -373,34 +382,3 @@ def _shared(lists: Lists, one: Callable[[tuple[int, Part]], Shares]) -> tuple[Li
         parts.append(shares.part)
         spread[where], rounding[where] = shares.spread, shares.rounding
     return replace(lists, parts=tuple(parts)), spread, rounding
-
-
-def _unigrams(token_ids: Ids, sampled: Ids, tails: Bools, tail: NextToken | None) -> tuple[Vector, Vector]:
-    """(s,) how often each token was sampled outside a list, and at all; of ``tail`` where that is given."""
-    size = len(token_ids)
-    if tail is None:
-        counts = np.bincount(sampled[tails], minlength=size), np.bincount(sampled, minlength=size)
-        return counts[0].astype(np.float64), counts[1].astype(np.float64)
-    place = np.searchsorted(token_ids, tail.token_ids)
-    everything = tail.sampled_counts() if tail.lists.entries else tail.unigram
-    return _moved(tail.unigram, place, size), _moved(everything, place, size)
-
-
-def _moved(values: Vector, place: Ids, size: int) -> Vector:
-    """(size,) ``values`` at the indices ``place``, 0 elsewhere."""
-    out = np.zeros(size)
-    out[place] = values
-    return out
-
-
-def _rates(lists: Lists, counts: Vector, left: Vector) -> Vector:
-    """(s,) ``counts`` for each unit of the mass ``left`` (m,) over by lists that miss the token, times all that is left over.
-
-    A token that most lists hold is seldom sampled outside one, because it seldom could be: what it has of a tail that it is part of
-    is its count there over those tails.
-    """
-    held, total = np.zeros(len(counts)), 0.0
-    for part, each in zip(lists.parts, in_order(lambda part: part.holding(left[part.where]), lists.parts), strict=True):
-        held += each
-        total += float(left[part.where].sum())
-    return rates(counts, total - held, total)

@@ -16,7 +16,7 @@ import numpy as np
 
 from blackbox_lb.estimate.checks import Vector
 
-__all__ = ["borrowed", "cores", "dot", "in_order"]
+__all__ = ["borrowed", "cores", "dot", "in_order", "use"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -25,10 +25,21 @@ AHEAD = 2
 """Results that may wait for an earlier one, for each core: one is as large as the support."""
 
 _spare: list[bytearray] = []
+_most: int | None = None
+
+
+def use(threads: int) -> None:
+    """From now on this process works with at most so many threads at a time."""
+    global _most
+    _most = threads
 
 
 def cores() -> int:
     """How many processor cores this process may use."""
+    return _cores() if _most is None else min(_most, _cores())
+
+
+def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # neither on Windows nor on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

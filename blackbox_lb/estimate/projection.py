@@ -22,6 +22,7 @@ from blackbox_lb.estimate.diagnostics import effective_sample_size
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.solver import maximise
+from blackbox_lb.estimate.sums import Logged
 
 __all__ = ["Fit", "Scale", "projection", "reward_weights"]
 
@@ -84,7 +85,7 @@ def projection(
     weights: Scale = "global",
     support: npt.ArrayLike | None = None,
     start: Fit | None = None,
-    next_token: NextToken | None = None,
+    next_token: Logged | None = None,
 ) -> Fit:
     """Fit the bias of the module docstring.
 
@@ -94,7 +95,8 @@ def projection(
     """
     positive("l2", l2)
     w = reward_weights(rollouts, tau, weights)
-    table = (NextToken.of(rollouts) if next_token is None else next_token).named()
+    given: Logged = NextToken.of(rollouts) if next_token is None else next_token
+    table = given.named()
     if table.n_positions != len(rollouts.token_ids):
         raise InputError(f"next_token has {table.n_positions} positions, the rollouts {len(rollouts.token_ids)}")
     w[rollouts.lengths == 0] = 0.0
@@ -126,7 +128,7 @@ def projection(
     )
 
 
-def _support(table: NextToken, support: npt.ArrayLike | None) -> tuple[Ids | None, int]:
+def _support(table: Logged, support: npt.ArrayLike | None) -> tuple[Ids | None, int]:
     """Indices of the wanted tokens, and how many of them were never seen."""
     if support is None:
         return None, 0

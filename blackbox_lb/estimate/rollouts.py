@@ -99,6 +99,11 @@ class Rollouts:
             log_ratios=None if self.log_ratios is None else self.log_ratios[picked],
         )
 
+    def without_lists(self) -> Self:
+        """The same rollouts, of whose positions only the sampled token is told."""
+        none = np.zeros((len(self.token_ids), 0))
+        return replace(self, top_ids=none.astype(np.int32), top_logprobs=none.astype(np.float32))
+
     def blocks(self, positions: int) -> Iterator[Self]:
         """Views of consecutive rollouts, each with at most so many positions, or one rollout with more."""
         ends = np.cumsum(self.lengths)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from blackbox_lb.estimate.checks import Ids, Vector, vector
 
-__all__ = ["Positions", "Sums", "tilted"]
+__all__ = ["Logged", "Positions", "Sums", "tilted"]
 
 SPREAD = 700.0
 """Biases this far below the largest one are read as this far: exp would underflow to an impossible token."""
@@ -36,6 +36,29 @@ class Positions(Protocol):
 
     def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
         """``sum_m w_m log_normaliser_m(delta)`` and its gradient (s,) in delta."""
+
+
+class Logged(Positions, Protocol):
+    """What learning asks of logged positions beyond a fit: ``NextToken`` has all of it."""
+
+    @property
+    def sampled(self) -> Ids:
+        """(m,) index into the support of the sampled token."""
+
+    def named(self) -> Logged:
+        """Given that the token has an id."""
+
+    def align(self, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Vector:
+        """(s,) a bias given by ids."""
+
+    def sampled_counts(self, position_weights: npt.ArrayLike | None = None) -> Vector:
+        """(s,) the weighted number of positions at which each token was sampled."""
+
+    def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
+        """(m,)."""
+
+    def expected(self, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None = None) -> Vector:
+        """(s,) ``sum_m w_m pi_delta(y | m)``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

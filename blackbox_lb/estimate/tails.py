@@ -5,7 +5,7 @@ Index letters: ``m`` positions, ``k`` listed tokens, ``l`` all listed tokens wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ __all__ = [
     "ROUNDING",
     "Listed",
     "Shares",
+    "columns_of",
     "rates",
     "read",
     "regular",
@@ -155,18 +156,32 @@ def support(blocks: Sequence[Listed]) -> Ids:
     return np.flatnonzero(seen)
 
 
+def columns_of(token_ids: Ids) -> Callable[..., npt.NDArray[np.int32]]:
+    """What turns ids of the sorted support ``token_ids`` (s,) into their columns, given ``out`` into that."""
+    if int(token_ids[-1]) >= DENSE_IDS:
+
+        def sought(ids: Ids, out: npt.NDArray[np.int32] | None = None) -> npt.NDArray[np.int32]:
+            found = np.searchsorted(token_ids, ids).astype(np.int32)
+            if out is None:
+                return found
+            out[:] = found
+            return out
+
+        return sought
+    column_of = np.zeros(int(token_ids[-1]) + 1, dtype=np.int32)
+    column_of[token_ids] = np.arange(len(token_ids))
+
+    def taken(ids: Ids, out: npt.NDArray[np.int32] | None = None) -> npt.NDArray[np.int32]:
+        return np.asarray(np.take(column_of, ids, out=out, mode="clip"))
+
+    return taken
+
+
 def tables(blocks: Sequence[Listed], token_ids: Ids) -> list[Table]:
     """Each block's lists over the sorted support ``token_ids`` (s,). The ids of ``blocks`` are changed into columns."""
-    dense = int(token_ids[-1]) < DENSE_IDS
-    column_of = np.zeros(int(token_ids[-1]) + 1 if dense else 1, dtype=np.int32)
-    if dense:
-        column_of[token_ids] = np.arange(len(token_ids))
-    made = []
+    column_of, made = columns_of(token_ids), []
     for block in blocks:
-        if dense:
-            np.take(column_of, block.ids, out=block.ids, mode="clip")
-        else:
-            block.ids[:] = np.searchsorted(token_ids, block.ids)
+        column_of(block.ids, out=block.ids)
         starts = np.concatenate(([0], np.cumsum(block.lengths))).astype(np.int32)
         made.append(sparse.csr_array((block.values, block.ids, starts), shape=(len(block.lengths), len(token_ids))))
     return made

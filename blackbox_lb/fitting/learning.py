@@ -18,13 +18,15 @@ from blackbox_lb.fitting.plan import FitPlan
 from blackbox_lb.fitting.rounds import Rounds, check_rounds, explore
 from blackbox_lb.progress import short
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.training import Training, training_set
+from blackbox_lb.training import Training, reading_of, spread_training, training_set
 from blackbox_lb.trials import Trials
 from blackbox_lb.types import Completion, Example
 from blackbox_lb.wire import asks_logprobs, check_stop
 
 __all__ = ["check_plan", "clusters_of", "learn"]
 
+DIAGNOSED = 2_000_000
+"""Positions of an engine's rollouts that are read here, too, to compile and explain the bias: half a gigabyte of lists."""
 FIRST_LOOK = 50
 """Prompts after which the reward's variance is looked at: enough to see that there is none, few enough to have cost little."""
 
@@ -35,6 +37,7 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
         check_stop(trials.session.profile, endpoint, trials.stop)
     _check_logprobs(trials, plan)
     _check_goal(trials, task, plan)
+    _check_engine(trials, plan)
     if plan.rounds == 1:
         return
     others = [name for name in plan.sweep.estimators if name != "projection"]
@@ -44,6 +47,20 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
             "use --rounds 1, or --estimator projection alone"
         )
     check_rounds(trials.session, trials.top_logprobs)
+
+
+def _check_engine(trials: Trials, plan: FitPlan) -> None:
+    if trials.engine is None:
+        return
+    alone = {
+        "--rounds above 1": plan.rounds > 1,
+        "--full-vocab": bool(plan.full_vocab),
+        "--entries cv": plan.entries == "cv",
+    }
+    alone["--top-logprobs 0"] = trials.top_logprobs == 0
+    for option, given in alone.items():
+        if given:
+            raise InputError(f"{option} works in one process only; leave out --engine, or {option}")
 
 
 def _check_logprobs(trials: Trials, plan: FitPlan) -> None:
@@ -93,7 +110,8 @@ async def learn(trials: Trials, task: Task, plan: FitPlan, limits: Limits) -> Tr
     if plan.rounds > 1:
         training = (await explore(trials, examples, rounds, limits)).training
     else:
-        training = _read(trials, examples, await trials.collect("training", examples, SAMPLED, plan.samples), plan)
+        keys = await trials.collect("training", examples, SAMPLED, plan.samples)
+        training = (_read if trials.engine is None else _spread)(trials, examples, keys, plan)
     _remark_on(training, trials)
     return training
 
@@ -137,12 +155,27 @@ def _read(trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[s
     return training_set(trials.store, examples, keys, trials.reward, trials.end_tokens, encode=encode, vocab_size=size)
 
 
+def _spread(trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[str]], plan: FitPlan) -> Training:
+    size = trials.tokenizer.vocabulary_size
+    reading = reading_of(trials.store, examples, keys, trials.reward, trials.end_tokens, vocab_size=size)
+    if trials.engine is None:
+        raise AssertionError("there is no engine")
+    training = spread_training(trials.engine, trials.store, reading, DIAGNOSED)
+    here, everywhere = len(training.rollouts.token_ids), len(training.everything.token_ids)
+    if here < everywhere:
+        trials.report.remark(
+            f"learned from {everywhere:,} positions; compiled and explained with {here:,} of them, whose standard errors are "
+            "larger than those of all"
+        )
+    return training
+
+
 def _remark_on(training: Training, trials: Trials) -> None:
     reward, report = trials.reward, trials.report
-    values = np.array([reward.value(r) for r in training.rollouts.rewards])
+    values = np.array([reward.value(r) for r in training.everything.rewards])
     check_values(f"training: {reward.label}", values)
     report.remark(
-        f"{len(values)} rollouts, {len(training.rollouts.token_ids):,} tokens, mean {reward.label} {short(values.mean())}"
+        f"{len(values)} rollouts, {len(training.everything.token_ids):,} tokens, mean {reward.label} {short(values.mean())}"
     )
     for sentence in training.remarks:
         report.remark(sentence)

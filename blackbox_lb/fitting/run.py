@@ -62,7 +62,7 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
     choice = await choose(
         trials,
         task.validation,
-        candidates(training.rollouts, training.next_token, plan.sweep, limits, clusters=clusters),
+        candidates(training.rollouts, training.next_token, plan.sweep, limits, clusters=clusters, whole=training.whole),
         training.next_token,
         samples=plan.validation_samples,
         goal=plan.goal,
@@ -88,7 +88,7 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
     if exact is not None and bias.compiled is not None:
         bias = Bias(**{**dict(bias), "compiled": bias.compiled.model_copy(update={"exact": exact.record})})
     kl = await _kl(trials, task, plan, choice, training.next_token)
-    uncompiled = _uncompiled(trials, bias, chosen, training.next_token, clusters)
+    uncompiled = _uncompiled(trials, bias, chosen, training, clusters)
     return FitResult(
         bias=bias,
         uncompiled=uncompiled,
@@ -172,8 +172,8 @@ async def _bias(
         estimator=chosen.estimator,
         settings=chosen.settings,
         data_hash=task.data_hash,
-        rollouts=len(training.rollouts.keys),
-        tokens=len(training.rollouts.token_ids),
+        rollouts=len(training.everything.keys),
+        tokens=len(training.everything.token_ids),
         sampling=Drawn(
             max_tokens=trials.reward.max_tokens, top_logprobs=trials.top_logprobs, endpoint=session.endpoint
         ),
@@ -197,8 +197,7 @@ def _compiled(chosen: Candidate, limits: Limits) -> Compiled:
 async def _entries(trials: Trials, training: Training, chosen: Candidate, why: Explanation) -> tuple[Entry, ...]:
     """The entries with what each token reads as: its bytes if an answer showed them, its text from the server."""
     known = trials.store.token_bytes(trials.tokenizer.fingerprint)
-    table = training.next_token
-    counts = dict(zip(table.token_ids.tolist(), table.sampled_counts().astype(int).tolist(), strict=True))
+    counts = training.seen(chosen.sparse.token_ids)
     texts = await trials.session.texts_of(chosen.sparse.token_ids.tolist())
     return tuple(
         Entry(
@@ -207,20 +206,20 @@ async def _entries(trials: Trials, training: Training, chosen: Candidate, why: E
             text=text,
             bias=value,
             error=None if math.isnan(error) else error,
-            seen=counts.get(token, 0),
+            seen=seen,
         )
-        for (token, value), text, error in zip(chosen.logit_bias.items(), texts, why.errors.tolist(), strict=True)
+        for (token, value), text, error, seen in zip(
+            chosen.logit_bias.items(), texts, why.errors.tolist(), counts.tolist(), strict=True
+        )
     )
 
 
-def _uncompiled(trials: Trials, bias: Bias, chosen: Candidate, next_token: NextToken, clusters: Ids | None) -> Bias:
+def _uncompiled(trials: Trials, bias: Bias, chosen: Candidate, training: Training, clusters: Ids | None) -> Bias:
     """The learned vector before the compile, as a bias of its own: what other limits are compiled from, without any request."""
     everything = () if clusters is None or chosen.estimator != "clusters" else np.arange(len(clusters))
-    table = next_token.with_tokens(everything)
+    ids = np.union1d(training.next_token.token_ids, everything).astype(np.int64)
     known = trials.store.token_bytes(trials.tokenizer.fingerprint)
-    values = zip(
-        table.token_ids.tolist(), chosen.learned.tolist(), table.sampled_counts().astype(int).tolist(), strict=True
-    )
+    values = zip(ids.tolist(), chosen.learned.tolist(), training.seen(ids).tolist(), strict=True)
     texts = {entry.id: entry.text for entry in bias.entries}
     entries = tuple(
         Entry(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -217,6 +218,10 @@ class RolloutStore:
             name: self._parsed("prompts", {"hash": name, "messages": text}, prompt_of) for name, text in texts.items()
         }
         return {key: known[name] for key, name, _ in rows}
+
+    def again(self, keys: Collection[str]) -> Callable[[], RolloutStore]:
+        """What opens it again for reading these keys, in whatever process reaches the same file."""
+        return partial(RolloutStore, self.path.resolve(), read_only=True)
 
     def order(self, keys: Collection[str]) -> dict[str, Any]:
         """Where each of ``keys``, all of which are here, stands: in that order reading them costs least. Here, as they come."""

@@ -5,8 +5,9 @@ Shards need not be merged to be learned from. What any source holds is found by 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -61,7 +62,7 @@ def open_sources(names: Sequence[str]) -> list[Source]:
 
 def _opened(name: str) -> Iterator[Source]:
     system, path = _filesystem(name)
-    here = type(system).protocol in ("file", ("file", "local"))
+    here = _is_local(system)
     paths = sorted(system.glob(path)) if set("*?") & set(path) else [path]
     parquet: list[str] = []
     for each in paths:
@@ -97,6 +98,16 @@ def _store(path: str, here: bool) -> RolloutStore:
     return RolloutStore(path, read_only=True)
 
 
+def _absolute(name: str) -> str:
+    """A name that means the same in another folder."""
+    system, path = _filesystem(name)
+    return path if _is_local(system) else name
+
+
+def _is_local(system: Any) -> bool:
+    return "file" in ([system.protocol] if isinstance(system.protocol, str) else system.protocol)
+
+
 def _filesystem(name: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
@@ -110,15 +121,35 @@ def _filesystem(name: str) -> tuple[Any, str]:
 
 
 class Gathered(RolloutStore):
-    """The store at ``path``, which everything new goes into, with ``sources`` beside it. Closes them, too.
+    """The store at ``path``, which everything new goes into, with the sources called ``names`` beside it (``open_sources``).
 
-    What several hold is taken from the first: the store, then the sources in their order.
+    What several hold is taken from the first: the store, then the sources in their order. home: which source has which key, for a
+    store that is opened again.
     """
 
-    def __init__(self, path: Path | str, sources: Sequence[Source], *, patience: float = PATIENCE) -> None:
-        self.sources = tuple(sources)
-        super().__init__(path, patience=patience)
-        self._home: dict[str, int] = {}
+    def __init__(
+        self,
+        path: Path | str,
+        names: Sequence[str],
+        *,
+        read_only: bool = False,
+        patience: float = PATIENCE,
+        home: Mapping[str, int] | None = None,
+    ) -> None:
+        self.names = tuple(_absolute(name) for name in names)
+        self._home = dict(home or {})
+        self.sources = tuple(open_sources(names))
+        try:
+            super().__init__(path, read_only=read_only, patience=patience)
+        except BaseException:
+            for each in self.sources:
+                each.close()
+            raise
+
+    def again(self, keys: Collection[str]) -> Callable[[], Gathered]:
+        """What opens it again for reading these keys, in whatever process reaches the same files."""
+        home = {key: number for key in keys if (number := self._home.get(key)) is not None}
+        return partial(Gathered, self.path.resolve(), self.names, read_only=True, home=home)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

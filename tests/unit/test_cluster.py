@@ -1,0 +1,192 @@
+"""Ray as the engine of a fit: two local workers learn what one process learns, and a killed one changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb import cluster
+from blackbox_lb.cli import main
+from blackbox_lb.cluster import Cluster
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.projection import projection
+from blackbox_lb.fitting import learning
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import parse_reward
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.training import Reading, reading_of, training_set
+from blackbox_lb.types import Completion, Example, Prompt
+
+ray = pytest.importorskip("ray")
+PROMPTS, SAMPLES = 8, 20
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[None]:
+    """A cluster of two cores on this machine, for all tests here: to start one takes seconds."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ExactServer]:
+    """An exact model with an end token."""
+    with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as running:
+        yield running
+
+
+def blb(*arguments: object) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def fit(server: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
+    """A fit of small size, without its --out; what it asks for is in the store that it names."""
+    folder = tmp_path_factory.mktemp("fit")
+    data = folder / "data.jsonl"
+    rows = [(split, n) for split in ("train", "validation", "test") for n in range(PROMPTS)]
+    data.write_text("".join(json.dumps({"prompt": f"{s} {n}?", "answers": ["a"], "split": s}) + "\n" for s, n in rows))
+    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--reward", "length", "--quiet")
+    plan = ("--max-tokens", 8, "--top-logprobs", 5, "--samples-per-prompt", SAMPLES, "--seed", 1)
+    return ("fit", *where, *plan, "--validation-samples", 4, "--test-samples", 4, "--store", folder / "rollouts.db")
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    """Those of the bias that was written there."""
+    found: list[dict[str, Any]] = json.loads((folder / "bias.json").read_text())["entries"]
+    return found
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("estimator", ["projection", "ips", "snips"])
+def test_two_workers_learn_the_same_bias(fit: tuple[object, ...], estimator: str, tmp_path: Path) -> None:
+    """To 1e-9, with the same tokens and counts, l2 chosen by cross-validation, from the completions that are stored."""
+    for engine in ("here", "ray"):
+        workers = ("--workers", 2) if engine == "ray" else ()
+        done = blb(*fit, "--estimator", estimator, "--out", tmp_path / engine, "--engine", engine, *workers)
+        assert done.exit_code == 0, done.output
+    here, there = (entries(tmp_path / engine) for engine in ("here", "ray"))
+    assert [(e["id"], e["seen"]) for e in here] == [(e["id"], e["seen"]) for e in there]
+    np.testing.assert_allclose([e["bias"] for e in there], [e["bias"] for e in here], atol=1e-9)
+    assert max(abs(e["bias"]) for e in here) > 0.1
+    documents = [json.loads((tmp_path / engine / "bias.json").read_text()) for engine in ("here", "ray")]
+    for name in ("rollouts", "tokens", "settings"):
+        assert documents[0][name] == documents[1][name]
+
+
+@pytest.mark.usefixtures("started")
+def test_a_sample_explains_what_all_learned(
+    fit: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the lists of all rollouts are too many for this process, the learned vector is still that of all."""
+    assert blb(*fit, "--l2", 5, "--out", tmp_path / "all", "--engine", "ray", "--workers", 2).exit_code == 0
+    monkeypatch.setattr(learning, "DIAGNOSED", 200)
+    done = blb(*fit, "--l2", 5, "--out", tmp_path / "part", "--engine", "ray", "--workers", 3)
+    assert done.exit_code == 0, done.output
+    one, other = (json.loads((tmp_path / name / "learned.json").read_text()) for name in ("all", "part"))
+    assert one["rollouts"] == other["rollouts"] == PROMPTS * SAMPLES
+    np.testing.assert_allclose([e["bias"] for e in one["entries"]], [e["bias"] for e in other["entries"]], atol=1e-9)
+    remarks = json.loads((tmp_path / "part" / "result.json").read_text())["provenance"]["remarks"]
+    assert any("compiled and explained with" in remark for remark in remarks)
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Iterator[tuple[RolloutStore, Reading]]:
+    """Stored completions, and what reads them."""
+    settings = {"model": "m", "tokenizer": "t"}
+    model = ExactModel(12, 6, seed=2, end=True, prompts=4, sharpness=0.7)
+    examples = [Example(str(p), Prompt.user(str(p))) for p in range(4)]
+    drawn = model.rollouts(120, lambda tokens, prompt: 0.0, 3, top=4)
+    with RolloutStore(tmp_path / "rollouts.db") as store:
+        keys: list[list[str]] = [[] for _ in examples]
+        for p, end, length in zip(drawn.prompts.tolist(), np.cumsum(drawn.lengths), drawn.lengths, strict=True):
+            at = slice(end - length, end)
+            lists = drawn.top_ids[at], drawn.top_logprobs[at]
+            one = Completion("x" * length, "stop", drawn.token_ids[at], drawn.logprobs[at], *lists)
+            keys[p].append(store.add(settings, examples[p].prompt, len(keys[p]), one))
+        yield store, reading_of(store, examples, keys, parse_reward("length", max_tokens=6))
+
+
+class Losing(Cluster):
+    """Kills a worker's process before the request of that number."""
+
+    def __init__(self, workers: int, lose: int) -> None:
+        super().__init__(workers)
+        self.calls, self.lose = 0, lose
+
+    def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
+        """As ever, but for the one time."""
+        self.calls += 1
+        if self.calls == self.lose:
+            os.kill(ray.get(self.actors[1].process.remote()), signal.SIGKILL)
+        return super().call(method, common, own)
+
+
+@pytest.mark.usefixtures("started")
+def test_a_killed_worker_changes_nothing(reading: tuple[RolloutStore, Reading]) -> None:
+    """Its successor reads the share again; the fit is the same to the last bit, and to 1e-9 that of one process."""
+    store, what = reading
+    keys: list[list[str]] = [[key for key, p in what.owner.items() if p == n] for n in range(4)]
+    here = training_set(store, [what.examples[n] for n in range(4)], keys, what.reward)
+    one = projection(here.rollouts, tau=0.5, l2=1.0, next_token=here.next_token)
+    deltas = []
+    for lose in (0, 4):
+        with Losing(2, lose) as engine:
+            whole, count = engine.whole(what)
+            assert count["listed"] == 120
+            fitted = projection(whole.rollouts, tau=0.5, l2=1.0, next_token=whole.positions)
+            assert engine.calls > 5
+            deltas.append(fitted.delta)
+    np.testing.assert_array_equal(deltas[0], deltas[1])
+    np.testing.assert_allclose(deltas[0], one.delta, atol=1e-9)
+
+
+@pytest.mark.usefixtures("started")
+def test_a_workers_error_is_ours(reading: tuple[RolloutStore, Reading]) -> None:
+    """What goes wrong in a worker is raised here as it was there, with its sentence and no trace of Ray."""
+    store, what = reading
+    store.close()
+    store.path.unlink()
+    with Cluster(2) as engine, pytest.raises(Exception, match=r"rollouts\.db") as caught:
+        engine.whole(what)
+    assert type(caught.value).__name__ == "StoreError"
+    assert "ray::" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--workers", 2), "--engine ray"),
+        (("--engine", "ray", "--rounds", 2), "--rounds above 1 works in one process only"),
+        (("--engine", "ray", "--entries", "cv"), "--entries cv works in one process only"),
+        (("--engine", "ray", "--estimator", "ratio", "--top-logprobs", 0), "works in one process only|vocabulary"),
+    ],
+)
+def test_what_ray_cannot_do_is_told(
+    fit: tuple[object, ...], options: tuple[object, ...], said: str, tmp_path: Path, started: None
+) -> None:
+    """Before anything is asked for, with exit code 2."""
+    done = blb(*fit, "--out", tmp_path, *options)
+    assert done.exit_code == 2
+    assert "Error" in done.stderr
+    assert re.search(said, done.stderr.replace("\n", " "))
+
+
+def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Ray one sentence says how to get it."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install 'blackbox-lb\[ray\]'"):
+        cluster.Cluster()
