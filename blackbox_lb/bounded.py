@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -80,14 +80,16 @@ async def _whole(response: httpx2.Response, where: str) -> httpx2.Response:
     limit = LIMIT.get()
     parts: list[bytes] = []
     size = 0
-    async for part in response.aiter_bytes():
-        size += len(part)
-        if size > limit:
-            raise CorruptResponse(
-                f"{where} answered with more than {limit:,} bytes, several times what was asked for can need; is this an inference "
-                "API? It is read no further"
-            )
-        parts.append(part)
+    # What is refused half-way is closed here, and not by a task of the garbage collector's.
+    async with aclosing(response.aiter_bytes()) as received:
+        async for part in received:
+            size += len(part)
+            if size > limit:
+                raise CorruptResponse(
+                    f"{where} answered with more than {limit:,} bytes, several times what was asked for can need; is this an "
+                    "inference API? It is read no further"
+                )
+            parts.append(part)
     framing = ("content-encoding", "content-length", "transfer-encoding")
     headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in framing]
     return httpx2.Response(

@@ -21,7 +21,18 @@ LAYERS = (
     {"channel", "workers", "interrupts"},
     {"session"},
     {"local"},
-    {"collect", "progress", "connection", "remote_rewards", "scoring", "training", "cluster", "trials", "testing", "serve"}
+    {
+        "collect",
+        "progress",
+        "connection",
+        "remote_rewards",
+        "scoring",
+        "training",
+        "cluster",
+        "trials",
+        "testing",
+        "serve",
+    }
     | {"manifest", "addresses", "batch", "batches", "shards", "client", "export", "openai", "wrapping"}
     | {"evaluate", "intervals", "provenance"},
     {"analysis", "evaluation", "plots", "prefixes", "reference"},

@@ -13,6 +13,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,9 +30,11 @@ from blackbox_lb.channel import Channel
 from blackbox_lb.errors import BlbError
 from blackbox_lb.packing import Arrays, pack, unpack
 from blackbox_lb.profiles import Profile, load_profile
-from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Endpoint, Sampling
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.testing.gateway import RulesGateway
+from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Endpoint, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary
-from blackbox_lb.wire import Lists, loads, read_answer
+from blackbox_lb.wire import Lists, build_request, loads, read_answer
 from blackbox_lb.wire.lists import Answer
 
 FOLDER = Path(__file__).parents[2] / "cassettes"
@@ -372,3 +375,178 @@ def test_ordinary_answers_are_not_left_to_the_plain_reader(name: str) -> None:
         assert isinstance(answer, Answer)
         answer.content = b"not to be read again"
         assert len(read_answer(about.profile, about.endpoint, answer, about.sampling, about.vocabulary, n)) == n
+
+
+SERVED = {"openai": ("gpt-4o-mini", "OPENAI_API_KEY"), "azure": ("gpt-4o-mini", "AZURE_OPENAI_API_KEY")}
+SERVED |= {
+    "fireworks": ("accounts/fireworks/models/gateway", "FIREWORKS_API_KEY"),
+    "llamacpp": ("exact", "LLAMACPP_API_KEY"),
+}
+KEY = "sk-gateway-0123456789"
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+@pytest.mark.parametrize("provider", SERVED)
+def test_the_exact_models_answers_are_read_alike(
+    provider: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its server and the rules gateway serve them, both readers make the same completions of them; of chat ones without the
+    plain reader's help, where the profile's rows allow it."""
+    hosted = provider in ("openai", "azure")
+    name, variable = SERVED[provider]
+    if hosted and endpoint == "completions":
+        name = "gpt-3.5-turbo-instruct"
+    monkeypatch.setenv(variable, KEY)
+    contents: list[bytes] = []
+
+    def kept(content: bytes) -> Any:
+        contents.append(content)
+        return loads(content)
+
+    profile = load_profile(provider)
+    if endpoint not in profile.endpoints:
+        pytest.skip("there is no such endpoint")
+    rules = profile.endpoint(endpoint)
+    sampling = Sampling(max_tokens=40, top_logprobs=min(5, rules.top_logprobs or 5))
+
+    async def ask(base_url: str) -> None:
+        channel = Channel(profile, base_url)
+        try:
+            for number in range(6):
+                prompt = Prompt.user(f"p{number}")
+                body = build_request(profile, endpoint, model=name, prompt=prompt, sampling=sampling, bias=None, n=1)
+                await channel.post(rules.path.replace("{model}", name), body, parse=kept)
+        finally:
+            await channel.close()
+
+    with ExactServer(ExactModel(40, 30, seed=5, end=True, prompts=4, sharpness=0.7)) as server, ExitStack() as stack:
+        ordinary = {token: text.encode() for token, text in enumerate(server.texts) if text}
+        known = Vocabulary("exact", ordinary, {"<|endoftext|>": 39}, 40, server.tokenize)
+        at = server if provider == "llamacpp" else stack.enter_context(RulesGateway(provider, server, key=KEY))
+        asyncio.run(ask(at.base_url))
+    about, lists = Subject(profile, endpoint, sampling, known, []), Lists(profile, rules, known)
+    for content in contents:
+        found = lists.loads(content)
+        assert isinstance(found, Answer) == (endpoint == "chat" and hosted)
+        truth = outcome(about, loads(content), 1)
+        assert not isinstance(truth, str)
+        assert_same(outcome(about, found, 1), truth)
+
+
+def listed(*positions: str, blanks: str = "") -> bytes:
+    """An answer of OpenAI's chat with these positions, ``blanks`` around the list."""
+    choice = (
+        '{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"length","logprobs":{"content":%s}}'
+    )
+    choice %= blanks + "[" + ",".join(positions) + "]" + blanks
+    answer = '{"id":"chatcmpl-1","model":"gpt-4o","choices":[%s],"usage":{"completion_tokens":%d}}'
+    return (answer % (choice, len(positions))).encode("utf-8", "surrogatepass")
+
+
+def entry(token: str = '"a"', logprob: str = "-1.5", raw: str = "[97]", more: str = "") -> str:
+    """One entry as JSON, of fields as JSON."""
+    return f'{{"token":{token},"logprob":{logprob},"bytes":{raw}{more}}}'
+
+
+def position(*entries: str, **own: str) -> str:
+    """A position with these alternatives."""
+    return entry(**own, more=f',"top_logprobs":[{",".join(entries)}]')
+
+
+GOOD = position(entry(), entry('"b"', "-2.25", "[98]"))
+ODD = {
+    "a key twice": position(entry(more=',"token":"a"')),
+    "a key twice, other values": position(entry(more=',"token":"b"')),
+    "another key": position(entry(more=',"id":7')),
+    "no bytes": position('{"token":"a","logprob":-1.5}'),
+    "fields swapped": position('{"token":"a","bytes":[97],"logprob":-1.5}'),
+    "null bytes": position(entry(raw="null")),
+    "bytes of another token": position(entry(raw="[98]")),
+    "bytes that are an object": position(entry(raw='{"a":1,"a":2}')),
+    "bytes that are true": position(entry(raw="[true]")),
+    "bytes without an end": position(entry(raw="[97")),
+    "bytes too many": position(entry(raw="[97]]")),
+    "two values": position(entry(raw="[97],[97]")),
+    "two numbers": position(entry(logprob="-1.5,-2")),
+    "no number": position(entry(logprob="")),
+    "two numbers and none": position(entry(logprob="-1.5,-2"), entry('"b"', "", "[98]")),
+    "NaN": position(entry(logprob="NaN")),
+    "-Infinity": position(entry(logprob="-Infinity")),
+    "null": position(entry(logprob="null")),
+    "a text for a number": position(entry(logprob='"-1.5"')),
+    "-0": position(entry(logprob="-0"), logprob="-0"),
+    "-0.0": position(entry(logprob="-0.0"), logprob="-0.0"),
+    "0": position(entry(logprob="0"), logprob="0"),
+    "an exponent": position(entry(logprob="-1.5e-07"), logprob="-15E-8"),
+    "17 digits": position(entry(logprob="-0.84911239147186279"), logprob="-1.2077898979187012e-05"),
+    "24 characters": position(entry(logprob="-0.849112391471862790000")),
+    "a leading zero": position(entry(logprob="-01.5")),
+    "a bare point": position(entry(logprob="-1.")),
+    "blanks about a number": position(entry(logprob=" -1.5 ")),
+    "an escape": position(entry(r'"\u0061"')),
+    "half a pair": position(entry(r'"\ud83d"')),
+    "half a pair in bytes": position(entry('"\ud83d"')),
+    "a raw line end": position(entry('"a\nb"')),
+    "a wrong escape": position(entry(r'"\x"')),
+    "quotes and colons": position(entry(r'"\",\"logprob\":-3,\"bytes\":[1]},{\"token\":"', raw="[34]")),
+    "a zero": position(entry(r'"\u0000"', raw="[0]")),
+    "an empty token": position(entry('""', raw="[]")),
+    "U+FFFD": position(entry('"\ufffd"', raw="[195]"), entry('"\ufffd"', "-2", "[169]")),
+    "a long token": position(entry(json.dumps("a" * 1000), raw=json.dumps([97] * 1000))),
+    "33 bytes": position(entry(json.dumps("a" * 33), raw=json.dumps([97] * 33, separators=(",", ":")))),
+    "no alternatives": position(),
+    "an alternative twice": position(entry(), entry()),
+    "a position without a list": entry(),
+    "a list in a list": position(position(entry())),
+    "a comma too many": position(entry(), entry('"b"', "-2", "[98]") + ","),
+    "a text for a list": position("7"),
+    "-9999": position(entry(), entry('"b"', "-9999.0", "[98]")),
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
+def test_what_is_odd_about_a_list_is_read_as_ever(odd: str, before: bool) -> None:
+    """Among regular positions, before or behind them, in a list on one line and with the same blanks everywhere."""
+    seen = subject("OpenAI chat")
+    tokens = {97: b"a", 98: b"b", 195: b"\xc3", 169: b"\xa9", 34: b'"', 0: b"\0", 33: b"a" * 33, 1000: b"a" * 1000}
+    known = Vocabulary("odd", tokens, {}, 2000, lambda text: list(text.encode()))
+    about = Subject(seen.profile, "chat", Sampling(top_logprobs=2), known, [])
+    lists = Lists(about.profile, about.profile.endpoint("chat"), known)
+    assert isinstance(lists.loads(listed(GOOD, GOOD)), Answer)
+    row = [odd, GOOD, GOOD] if before else [GOOD, GOOD, odd]
+    for content in (
+        listed(*row),
+        listed(*row, blanks=" \n"),
+        listed(odd),
+        listed(*row).replace(b',"bytes":', b',\n  "bytes": '),
+    ):
+        try:
+            truth = loads(content)
+        except (ValueError, RecursionError):
+            with pytest.raises((ValueError, RecursionError)):
+                lists.loads(content)
+            continue
+        assert_same(outcome(about, lists.loads(content), 1), outcome(about, truth, 1))
+
+
+@pytest.mark.parametrize("name", ["OpenAI chat", "vLLM chat"])
+def test_lists_with_blanks_are_of_the_plain_kind(name: str) -> None:
+    """Indented answers, as OpenAI's own API sends them, are not left to the plain reader, nor are fields in SGLang's order."""
+    about = subject(name)
+    lists = Lists(about.profile, about.profile.endpoint(about.endpoint), about.vocabulary)
+    for whole, n in about.answers:
+        swapped = json.loads(json.dumps(whole), object_pairs_hook=in_another_order)
+        for content in (json.dumps(whole, indent=2), json.dumps(whole), json.dumps(swapped, separators=(",", ":"))):
+            found = lists.loads(content.encode())
+            assert isinstance(found, Answer)
+            found.content = b"not to be read again"
+            assert_same(outcome(about, found, n), outcome(about, loads(content.encode()), n))
+
+
+def in_another_order(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object with its bytes before its logprob."""
+    table = dict(pairs)
+    if "bytes" not in table:
+        return table
+    return {name: table[name] for name in ("token", "bytes", "logprob", "top_logprobs") if name in table}
