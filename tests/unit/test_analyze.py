@@ -134,7 +134,8 @@ def test_the_tables_and_the_csv(fitted: tuple[Path, ExactServer]) -> None:
     for title in (
         "Intervention scores S by band",
         "Families of tokens by surface",
-        "Promoted tokens, by S times use: 2 of",
+        "Promoted tokens, by S times use: ",
+        "Suppressed tokens, by S times use: 2 of",
     ):
         assert title in result.stdout
     with (folder / "tokens.csv").open(encoding="utf-8", newline="") as file:

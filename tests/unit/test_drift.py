@@ -186,7 +186,7 @@ def test_what_the_record_says(collect: Callable[..., Result], tmp_path: Path) ->
     found = record(tmp_path)["runs"]["collect"]
     assert set(found["settings"]) == {
         *("provider", "profile", "host", "model", "tokenizer", "endpoint"),
-        *("max_tokens", "top_logprobs", "seed", "stop", "prompts"),
+        *("max_tokens", "top_logprobs", "seed", "stop", "prompts", "shard"),
     }
     assert found["settings"]["host"] == "127.0.0.1"
     assert port not in json.dumps(record(tmp_path))
