@@ -133,17 +133,7 @@ def spread_training(engine: Engine, store: RolloutStore, reading: Reading, most:
     if positions > most:
         chosen = np.random.default_rng(seed).random(len(keys)) < most / positions
         keys = [key for key, taken in zip(keys, chosen.tolist(), strict=True) if taken]
-    rows: dict[int, list[str]] = {}
-    for key in keys:
-        rows.setdefault(reading.owner[key], []).append(key)
-    sample = training_set(
-        store,
-        [reading.examples[p] for p in rows],
-        list(rows.values()),
-        reading.reward,
-        reading.end_tokens,
-        vocab_size=reading.vocab_size,
-    )
+    sample = _gathered(store, reading.only(keys))
     table = sample.next_token.with_tokens(whole.positions.token_ids)
     return replace(sample, next_token=table, whole=whole).leaving(count, reading)
 
@@ -167,7 +157,11 @@ def training_set(
     Raises:
         NoLogprobs: no completion has a complete list of tokens with alternatives.
     """
-    reading = reading_of(store, examples, keys, reward, end_tokens, encode=encode, vocab_size=vocab_size)
+    return _gathered(store, reading_of(store, examples, keys, reward, end_tokens, encode=encode, vocab_size=vocab_size))
+
+
+def _gathered(store: RolloutStore, reading: Reading) -> Training:
+    """All that ``reading`` names, in this process."""
     count: Counter[str] = Counter()
     parts: list[Rollouts] = []
 
@@ -177,7 +171,7 @@ def training_set(
             yield block
 
     scratch = Scratch(store.path.parent, LISTS_IN_MEMORY)
-    next_token = NextToken.gather(blocks(), vocab_size=vocab_size, allocate=scratch)
+    next_token = NextToken.gather(blocks(), vocab_size=reading.vocab_size, allocate=scratch)
     return Training(Rollouts.join(parts), next_token, 0, 0).leaving(count, reading)
 
 
@@ -216,12 +210,12 @@ class Reading:
     def parts(self, count: int) -> list[Reading]:
         """Up to ``count`` parts of about as many completions each, in order."""
         keys, size = list(self.owner), max(1, math.ceil(len(self.owner) / count))
-        found = []
-        for start in range(0, len(keys), size):
-            owner = {key: self.owner[key] for key in keys[start : start + size]}
-            examples = {p: self.examples[p] for p in set(owner.values())}
-            found.append(replace(self, owner=owner, examples=examples))
-        return found
+        return [self.only(keys[start : start + size]) for start in range(0, len(keys), size)]
+
+    def only(self, keys: Sequence[str]) -> Reading:
+        """The same of these completions alone, in this order."""
+        owner = {key: self.owner[key] for key in keys}
+        return replace(self, owner=owner, examples={p: self.examples[p] for p in set(owner.values())})
 
 
 def reading_of(

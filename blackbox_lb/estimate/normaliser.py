@@ -17,7 +17,7 @@ from blackbox_lb.estimate.checks import Bools, Ids, Vector, vector, weight_vecto
 from blackbox_lb.estimate.lists import NO_COLUMN, Allocate, Lists, Part, Table, TokenMasses, empty
 from blackbox_lb.estimate.passes import dot, in_order
 from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.sums import SPREAD, Sums, tilted
+from blackbox_lb.estimate.sums import SPREAD, Sums, aligned, tilted
 from blackbox_lb.estimate.tails import (
     EXACT,
     ROUNDING,
@@ -220,14 +220,7 @@ class NextToken:
 
     def align(self, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Vector:
         """(s,) a bias given by ids on this support. Ids that were never listed or sampled have no mass here and are left out."""
-        ids, given = np.asarray(token_ids, dtype=np.int64), np.asarray(values, dtype=np.float64)
-        if ids.shape != given.shape or ids.ndim != 1:
-            raise InputError(f"token_ids {ids.shape} and values {given.shape} must have one shape (k,)")
-        where = np.searchsorted(self.token_ids, ids)
-        known = self.token_ids[np.minimum(where, len(self.token_ids) - 1)] == ids
-        full = np.zeros(len(self.token_ids))
-        full[where[known]] = given[known]
-        return full
+        return aligned(self.token_ids, token_ids, values)
 
     def sampled_counts(self, position_weights: npt.ArrayLike | None = None) -> Vector:
         """(s,) the weighted number of positions at which each token was sampled."""

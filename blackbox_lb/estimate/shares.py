@@ -20,7 +20,7 @@ from blackbox_lb.estimate.normaliser import NextToken, assembled, listed
 from blackbox_lb.estimate.recipe import Recipe
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.statistics import BLOCK_POSITIONS, Statistics
-from blackbox_lb.estimate.sums import Sums
+from blackbox_lb.estimate.sums import Sums, aligned
 from blackbox_lb.estimate.tails import Listed
 from blackbox_lb.estimate.unlisted import Tail, Unlisted
 
@@ -94,11 +94,7 @@ class Spread:
 
     def align(self, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Vector:
         """(s,) a bias given by ids on this support; see ``NextToken.align``."""
-        ids, given = np.asarray(token_ids, dtype=np.int64), np.asarray(values, dtype=np.float64)
-        known = np.isin(ids, self.token_ids)
-        full = np.zeros(len(self.token_ids))
-        full[np.searchsorted(self.token_ids, ids[known])] = given[known]
-        return full
+        return aligned(self.token_ids, token_ids, values)
 
     def sampled_counts(self, position_weights: npt.ArrayLike | None = None) -> Vector:
         """(s,) the weighted number of positions at which each token was sampled."""

@@ -12,9 +12,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Ids, Vector, vector
 
-__all__ = ["Logged", "Positions", "Sums", "tilted"]
+__all__ = ["Logged", "Positions", "Sums", "aligned", "tilted"]
 
 SPREAD = 700.0
 """Biases this far below the largest one are read as this far: exp would underflow to an impossible token."""
@@ -90,6 +91,18 @@ class Sums:
         """(s,) ``sum_m w_m pi_delta(y | m)``."""
         tilt, _ = tilted(delta, len(unigram))
         return np.maximum(tilt * (self.listed + unigram * self.tail), 0.0)
+
+
+def aligned(support: Ids, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Vector:
+    """(s,) a bias given by ids, on the sorted ``support``; other ids are left out. InputError: not of one shape (k,)."""
+    ids, given = np.asarray(token_ids, dtype=np.int64), np.asarray(values, dtype=np.float64)
+    if ids.shape != given.shape or ids.ndim != 1:
+        raise InputError(f"token_ids {ids.shape} and values {given.shape} must have one shape (k,)")
+    where = np.searchsorted(support, ids)
+    known = support[np.minimum(where, len(support) - 1)] == ids
+    full = np.zeros(len(support))
+    full[where[known]] = given[known]
+    return full
 
 
 def tilted(delta: npt.ArrayLike, size: int) -> tuple[Vector, float]:

@@ -18,7 +18,7 @@ from blackbox_lb.fitting.plan import FitPlan
 from blackbox_lb.fitting.rounds import Rounds, check_rounds, explore
 from blackbox_lb.progress import short
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.training import Training, reading_of, spread_training, training_set
+from blackbox_lb.training import Engine, Training, reading_of, spread_training, training_set
 from blackbox_lb.trials import Trials
 from blackbox_lb.types import Completion, Example
 from blackbox_lb.wire import asks_logprobs, check_stop
@@ -111,7 +111,8 @@ async def learn(trials: Trials, task: Task, plan: FitPlan, limits: Limits) -> Tr
         training = (await explore(trials, examples, rounds, limits)).training
     else:
         keys = await trials.collect("training", examples, SAMPLED, plan.samples)
-        training = (_read if trials.engine is None else _spread)(trials, examples, keys, plan)
+        engine = trials.engine
+        training = _spread(trials, examples, keys, engine) if engine else _read(trials, examples, keys, plan)
     _remark_on(training, trials)
     return training
 
@@ -155,12 +156,10 @@ def _read(trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[s
     return training_set(trials.store, examples, keys, trials.reward, trials.end_tokens, encode=encode, vocab_size=size)
 
 
-def _spread(trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[str]], plan: FitPlan) -> Training:
+def _spread(trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[str]], engine: Engine) -> Training:
     size = trials.tokenizer.vocabulary_size
     reading = reading_of(trials.store, examples, keys, trials.reward, trials.end_tokens, vocab_size=size)
-    if trials.engine is None:
-        raise AssertionError("there is no engine")
-    training = spread_training(trials.engine, trials.store, reading, DIAGNOSED)
+    training = spread_training(engine, trials.store, reading, DIAGNOSED)
     here, everywhere = len(training.rollouts.token_ids), len(training.everything.token_ids)
     if here < everywhere:
         trials.report.remark(

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.store.database import PATIENCE
@@ -150,14 +149,6 @@ class Gathered(RolloutStore):
         """What opens it again for reading these keys, in whatever process reaches the same files."""
         home = {key: number for key in keys if (number := self._home.get(key)) is not None}
         return partial(Gathered, self.path.resolve(), self.names, read_only=True, home=home)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def close(self) -> None:
         """Close the store and the sources."""
