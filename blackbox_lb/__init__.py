@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from blackbox_lb.estimate.select import Goal
     from blackbox_lb.estimate.sweep import Sweep
     from blackbox_lb.export import logit_bias
-    from blackbox_lb.fitting import FitPlan, FitResult, fit
+    from blackbox_lb.fitting.plan import FitPlan
+    from blackbox_lb.fitting.result import FitResult
+    from blackbox_lb.fitting.run import fit
     from blackbox_lb.profiles import Profile, load_profile
     from blackbox_lb.session import Session
     from blackbox_lb.store import RolloutStore
@@ -62,8 +64,8 @@ _HOME = {
     "BlbError": "errors",
     "Completion": "types",
     "Example": "types",
-    "FitPlan": "fitting",
-    "FitResult": "fitting",
+    "FitPlan": "fitting.plan",
+    "FitResult": "fitting.result",
     "Goal": "estimate.select",
     "Message": "types",
     "Profile": "profiles",
@@ -79,7 +81,7 @@ _HOME = {
     "apply_batch": "batch",
     "compile_bias": "compile",
     "connect": "connection",
-    "fit": "fitting",
+    "fit": "fitting.run",
     "load_profile": "profiles",
     "load_task": "tasks",
     "logit_bias": "export",

@@ -46,8 +46,10 @@ NEEDED = frozenset(
 REQUEST_TIMEOUT = 600.0
 """Seconds for one completion: a full queue in front of a slow server is normal, silence for ten minutes is not."""
 
-CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=100, keepalive_expiry=5.0)
-"""Those of the SDK's own client."""
+OF_LOAD = frozenset({"rate limit", "overloaded", "timeout"})
+"""Refusals that fewer requests at a time would have spared."""
+CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=1_000, keepalive_expiry=5.0)
+"""Those of the SDK's own client, but that as many are kept open as are in use."""
 MOST_QUOTED = 10_000
 """Characters of an answer in which secrets are masked before its beginning is quoted: cut first, a part of one would be left."""
 
@@ -57,7 +59,8 @@ log = logging.getLogger(__name__)
 class Channel:
     """Requests to one API, for as long as it is open. ``attempts``: tries of a request, rate limits aside.
 
-    ``transport`` stands in for the network.
+    ``transport`` stands in for the network. ``refusals`` counts the answers that blame the server's load, and those that did not
+    come in time.
 
     Raises:
         InputError: no usable address. AuthenticationFailed: no key where one is needed.
@@ -77,19 +80,27 @@ class Channel:
         self.base_url = _address(profile, base_url)
         self._attempts = attempts
         self._budgets = Budgets(profile.connection.rate_limit_headers)
-        self.slips = Slips()
+        self.slips, self.refusals = Slips(), 0
         self._turn = asyncio.Lock()
         self._waiting: set[asyncio.Task[Any]] = set()
         self._credentials = Credentials(profile, token_provider)
         self._redactor, self._repeated = Redactor(lambda: self._credentials.secrets), False
-        self._client = openai.AsyncOpenAI(
+        self._client = self._sdk(BoundedClient, httpx2.Timeout(REQUEST_TIMEOUT), transport)
+
+    def _sdk(
+        self,
+        kind: type[httpx2.AsyncClient],
+        timeout: httpx2.Timeout,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key="the credentials hook knows",
             max_retries=0,
-            timeout=REQUEST_TIMEOUT,
-            default_query=profile.connection.query,
-            http_client=BoundedClient(
-                timeout=REQUEST_TIMEOUT,
+            timeout=timeout,
+            default_query=self.profile.connection.query,
+            http_client=kind(
+                timeout=timeout,
                 limits=CONNECTIONS,
                 # A proxy for the outside world cannot reach this machine's own servers.
                 trust_env=not is_loopback(httpx2.URL(self.base_url).host),
@@ -99,6 +110,10 @@ class Channel:
                 transport=transport,
             ),
         )
+
+    def for_files(self, timeout: httpx2.Timeout) -> openai.AsyncOpenAI:
+        """The SDK's client of the same API under the same key, for answers of any size; whoever takes it closes it."""
+        return self._sdk(httpx2.AsyncClient, timeout)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -247,6 +262,7 @@ class Channel:
         """The provider's error as one of ours, in the provider's own words."""
         self._redactor.clean(error)
         if not isinstance(error, openai.APIStatusError):
+            self.refusals += isinstance(error, openai.APITimeoutError)
             cause = f" ({error.__cause__})" if error.__cause__ else ""
             reason = self.masked(f"{error}{cause}")
             return ConnectionFailed(
@@ -262,6 +278,7 @@ class Channel:
 
     def _refused(self, status: int | None, body: Any, model: str | None) -> ProviderError:
         fault = classify(status, body, self.profile.name, secrets=self._credentials.secrets)
+        self.refusals += fault.kind in OF_LOAD
         return self._error(fault, model)
 
     def _error(self, fault: Fault, model: str | None) -> ProviderError:

@@ -108,7 +108,7 @@ class Cluster:
         """All rollouts of ``reading``, each share in a worker; and what became of the completions.
 
         Raises:
-            InputError, StoreError, NoLogprobs: a worker cannot read its share, or nothing can be learned from it.
+            InputError, StoreError: a worker cannot read its share. NoLogprobs: nothing can be learned from any of them.
         """
         parts = reading.parts(self.workers)
         cores = self._ray.cluster_resources().get("CPU", 1.0)  # more workers than cores share them: none waits for ever
@@ -116,7 +116,10 @@ class Cluster:
         self.actors = [kind.remote(part) for part in parts]
         told = self._get([actor.told.remote() for actor in self.actors])
         rollouts, unlisted, counts = zip(*told, strict=True)
-        return Whole.of(self, rollouts, unlisted), sum(counts, Counter[str]())
+        count = sum(counts, Counter[str]())
+        if all(each is None for each in unlisted):
+            raise reading.nothing(count)
+        return Whole.of(self, rollouts, unlisted), count
 
     def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
         """See ``shares.Workers``."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from blackbox_lb.errors import CorruptResponse
+from blackbox_lb.pace import Pace
 from blackbox_lb.profiles import Profile
 from blackbox_lb.session import Session
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
@@ -79,10 +81,10 @@ async def collect(
 ) -> Collection:
     """Make sure that the store holds ``samples`` completions of every prompt; ask only for those that are missing.
 
-    Where the samples of one request share the price of its prompt, it asks for several. At most ``concurrency`` requests are in
-    flight (default: the profile's), through ``endpoint`` (default: the session's). When one fails for good, no new ones start,
-    those in flight are still received and stored, and the failure is raised. What another model or system answered than before is
-    stored under a key of its own, and never taken for what was asked.
+    Where the samples of one request share the price of its prompt, it asks for several. ``concurrency`` requests are in flight
+    (default: as many as the server gets faster with, see ``Pace``), through ``endpoint`` (default: the session's). When one fails
+    for good, no new ones start, those in flight are still received and stored, and the failure is raised. What another model or
+    system answered than before is stored under a key of its own, and never taken for what was asked.
 
     Raises:
         ProviderError: the first failure that retries did not cure.
@@ -96,6 +98,8 @@ async def collect(
         store.keys(request), prompts, keys, batch_of(session.profile, endpoint or session.endpoint, sampling)
     )
 
+    pace = session.pace if concurrency is None else Pace(concurrency, concurrency)
+
     async def receive(wanted: _Request) -> None:
         drawn = sampling if sampling.seed is None else replace(sampling, seed=_seed(sampling.seed, wanted))
         n = len(wanted.samples)
@@ -103,6 +107,7 @@ async def collect(
         drifted = session.drift.seen(completions)
         of = settings if drifted is None else {**settings, **of_another(session.model, completions[0])}
         await writer.add_answer(of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))
+        pace.ended(sum(len(each.token_ids) for each in completions), session.refusals, time.monotonic())
         if drifted is not None:
             raise drifted
         if watch is not None:
@@ -114,9 +119,9 @@ async def collect(
                 "set sampling.n = 1 in its profile"
             )
 
-    in_flight = concurrency or session.profile.connection.concurrency
+    pace.begin(len(missing))
     with Writer(store) as writer:
-        await run_all(missing, receive, in_flight, session.budget, session.drop_waiting)
+        await run_all(missing, receive, lambda: pace.level, session.budget, session.drop_waiting)
     return Collection(keys, sum(len(wanted.samples) for wanted in missing))
 
 

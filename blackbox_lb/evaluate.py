@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,10 @@ import numpy.typing as npt
 from blackbox_lb.bias import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.intervals import LEVEL, bootstrap, holm
-from blackbox_lb.tasks import Reward
-from blackbox_lb.types import Completion, Example
+
+if TYPE_CHECKING:
+    from blackbox_lb.tasks import Reward
+    from blackbox_lb.types import Completion, Example
 
 __all__ = [
     "GREEDY",

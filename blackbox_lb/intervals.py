@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from blackbox_lb.errors import InputError
 
@@ -59,6 +58,8 @@ def bootstrap(values: Array, *, replicates: int = REPLICATES, seed: int = 0) -> 
     plain_low, plain_high = np.quantile(means, [0.025, 0.975]).tolist()
     if n == 1:
         return Interval(plain_low, plain_high, 1.0, plain_low, plain_high)
+    from scipy import stats
+
     wider = np.sqrt(n / (n - 1))
     tail = float(stats.norm.cdf(stats.t.ppf(0.025, n - 1) * wider))
     low, high = np.quantile(means, [tail, 1 - tail])
@@ -83,6 +84,8 @@ def sign_test(differences: Array) -> float:
     It asks only how many prompts got better, so that no single prompt can decide (Conover 1999, "Practical Nonparametric
     Statistics", section 3.4).
     """
+    from scipy import stats
+
     above, below = int((differences > 0).sum()), int((differences < 0).sum())
     return float(stats.binomtest(above, above + below).pvalue) if above + below else 1.0
 
@@ -110,6 +113,8 @@ def sample_size(effect: float, sd: float, *, level: float = LEVEL, power: float 
     """
     if effect == 0:
         return None
+    from scipy import stats
+
     fewest = max(2, math.ceil(1 - math.log2(level)))
     z = float(stats.norm.isf(level / 2))
     ratio = (z + float(stats.norm.ppf(power))) * sd / abs(effect)
@@ -125,4 +130,6 @@ def _power(standardised: float, n: int, level: float) -> float:
     """Of the two-sided one-sample t-test with ``n`` values; the share on the wrong side is nothing where it is wanted."""
     if math.isinf(standardised):
         return 1.0
+    from scipy import stats
+
     return float(stats.nct.sf(stats.t.isf(level / 2, n - 1), n - 1, standardised * math.sqrt(n)))

@@ -27,10 +27,8 @@ from blackbox_lb.trials import Trials
 from blackbox_lb.types import Completion, Example, FloatArray, Prompt, Sampling
 from blackbox_lb.workers import run_all
 
-__all__ = ["POSITIONS", "Reference", "ask_reference", "check_reference", "sample_positions"]
+__all__ = ["Reference", "ask_reference", "check_reference", "sample_positions"]
 
-POSITIONS = 200
-"""They tell a mean over positions to about 7 % of the spread between positions, and take a few minutes on a small server."""
 IN_FLIGHT = 8
 """Requests at a time: an answer is megabytes of JSON for a whole vocabulary, and more of them at once only take memory."""
 WHOLE = 1e-3
@@ -85,7 +83,7 @@ class Reference:
         )
 
 
-async def check_reference(trials: Trials, examples: Sequence[Example], count: int = POSITIONS) -> None:
+async def check_reference(trials: Trials, examples: Sequence[Example], count: int) -> None:
     """Ask for one whole distribution, so that a server that gives none is known before anything is paid for.
 
     count: how many there will be.

@@ -69,8 +69,9 @@ class Connection(Row):
     header that carries it, ``Authorization`` as a bearer token. ``token_env``: a variable with a bearer token (Microsoft Entra)
     that serves where no key is set. ``headers_env``: further headers -> the variables that hold them. ``query`` goes with every
     request; ``query_env`` names variables that replace parts of it. ``lists_models``: GET /models names what ``--model`` takes;
-    elsewhere it only shows that the key is good. ``concurrency``: requests in flight unless told otherwise. ``embedded``: the
-    engine is started in this process. ``rate_limit_headers``: limit-requests ... -> the header's name (see ``rate_limits``).
+    elsewhere it only shows that the key is good. ``concurrency``: requests in flight to begin with (``Pace`` finds how many more
+    are of use), and never more where the engine is ``embedded``, started in this process. ``rate_limit_headers``:
+    limit-requests ... -> the header's name (see ``rate_limits``).
     """
 
     base_url: str | None = None

@@ -21,6 +21,7 @@ from blackbox_lb.errors import (
     ProviderError,
     RequestRejected,
 )
+from blackbox_lb.pace import MOST, Pace
 from blackbox_lb.profiles import Profile
 from blackbox_lb.retrying import ATTEMPTS
 from blackbox_lb.tokens import PROBE_TEXT, Tokenizer, fingerprint
@@ -44,7 +45,7 @@ class Session:
     ``base_url`` and the API key default to the environment variables that the profile names. Without ``model`` the server's only
     model is taken, without ``endpoint`` the first of the profile. ``tokenizer`` names the vocabulary of a provider that does
     not tell token ids: a tiktoken encoding or a file (see ``load_vocabulary``). ``budget``: what all of its completion requests are
-    counted in; ``drift``: what has answered so far.
+    counted in; ``drift``: what has answered so far; ``pace``: how many of them are in flight.
 
     Raises:
         InputError: no such endpoint or address; on entering, no such vocabulary.
@@ -66,6 +67,8 @@ class Session:
         self.profile = profile
         self.budget = budget or Budget()
         self.drift = DriftWatch(profile.models.fleet)
+        in_flight = profile.connection.concurrency
+        self.pace = Pace(in_flight, in_flight if profile.connection.embedded else MOST)
         self._prompt_tokens: dict[tuple[Prompt, Endpoint], int] = {}
         self._lists: dict[Endpoint, Lists] = {}
         self.endpoint = next(iter(profile.endpoints)) if endpoint is None else endpoint
@@ -198,6 +201,11 @@ class Session:
     def unreadable(self) -> int:
         """Answers so far that could not be read and were asked for again."""
         return self._channel.slips.bad
+
+    @property
+    def refusals(self) -> int:
+        """Requests so far that the server refused for load, or did not answer in time."""
+        return self._channel.refusals
 
     def drop_waiting(self) -> None:
         """Cancel the tasks whose requests have not been sent yet."""

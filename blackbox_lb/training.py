@@ -169,6 +169,8 @@ def _gathered(store: RolloutStore, reading: Reading) -> Training:
         for block in reading.blocks(store, count):
             parts.append(block.without_lists())
             yield block
+        if not any(part.token_ids.size for part in parts):
+            raise reading.nothing(count)
 
     scratch = Scratch(store.path.parent, LISTS_IN_MEMORY)
     next_token = NextToken.gather(blocks(), vocab_size=reading.vocab_size, allocate=scratch)
@@ -191,21 +193,16 @@ class Reading:
     vocab_size: int | None = None
 
     def blocks(self, store: RolloutStore, count: Counter[str]) -> Iterator[Rollouts]:
-        """The rollouts, scored, so many at a time; ``count`` is told what became of the completions.
-
-        Raises:
-            NoLogprobs: none has a complete list of tokens.
-        """
-        some = False
+        """The rollouts, scored, so many at a time; ``count`` is told what became of the completions."""
         for batch in _batches(_kept(store, self.owner, self.encode, count)):
             prompts = [self.owner[key] for key in batch]
             scored_as = zip(prompts, batch.values(), strict=True)
             rewards = [self.reward.score(self.examples[p], each) for p, each in scored_as]
-            block = columns(batch, prompts, rewards, self.end_tokens)
-            some = some or bool(block.token_ids.size)
-            yield block
-        if not some:
-            raise _nothing(len(self.owner), count["filtered"], self.encode)
+            yield columns(batch, prompts, rewards, self.end_tokens)
+
+    def nothing(self, count: Counter[str]) -> NoLogprobs:
+        """The error where ``blocks``, which told ``count``, hold no position."""
+        return _nothing(len(self.owner), count["filtered"], self.encode)
 
     def parts(self, count: int) -> list[Reading]:
         """Up to ``count`` parts of about as many completions each, in order."""

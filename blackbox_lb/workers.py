@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from blackbox_lb.budget import Budget
@@ -16,35 +17,44 @@ T = TypeVar("T")
 async def run_all(
     items: Sequence[T],
     receive: Callable[[T], Awaitable[None]],
-    concurrency: int,
+    concurrency: int | Callable[[], int],
     budget: Budget,
     drop_waiting: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run ``receive`` over all ``items``, in their order, at most ``concurrency`` at a time.
+    """Run ``receive`` over all ``items``, in their order, at most ``concurrency`` at a time: a number, or what tells it.
 
     On the first failure, and once ``budget`` is closed, no new ones start, ``drop_waiting`` cancels those that were not sent yet,
     the others end, and then it is raised.
     """
-    queue: Iterable[T] = iter(items)
-    failures: list[Exception] = []
+    queue, failures, workers = deque(items), list[Exception](), 0
+
+    def most() -> int:
+        return concurrency if isinstance(concurrency, int) else concurrency()
+
+    def fill() -> None:
+        nonlocal workers
+        for _ in range(min(most() - workers, len(queue))):
+            workers += 1
+            group.create_task(worker())
 
     async def worker() -> None:
-        for item in queue:
-            if failures or budget.closed:
-                return
-            try:
-                await receive(item)
-            except asyncio.CancelledError:
-                if not failures and not budget.closed:
-                    raise
-                return
-            except Exception as error:  # noqa: BLE001  (raised again below, once the others have been stored)
-                failures.append(error)
-                budget.drop_waiting()
-                drop_waiting()
-                return
+        nonlocal workers
+        try:
+            while queue and workers <= most() and not failures and not budget.closed:
+                await receive(queue.popleft())
+                fill()
+        except asyncio.CancelledError:
+            if not failures and not budget.closed:
+                raise
+        except Exception as error:  # noqa: BLE001  (raised again below, once the others have been stored)
+            failures.append(error)
+            budget.drop_waiting()
+            drop_waiting()
+        finally:
+            workers -= 1
 
-    await asyncio.gather(*(worker() for _ in range(min(concurrency, len(items)))))
+    async with asyncio.TaskGroup() as group:
+        fill()
     if failures:
         raise failures[0]
     budget.check()

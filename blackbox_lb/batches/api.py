@@ -16,9 +16,7 @@ import openai
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
 from blackbox_lb.batches.job import Job, sync_folder
-from blackbox_lb.credentials import Credentials
 from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, ServerFailed
-from blackbox_lb.hosts import is_loopback
 from blackbox_lb.retrying import ATTEMPTS, is_passing, retry_pause
 from blackbox_lb.session import Session
 
@@ -51,21 +49,8 @@ class BatchApi:
     """
 
     def __init__(self, session: Session) -> None:
-        profile, self._channel = session.profile, session.channel
-        self._name = profile.name
-        self._client = openai.AsyncOpenAI(
-            base_url=session.base_url,
-            api_key="the credentials hook knows",
-            max_retries=0,
-            timeout=TIMEOUT,
-            default_query=profile.connection.query,
-            http_client=httpx2.AsyncClient(
-                timeout=TIMEOUT,
-                trust_env=not is_loopback(httpx2.URL(session.base_url).host),
-                event_hooks={"request": [Credentials(profile)]},
-                follow_redirects=False,
-            ),
-        )
+        self._name, self._channel = session.profile.name, session.channel
+        self._client = session.channel.for_files(TIMEOUT)
 
     async def __aenter__(self) -> Self:
         return self

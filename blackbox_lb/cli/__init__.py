@@ -1,4 +1,4 @@
-"""The command ``blb``: one file a command, loaded when it is called, and no logic of its own."""
+"""The command ``blb``: one file a command with its options, loaded when it is called; ``actions`` run it, and are loaded then."""
 
 from __future__ import annotations
 

@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from blackbox_lb.batches import OfflineSession, Pending, cancel_batches, collect_batches
-from blackbox_lb.batches.offline import tokenizer_beside
-from blackbox_lb.batches.plan import no_batch
-from blackbox_lb.bias import legible
-from blackbox_lb.cli.accounts import run
 from blackbox_lb.cli.options import (
-    COLLECTING,
     count_option,
     limit_options,
-    load,
     model_options,
-    open_trials,
     output_options,
     sampling_options,
     task_options,
 )
-from blackbox_lb.cli.terminal import print_json
-from blackbox_lb.errors import InputError
-from blackbox_lb.evaluate import SAMPLED
-from blackbox_lb.fitting.run import FitPlan
-from blackbox_lb.forecast import Stage
-from blackbox_lb.profiles import load_profile
-from blackbox_lb.shards import Shard
-from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.training import censored, training_set
-from blackbox_lb.trials import Trials
-from blackbox_lb.types import Example
+from blackbox_lb.fitting.plan import FitPlan
 
 __all__ = ["command"]
-
-Summary = tuple[dict[str, Any], list[str]]
 
 
 @click.command("collect")
@@ -64,119 +41,6 @@ def command(**options: Any) -> None:
     With --batch the requests go out in files, at the provider's price for batches. The command waits until they are answered,
     which may take a day; stopped at any moment, the same command goes on.
     """
-    options["shard"] = None if options["shard"] is None else Shard.parse(options["shard"])
-    if options["batch"]:
-        _prepare(options)
-    elif named := [name for name in ("no_wait", "cancel", "batch_requests") if options[name]]:
-        raise InputError(
-            f"--{named[0].replace('_', '-')} says something of batches; give --batch, too, or leave it out"
-        )
-    task, reward = load(options)
-    try:
-        summary, remarks = run(options, lambda: _run(options, task, reward))
-    except Pending as pending:
-        _tell(options, pending)
-        return
-    if options["as_json"]:
-        print_json(summary)
-        return
-    click.echo(_sentence(summary, reward))
-    click.echo(legible("\n".join(remarks)), nl=bool(remarks))
+    from blackbox_lb.cli.actions.collect import execute
 
-
-def _prepare(options: dict[str, Any]) -> None:
-    """Refuse a provider without batches before anything is started; a program of the user's own needs no server."""
-    profile = load_profile(options["provider"])
-    if profile.batch is None:
-        raise no_batch(profile.name, [])
-    if profile.batch.command is not None:
-        options["tokenizer"] = options["tokenizer"] or tokenizer_beside(options["model"])
-        options["session"] = OfflineSession
-
-
-async def _run(options: dict[str, Any], task: Task, reward: Reward) -> Summary:
-    """What was collected, for a program and in sentences."""
-    examples = task.train[: options["limit"]]
-    if options["shard"] is not None:
-        examples = options["shard"].of(examples)
-
-    def stages(trials: Trials) -> Iterable[Stage]:
-        return [Stage(examples, options["samples_per_prompt"])]
-
-    async with open_trials(options, task, reward, needs=COLLECTING, stages=stages) as trials:
-        if not examples:
-            return {"store": str(trials.store.path), "completions": 0, "tokens": 0}, []
-        if options["batch"]:
-            found = await _by_batch(options, trials, examples)
-            if found is not None:
-                return found
-        return await _collected(trials, examples, options["samples_per_prompt"], reward)
-
-
-async def _by_batch(options: dict[str, Any], trials: Trials, examples: tuple[Example, ...]) -> Summary | None:
-    """Collect by batch; what to say where that was to cancel."""
-    budget, rules = trials.session.budget, trials.session.profile.batch
-    if budget.prices is not None and rules is not None:
-        budget.prices = budget.prices.in_batch(rules.price)
-    if options["cancel"]:
-        lines = await cancel_batches(trials, wait=not options["no_wait"])
-        return {"store": str(trials.store.path), "cancelled": dict(lines)}, []
-    await collect_batches(
-        trials,
-        [example.prompt for example in examples],
-        options["samples_per_prompt"],
-        wait=not options["no_wait"],
-        most=options["batch_requests"],
-    )
-    return None
-
-
-async def _collected(trials: Trials, examples: tuple[Example, ...], samples: int, reward: Reward) -> Summary:
-    keys = await trials.collect("training", examples, SAMPLED, samples)
-    training = training_set(trials.store, examples, keys, reward, trials.end_tokens)
-    kept_back = censored(training.rollouts, training.next_token)
-    values = [reward.value(r) for r in training.rollouts.rewards]
-    summary = {
-        "store": str(trials.store.path),
-        "completions": len(values),
-        "incomplete": training.incomplete,
-        "filtered": training.filtered,
-        "tokens": len(training.rollouts.token_ids),
-        "censoring": kept_back.model_dump(exclude={"unobserved"}),
-        "mean": sum(values) / len(values),
-    }
-    return summary, [kept_back.sentence(trials.top_logprobs), *training.remarks]
-
-
-def _sentence(summary: dict[str, Any], reward: Reward) -> str:
-    if "cancelled" in summary:
-        told = ", ".join(f"{number:,} requests {what}" for what, number in summary["cancelled"].items())
-        return f"No batch job is open any more{f': {told}' if told else ''}; what was answered is in {summary['store']}"
-    text = f"{summary['completions']} completions, {summary['tokens']} tokens in {summary['store']}"
-    return text + (f"; mean {reward.label} {summary['mean']:.3f}" if "mean" in summary else "")
-
-
-def _tell(options: dict[str, Any], pending: Pending) -> None:
-    """Say which jobs are open, and how to go on."""
-    again, commands = _again("no_wait", "cancel"), [each.command for each in pending.states if each.command]
-    if options["as_json"]:
-        jobs = [{name: getattr(each, name) for name in each.__slots__} for each in pending.states]
-        print_json({"missing": pending.missing, "jobs": jobs, "next": [*commands, again]})
-        return
-    click.echo(f"{pending.missing:,} completions are still to come:")
-    for state in pending.states:
-        click.echo(legible(f"  {state}"))
-    click.echo(legible(f"Then go on with: {again}"))
-
-
-def _again(*without: str) -> str:
-    """This command as it was given, but for these options."""
-    context = click.get_current_context()
-    words = ["blb", context.info_name or "collect"]
-    for option in context.command.params:
-        name = option.name or ""
-        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE or name in without:
-            continue
-        flag = isinstance(option, click.Option) and option.is_flag
-        words += option.opts[:1] if flag else [option.opts[0], str(context.params[name])]
-    return shlex.join(words)
+    execute(**options)

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from blackbox_lb.bias import Bias, Compiled, legible, printable
-from blackbox_lb.cli.options import STORE
-from blackbox_lb.cli.terminal import print_json, print_table
-from blackbox_lb.compile import Kept, compile_bias, gain_by_entries, highest_id, most_entries, vocabulary_of
-from blackbox_lb.errors import InputError, ProfileError
-from blackbox_lb.plots import check_plot, gain_plot
-from blackbox_lb.prefixes import Prefixes, logged_prefixes
-from blackbox_lb.profiles import Profile, load_profile, profile_names
-from blackbox_lb.tasks.load import BUILT_IN
+from blackbox_lb.profiles import profile_names
 
 __all__ = ["command"]
-
-LEARNED = "learned.json"
-"""What ``blb fit`` calls the learned vector before the compile."""
 
 
 @click.command("compile")
@@ -44,162 +31,6 @@ def command(bias_file: Path, **options: Any) -> None:
     The table tells what share of the estimated gain more or fewer entries would keep: 1 less the KL divergence to the policy of
     BIAS, as a share of that from the base model to it. The result is another policy and UNVERIFIED until blb eval has judged it.
     """
-    bias = Bias.load(bias_file)
-    profile = _profile(bias, options["provider"])
-    most_entries(profile, options["entries"])
-    vocabulary = vocabulary_of(bias, [profile, *_collected_by(bias, profile)], options["tokenizer"])
-    store = options["store"] or bias_file.with_name(STORE)
-    out = _out(bias_file, store, profile, options)
-    if options["plot"]:
-        check_plot(options["plot"])
-    prefixes = logged_prefixes(store, bias, profile, vocabulary)
-    if not options["as_json"] and not options["quiet"]:
-        _explain(bias, bias_file, prefixes, store, options["entries"])
-    highest, table = highest_id(profile, vocabulary), prefixes.next_token
-    made = compile_bias(
-        bias, profile, table, entries=options["entries"], integers=options["integers"], highest_id=highest
-    )
-    made.save(out)
-    rows = gain_by_entries(bias, profile, table, made, highest_id=highest)
-    if options["plot"]:
-        title = f"{printable(bias.model)}, compiled for {profile.name}"
-        gain_plot(rows, profile.bias.entries, title, options["plot"])
-    judge = _judge(made, profile, options["provider"], out)
-    if options["as_json"]:
-        print_json(_document(bias, made, prefixes, rows, highest) | {"bias": str(out), "judge": judge})
-        return
-    _table(rows, profile)
-    _result(_document(bias, made, prefixes, rows, highest), made, profile)
-    if options["plot"]:
-        click.echo(f"drew {options['plot']}")
-    click.echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
+    from blackbox_lb.cli.actions.compile import execute
 
-
-def _profile(bias: Bias, provider: str | None) -> Profile:
-    if provider is None and bias.provider not in profile_names():
-        raise ProfileError(
-            f"the bias is for {printable(bias.provider)}, which is no provider that comes with the package; give --provider, a "
-            "name or the path of its TOML"
-        )
-    profile = load_profile(provider or bias.provider)
-    profile.require(["bias"], "compiling")
-    profile.check_model(bias.model)
-    return profile
-
-
-def _collected_by(bias: Bias, profile: Profile) -> list[Profile]:
-    """The profile that the bias names, where it is another one and comes with the package."""
-    return [load_profile(bias.provider)] if bias.provider in {*profile_names()} - {profile.name} else []
-
-
-def _out(bias_file: Path, store: Path, profile: Profile, options: dict[str, Any]) -> Path:
-    limit = most_entries(profile, options["entries"])
-    whole = "-integers" if options["integers"] and profile.bias.fractions else ""
-    name = f"{bias_file.stem}-{profile.name}-{'all' if limit is None else limit}{whole}.json"
-    out: Path = options["out"] or bias_file.with_name(name)
-    for needed, what in ((bias_file, "BIAS itself"), (store, "the rollout store")):
-        if out.exists() and needed.exists() and out.samefile(needed):
-            raise InputError(f"--out {out} is {what}, which would be lost; give another file")
-    if not out.parent.is_dir():
-        raise InputError(f"there is no folder {out.parent} for the result; make it, or give another --out")
-    return out
-
-
-def _document(bias: Bias, made: Bias, prefixes: Prefixes, rows: list[Kept], highest: int | None) -> dict[str, Any]:
-    """Everything a program wants to know. Of the learned entries: ``refused`` are above the provider's highest id, ``unlisted``
-    were never listed or sampled and are dropped, ``unlisted_sent`` are sent all the same.
-    """
-    unlisted = set(bias.logit_bias).difference(prefixes.next_token.token_ids.tolist())
-    return {
-        "entries": len(made.entries),
-        **(made.compiled or Compiled()).model_dump(),
-        "learned_entries": len(bias.entries),
-        "refused": sum(highest is not None and token > highest for token in bias.logit_bias),
-        "unlisted": len(unlisted.difference(made.logit_bias)),
-        "unlisted_sent": len(unlisted.intersection(made.logit_bias)),
-        "completions": prefixes.completions,
-        "positions": prefixes.next_token.n_positions,
-        "remarks": prefixes.remarks,
-        "table": [asdict(row) for row in rows],
-    }
-
-
-def _explain(bias: Bias, bias_file: Path, prefixes: Prefixes, store: Path, wanted: int | None) -> None:
-    click.echo(
-        f"{bias_file}: {len(bias.entries):,} entries, on {prefixes.next_token.n_positions:,} positions of {prefixes.completions:,} "
-        f"base completions in {store}"
-    )
-    for remark in prefixes.remarks:
-        click.echo(legible(remark))
-    whole = bias_file.with_name(LEARNED)
-    if bias.compiled is not None:
-        remedy = f"; {whole} holds the whole learned vector" if whole.is_file() and whole != bias_file else ""
-        click.echo(f"it was compiled before, so what follows is a share of what that left{remedy}")
-    if not set(bias.logit_bias).intersection(prefixes.next_token.token_ids.tolist()):
-        click.echo(
-            "none of its tokens was listed or sampled there, so that nothing is known of what it does, or of what is lost"
-        )
-    if wanted is not None and wanted > len(bias.entries):
-        click.echo(f"it has fewer entries than the {wanted:,} that may be used")
-
-
-def _table(rows: list[Kept], profile: Profile) -> None:
-    fractions, integers = ([row for row in rows if row.integers == whole] for whole in (False, True))
-    print_table(
-        f"Estimated gain kept for {profile.name}, by most entries",
-        ("entries", "fractions: kept", "KL lost (nats/token)", "whole numbers: kept", "KL lost", "not 0"),
-        (
-            (
-                f"{a.entries:,}",
-                f"{a.kept:.1%}",
-                f"{a.kl_lost:.5f}",
-                f"{b.kept:.1%}",
-                f"{b.kl_lost:.5f}",
-                f"{b.listed:,}",
-            )
-            for a, b in zip(fractions, integers, strict=True)
-        ),
-        left=0,
-    )
-
-
-def _result(told: dict[str, Any], made: Bias, profile: Profile) -> None:
-    kind = "whole numbers" if told["integers"] else "values"
-    click.echo(
-        f"compiled for {profile.name}: {told['entries']:,} {kind} from {profile.bias.low:g} to {profile.bias.high:g}, "
-        f"{told['kept_share']:.1%} of the estimated gain kept, {told['kl_lost_nats_per_token']:.5f} nats of KL lost per token"
-    )
-    reasons = [
-        f"{told[name]:,} of them {why}"
-        for name, why in (
-            ("refused", f"above the highest id that {profile.name} takes"),
-            ("unlisted", "on no logged prefix listed, or sampled"),
-        )
-        if told[name]
-    ]
-    click.echo(
-        f"{told['clipped']:,} clipped to the range, {told['rounded']:,} rounded to 0, {told['dropped']:,} of "
-        f"{told['learned_entries']:,} dropped" + (f" ({'; '.join(reasons)})" if reasons else "")
-    )
-    if told["unlisted_sent"]:
-        click.echo(
-            f"{told['unlisted_sent']:,} that are sent were on no logged prefix listed, or sampled: what they do is not told"
-        )
-
-
-def _judge(made: Bias, profile: Profile, provider: str | None, out: Path) -> str:
-    """The command that judges the result; what the file does not tell stands in capitals. ``provider``: as it was given."""
-    words = ["blb", "eval", str(out), "--provider", provider or profile.name]
-    if not profile.connection.embedded:
-        words += ["--model", _plain(made.model, "MODEL")]
-    words += ["--task", made.task] if made.task in BUILT_IN else ["--data", "DATA.jsonl"]
-    words += ["--reward", _plain(made.reward, "REWARD")]
-    if made.sampling is not None:
-        words += ["--max-tokens", str(made.sampling.max_tokens)]
-    return shlex.join([*words, "--save"])
-
-
-def _plain(text: str, instead: str) -> str:
-    """``text`` of a bias file, which may be anybody's, or ``instead`` where it holds what can move a terminal's cursor."""
-    rest = text.replace("\\", "")
-    return text if printable(rest) == rest else instead
+    execute(bias_file, **options)

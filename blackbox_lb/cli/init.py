@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
-import tomli_w
 
-from blackbox_lb.cli.settings import FILE, SHARED
-from blackbox_lb.credentials import environment
-from blackbox_lb.errors import BlbError, InputError
-from blackbox_lb.profiles import Profile, load_profile, profile_names
-from blackbox_lb.tasks import load_task, parse_reward
-from blackbox_lb.tasks.hub_data import HUB
-from blackbox_lb.tasks.load import BUILT_IN, HARNESS
+from blackbox_lb.cli.settings import FILE
+from blackbox_lb.profiles import profile_names
 
 __all__ = ["command"]
-
-LOCAL = "local"
-REWARD = "correct-and-short"
-MORE = """
-# Any option of a command may stand here, under [fit], [eval], ... or for all of them above; blb COMMAND --help lists them.
-# The command line goes first, then variables such as BLB_FIT_TAU, then this file. Relative paths start at its folder.
-# [fit]
-# tau = [0.25, 0.5, 1.0]
-# max_tokens = 256
-# deploy = ["temperature=0.5"]
-"""
 
 
 @click.command("init")
@@ -49,150 +29,6 @@ def command(out: Path, yes: bool, force: bool, **options: Any) -> None:
 
     No key is asked for or written: keys stay in the environment.
     """
-    if out.exists() and not force:
-        raise InputError(f"{out} is there already; edit it, or overwrite it with --force")
-    if not out.parent.is_dir():
-        raise InputError(f"there is no folder {out.parent} for {out.name}; make it, or give another --out")
-    ask = Questions(yes)
-    profile = ask.provider(options["provider"])
-    shared = {"provider": options["provider"] or ask.told["provider"]}
-    shared |= ask.model(profile, options["model"], options["base_url"])
-    shared |= ask.task(profile, options["task"], options["data"])
-    shared["reward"] = ask.checked("Reward", options["reward"], REWARD, _reward)
-    price = ask.price(profile, options["price"])
-    out.write_text(_document(shared, price, out.parent), encoding="utf-8")
-    _next(profile, out)
+    from blackbox_lb.cli.actions.init import execute
 
-
-class Questions:
-    """Asks until an answer passes its check; with ``silent`` the default is the answer, and one that fails is an error."""
-
-    def __init__(self, silent: bool) -> None:
-        self._silent = silent
-        self.told: dict[str, str] = {}
-
-    def checked(self, question: str, given: str | None, default: str | None, check: Any) -> str:
-        """``given``, or an answer to ``question``; ``check`` raises BlbError for one that will not do."""
-        if given is not None or self._silent:
-            if given is None and default is None:
-                option = question.partition(",")[0].lower().replace(" ", "-")
-                raise InputError(f"{question}: there is no default for this; give --{option}")
-            answer = given if given is not None else default or ""
-            check(answer)
-            return answer
-        while True:
-            answer = click.prompt(question, default=default, err=True)
-            try:
-                check(answer)
-            except BlbError as error:
-                click.echo(f"  {error}", err=True)
-                continue
-            return str(answer)
-
-    def provider(self, given: str | None) -> Profile:
-        """The profile of the provider; says whether its key is set."""
-        if given is None and not self._silent:
-            click.echo(f"Providers: {', '.join(profile_names())}, or a path to your own TOML", err=True)
-        name = self.told["provider"] = self.checked("Provider", given, LOCAL, load_profile)
-        return load_profile(name)
-
-    def model(self, profile: Profile, model: str | None, base_url: str | None) -> dict[str, str]:
-        """Which model, and where, as far as the profile does not know."""
-        found = {}
-        if not profile.connection.embedded:
-            usual = environment(profile.connection.base_url_env) or profile.connection.base_url
-            address = self.checked("Base URL", base_url, usual, _address)
-            if address != usual:
-                found["base_url"] = address
-        elif base_url is not None:
-            raise InputError(f"{profile.name} starts its own engine and takes no --base-url; leave it out")
-        nobody = "" if profile.connection.lists_models else next(iter(profile.models.work), None)
-        hint = ", empty for the server's only one" if nobody == "" else ""
-        if profile.connection.embedded:
-            hint = ", a .gguf file or a hub name, empty for SmolLM2-135M-Instruct"
-        name = self.checked(f"Model{hint}", model, nobody, lambda text: profile.check_model(text or None))
-        return found | ({"model": name} if name else {})
-
-    def price(self, profile: Profile, given: str | None) -> str:
-        """What the provider charges, "" where that is not told; servers of one's own are not asked about."""
-        if given is None and (self._silent or not profile.connection.api_key_required):
-            return ""
-        return self.checked(
-            "Price of a million tokens in US dollars, as in 0.15,0.60 (empty: costs are not told)", given, "", _price
-        )
-
-    def task(self, profile: Profile, task: str | None, data: Path | None) -> dict[str, str]:
-        """A task by name or a data file, read once to see that it can be."""
-        if task is not None and data is not None:
-            raise InputError("--task and --data were both given; give one of them")
-        if task is None:
-            default = next(iter(BUILT_IN)) if profile.connection.embedded else None
-            question = f"Data, a JSONL or CSV file with prompt and answer, or a task ({', '.join(BUILT_IN)})"
-            answer = self.checked(question, None if data is None else str(data), default, _readable)
-            return {"task": answer} if _is_task(answer) else {"data": answer}
-        _readable(task)
-        return {"task": task}
-
-
-def _is_task(answer: str) -> bool:
-    return answer in BUILT_IN or answer.startswith(HARNESS)
-
-
-def _readable(answer: str) -> None:
-    """DataError, InputError: no such file, or rows that cannot be used. Other names of tasks are looked up when they are needed."""
-    if _is_task(answer) or answer.startswith(HUB):
-        return
-    task = load_task(data=Path(answer), require_answers=False)
-    sizes = (len(task.train), len(task.validation), len(task.test))
-    click.echo("  {} training, {} validation and {} test prompts".format(*sizes), err=True)
-
-
-def _reward(answer: str) -> None:
-    parse_reward(answer, max_tokens=1)
-
-
-def _price(answer: str) -> None:
-    parts = answer.split(",")
-    if answer and not (len(parts) == 2 and all(re.fullmatch(r"\s*\d+(\.\d+)?\s*", part) for part in parts)):
-        raise InputError(
-            f"{answer!r} is no price; give prompt and completion, in US dollars for a million tokens, as in 0.15,0.60"
-        )
-
-
-def _address(answer: str) -> None:
-    parts = urlsplit(answer)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"{answer!r} is no address of an API; give one as in http://127.0.0.1:8000/v1")
-    if parts.username or parts.password or parts.query:
-        raise InputError("an address with a user, password or query in it may hold a key; keys stay in the environment")
-
-
-def _document(shared: dict[str, str], price: str, folder: Path) -> str:
-    """The file: answers as one table, and what else could stand there as comments."""
-    for key in ("data", "provider"):
-        path = Path(shared.get(key, ""))
-        if shared.get(key) and path.is_file() and not path.is_absolute():
-            shared[key] = Path(os.path.relpath(path, folder)).as_posix()
-    return (
-        f"# Settings of blb, found here and from the folders below. Keys do not belong here: they stay in the environment.\n"
-        f"[{SHARED}]\n{tomli_w.dumps(shared)}{_priced(price)}{MORE}"
-    )
-
-
-def _priced(price: str) -> str:
-    return f"\n[eval]\n{tomli_w.dumps({'price': price})}" if price else ""
-
-
-def _next(profile: Profile, out: Path) -> None:
-    """What was written, what is missing and what to type now."""
-    click.echo(f"wrote {out}")
-    rules = profile.connection
-    if rules.api_key_required and not (environment(rules.api_key_env) or environment(rules.token_env)):
-        where = f" (made at {rules.api_key_url})" if rules.api_key_url else ""
-        click.echo(f"{rules.api_key_env} is not set: export your key{where} in it first")
-    config = "" if out.name == FILE and out.parent.resolve() == Path.cwd() else f" --config {out}"
-    if profile.unknown:
-        click.echo(
-            f"{len(profile.unknown)} rows of {profile.name} are guesses. First: blb{config} doctor --save mine.toml"
-        )
-    click.echo(f"next: blb{config} fit")
+    execute(out, yes, force, **options)

@@ -1,41 +1,26 @@
-"""Options that several commands share: which model, which task, how to sample, how to print."""
+"""Options that several commands share: which model, which task, how to sample, how to print. ``opening`` is what they open."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import fields
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
 
-from blackbox_lb.bias import Bias
-from blackbox_lb.cli.accounts import accounted
-from blackbox_lb.cli.terminal import reporter
-from blackbox_lb.compile import check_limits
-from blackbox_lb.connection import connect
 from blackbox_lb.drift import ON_DRIFT
-from blackbox_lb.errors import InputError, ProfileError
-from blackbox_lb.forecast import Forecast, Stage
 from blackbox_lb.profiles import profile_names
-from blackbox_lb.session import Session
-from blackbox_lb.store import RolloutStore
-from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
-from blackbox_lb.tasks.harness import HarnessOptions
-from blackbox_lb.trials import Trials
 from blackbox_lb.types import Endpoint
 
 __all__ = [
-    "connect_to",
+    "POSITIONS",
+    "STORE",
+    "TOP_LOGPROBS",
     "count_option",
     "limit_options",
-    "load",
     "model_options",
-    "open_trials",
     "output_options",
     "rollouts_option",
-    "run_folder",
     "sampling_options",
     "spending_options",
     "task_options",
@@ -43,10 +28,9 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 TOP_LOGPROBS = 20
-COLLECTING = ("tokens.id", "neutral")
-"""Rows of a profile without which a completion teaches nothing."""
-SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
-COLUMNS = ("prompt_column", "answer_column", "messages_column", "prompt_template")
+POSITIONS = 200
+"""Of --full-vocab: they tell a mean over positions to about 7 % of the spread between positions, and take a few minutes on a small
+server."""
 STORE = "rollouts.db"
 """The rollout store inside a run's folder."""
 
@@ -88,7 +72,11 @@ def model_options(provider: str | None = "local") -> Callable[[F], F]:
             help="Vocabulary, where the provider tells no token ids: o200k_base, cl100k_base, a tokenizer.json or .gguf file. "
             "[default: by the model's name]",
         ),
-        click.option("--concurrency", type=click.IntRange(1), help="Requests in flight. [default: the provider's]"),
+        click.option(
+            "--concurrency",
+            type=click.IntRange(1),
+            help="Requests in flight. [default: the provider's number, and more while that is faster]",
+        ),
     )
 
 
@@ -224,108 +212,3 @@ def limit_options() -> Callable[[F], F]:
             help="Go on in --out with other settings than those of a run that was not finished.",
         ),
     )
-
-
-def load(options: Mapping[str, Any]) -> tuple[Task, Reward]:
-    """The task that ``task_options`` name, and its reward."""
-    reward, correct = options["reward"], options["correct"]
-    needs_answer = parse_reward(reward, max_tokens=1, correct=correct or "contains").needs_answer
-    task = load_task(
-        options["task"],
-        options["data"],
-        options["validation_data"],
-        options["test_data"],
-        **{name: options[name] for name in COLUMNS if options.get(name) is not None},
-        require_answers=needs_answer,
-        harness=HarnessOptions(**{field.name: options.get(field.name) for field in fields(HarnessOptions)}),
-    ).first(validation=options.get("validation_limit"), test=options.get("test_limit"))
-    limit = options["max_tokens"] or task.max_tokens
-    return task, parse_reward(reward, max_tokens=limit, correct=correct or task.correct)
-
-
-def run_folder(options: Mapping[str, Any], task: Task) -> Path:
-    """The folder that holds a run's bias and result, made if need be."""
-    folder = Path(options["out"] or Path("runs") / task.name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}; give another with --out") from error
-    return folder
-
-
-def connect_to(options: Mapping[str, Any], **more: Any) -> AbstractAsyncContextManager[Session]:
-    """A session with the model that ``model_options`` name; ``more`` goes to ``connect``."""
-    names = ("model", "base_url", "endpoint", "tokenizer")
-    more = {**more, **({"session": options["session"]} if "session" in options else {})}
-    return connect(options["provider"], **{name: options[name] for name in names}, **more)
-
-
-@asynccontextmanager
-async def open_trials(
-    options: Mapping[str, Any],
-    task: Task,
-    reward: Reward,
-    bias: Bias | None = None,
-    needs: Sequence[str] = SAMPLING_WITH_A_BIAS,
-    stages: Callable[[Trials], Iterable[Stage | Forecast]] = lambda trials: (),
-) -> AsyncIterator[Trials]:
-    """Everything that drawing and scoring completions needs, as the options say; closed at the end.
-
-    ``needs``: rows of the profile that must be known. A ``bias`` that the model's tokenizer or the provider does not take is
-    refused before anything is asked for. ``stages``: what will be asked for at most, told before the first request.
-    """
-    if reward.remote is not None:
-        reward.remote.headers()  # a missing key is told before anything is paid for
-    spelled = "clusters" in options.get("estimator", ())
-    async with connect_to(
-        options,
-        concurrency=options["concurrency"],
-        max_tokens=reward.max_tokens,
-        longest_prompt=task.longest_prompt,
-        needs=needs,
-        own_vocabulary=spelled,
-        budget=options.get("budget"),
-    ) as session:
-        _require_end_tokens(session)
-        tokenizer = await session.tokenizer()
-        if bias is not None:
-            bias.check_tokenizer(tokenizer.fingerprint)
-            check_limits(bias.logit_bias, session.profile, session.highest_id)
-        with _store(options["store"] or run_folder(options, task) / STORE, options.get("rollouts", ())) as store:
-            trials = Trials(
-                session=session,
-                store=store,
-                tokenizer=tokenizer,
-                reward=reward,
-                report=reporter(options),
-                top_logprobs=_top_logprobs(options["top_logprobs"], session),
-                seed=options["seed"],
-                concurrency=options["concurrency"],
-                stop=task.stop,
-            )
-            async with accounted(trials, options, task, stages):
-                yield trials
-
-
-def _store(path: Path, elsewhere: Sequence[str]) -> RolloutStore:
-    """The run's store, with the rollouts that were collected ``elsewhere`` beside it."""
-    if not elsewhere:
-        return RolloutStore(path)
-    from blackbox_lb.store.sources import Gathered
-
-    return Gathered(path, elsewhere)
-
-
-def _require_end_tokens(session: Session) -> None:
-    if session.end_tokens.listed is not True and session.vocabulary is None:
-        state = "does not list" if session.end_tokens.listed is False else "is not known to list"
-        raise ProfileError(
-            f"{session.profile.name} {state} the token that ends a completion, so its id must be known to leave it out of the fit: "
-            "give the model's vocabulary with --tokenizer, as a tokenizer.json or .gguf file"
-        )
-
-
-def _top_logprobs(wanted: int | None, session: Session) -> int:
-    """As many alternatives as were asked for; unasked, as many as help and the provider lists."""
-    limit = session.profile.most_logprobs(session.endpoint)
-    return min(TOP_LOGPROBS, TOP_LOGPROBS if limit is None else limit) if wanted is None else wanted

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from blackbox_lb.cli.terminal import print_json, print_table
+from blackbox_lb.cli.documents import print_json
 from blackbox_lb.profiles import Profile, load_profile, profile_names
 from blackbox_lb.rules import Evidence
 
@@ -75,6 +75,8 @@ def shown_rows(profile: Profile) -> dict[str, Any]:
 
 
 def _overview(profiles: list[Profile]) -> None:
+    from blackbox_lb.cli.terminal import print_table
+
     print_table(
         "Providers",
         ("name", "key", "logprobs", "top", "entries", "guesses"),

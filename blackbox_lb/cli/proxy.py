@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from blackbox_lb.bias import printable
-from blackbox_lb.cli.terminal import print_json
+from blackbox_lb.cli.documents import print_json
 from blackbox_lb.errors import InputError
 from blackbox_lb.hosts import is_loopback
 from blackbox_lb.injection import OnConflict
@@ -88,6 +87,8 @@ def command(host: str, port: int, as_json: bool, quiet: bool, **options: Any) ->
     """
     if importlib.util.find_spec("aiohttp") is None:
         raise InputError(f"blb proxy needs the package aiohttp; install it: {EXTRA}")
+    import asyncio
+
     from blackbox_lb.serve.proxy import serve
 
     proxy = _proxy(**options)

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import click
 
-from blackbox_lb.report import write_report
-
 __all__ = ["command"]
 
 
@@ -23,5 +21,7 @@ def command(run: Path, out: Path | None, plots: Path | None) -> None:
     Shows what blb fit, blb eval and blb analyze left in the folder, and names what is missing. The page asks no network, follows
     light and dark, prints, and reads on a phone. Needs the extra report: pip install 'blackbox-lb[report]'.
     """
+    from blackbox_lb.report import write_report
+
     for path in write_report(run, out, plots):
         click.echo(f"wrote {path}")

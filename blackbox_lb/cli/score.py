@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
-from blackbox_lb.bias import Bias
-from blackbox_lb.cli.accounts import price_judge, run
-from blackbox_lb.cli.options import STORE, load, spending_options, task_options
-from blackbox_lb.cli.terminal import print_json, print_table, reporter
-from blackbox_lb.errors import InputError, StoreError
-from blackbox_lb.evaluate import parse_setting
-from blackbox_lb.progress import short
-from blackbox_lb.scoring import SPLITS, Group, Record, Settings, rescore
-from blackbox_lb.store import RolloutStore, canonical
-from blackbox_lb.tasks import Reward, Task, parse_reward
-from blackbox_lb.tasks.remote import is_address
+from blackbox_lb.cli.options import spending_options, task_options
+from blackbox_lb.types import Split
 
 __all__ = ["command"]
-
-BIAS = "bias.json"
-"""The bias that a fit chose, inside a run's folder."""
 
 
 @click.command("score")
 @click.argument("where", metavar="STORE_OR_RUN", type=click.Path(path_type=Path))
 @task_options()
 @click.option("--max-tokens", type=click.IntRange(1), help="T of the reward. [default: the limit each was drawn with]")
-@click.option("--split", multiple=True, type=click.Choice(SPLITS), help="Only this split; repeatable.")
+@click.option("--split", multiple=True, type=click.Choice(get_args(Split)), help="Only this split; repeatable.")
 @click.option("--setting", multiple=True, help="Only this setting, as in temperature=0.5 or greedy; repeatable.")
 @click.option("--policy", type=click.Choice(["base", "biased"]), help="Only completions without, or with, a bias.")
 @click.option(
@@ -50,178 +34,6 @@ def command(where: Path, **options: Any) -> None:
     A row for each split and way of drawing. Means are over prompts, with a 95 % bootstrap interval; differences to the base are
     paired by prompt and not adjusted for being many: a verdict is what blb eval gives.
     """
-    path, names = _store(where)
-    task, reward = load(options)
-    fetches = is_address(options["reward"]) or options["reward"].startswith("judge:")  # such answers are stored
-    with RolloutStore(path, read_only=not fetches) as store, _lines(options["per_completion"]) as watch:
+    from blackbox_lb.cli.actions.score import execute
 
-        async def main() -> list[Group]:
-            price_judge(options["budget"], options, reward)
-            return await rescore(
-                store,
-                task,
-                _maker(options, task),
-                reporter(options),
-                splits=options["split"] or SPLITS,
-                keep=_filter(options),
-                watch=watch,
-                budget=options["budget"],
-            )
-
-        groups = run(options, main)
-    if options["as_json"]:
-        rows = [_json(group, _base_of(group, groups), names) for group in groups]
-        print_json({"store": str(path), "task": task.name, "reward": groups[0].reward.spec, "groups": rows})
-    else:
-        _print(groups, names)
-
-
-def _store(where: Path) -> tuple[Path, dict[str, str]]:
-    """The store's path, and the name of the bias that its run chose, by what was sent."""
-    path = where / STORE if where.is_dir() else where
-    if not path.is_file():
-        raise StoreError(
-            f"there is no rollout store {path}; give one, or a run's folder, as blb collect and blb fit make them"
-        )
-    chosen = path.with_name(BIAS)
-    if not chosen.is_file():
-        return path, {}
-    return path, {canonical(sorted([token, value] for token, value in Bias.load(chosen).logit_bias.items())): BIAS}
-
-
-def _maker(options: dict[str, Any], task: Task) -> Callable[[int], Reward]:
-    """Rewards by token limit: each is made once, so that a user's module is loaded once."""
-    made: dict[int, Reward] = {}
-
-    def reward_of(drawn: int) -> Reward:
-        limit = options["max_tokens"] or drawn
-        if limit not in made:
-            made[limit] = parse_reward(options["reward"], max_tokens=limit, correct=options["correct"] or task.correct)
-        return made[limit]
-
-    return reward_of
-
-
-def _filter(options: dict[str, Any]) -> Callable[[Settings], bool]:
-    wanted = {parse_setting(spec).temperature for spec in options["setting"]}
-    policy = options["policy"]
-
-    def keep(settings: Settings) -> bool:
-        right = policy is None or bool(settings["bias"]) == (policy == "biased")
-        return right and (not wanted or settings["sampling"]["temperature"] in wanted)
-
-    return keep
-
-
-@contextmanager
-def _lines(path: Path | None) -> Iterator[Callable[[Record], None]]:
-    """A watcher that writes each completion as one JSON line; of none where there is no path."""
-    if path is None:
-        yield lambda _record: None
-        return
-    try:
-        file = path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; give another path with --per-completion") from error
-    with file:
-        yield lambda record: print(json.dumps(_line(record), ensure_ascii=False), file=file)
-
-
-def _line(record: Record) -> dict[str, Any]:
-    completion = record.completion
-    return {
-        "split": record.split,
-        "id": record.example,
-        "key": record.key,
-        "completion": completion.text,
-        "finish_reason": completion.finish_reason,
-        "tokens": completion.n_tokens,
-        "nats": "-inf" if record.nats == -math.inf else record.nats,
-        "value": record.value,
-        "correct": record.correct,
-    }
-
-
-def _base_of(group: Group, groups: list[Group]) -> Group | None:
-    """The base completions that differ in nothing but the bias."""
-    if not group.biased:
-        return None
-    alike = {**group.settings, "bias": []}
-    return next((each for each in groups if each.split == group.split and each.settings == alike), None)
-
-
-def _policy(group: Group, names: dict[str, str]) -> str:
-    if not group.biased:
-        return "base"
-    name = names.get(canonical(group.settings["bias"]), f"bias {group.request[:8]}")
-    return f"{name}, {len(group.settings['bias'])} entries"
-
-
-def _json(group: Group, base: Group | None, names: dict[str, str]) -> dict[str, Any]:
-    settings, mean = group.settings, group.mean_reward
-    difference = None if base is None else group.difference(base)
-    return {
-        "split": group.split,
-        "policy": _policy(group, names),
-        "request": group.request,
-        **{name: settings[name] for name in ("provider", "model", "endpoint", "sampling")},
-        "entries": len(settings["bias"]),
-        "examples": group.examples,
-        "prompts": sum(bool(row.size) for row in group.scores.reward),
-        "completions": group.completions,
-        "left_out": group.scores.left_out,
-        "reward": {"label": group.reward.label, "mean": mean.mean, "low": mean.low, "high": mean.high},
-        "accuracy": group.accuracy,
-        "tokens": group.tokens,
-        "difference": None
-        if difference is None
-        else {
-            "mean": difference.reward.mean,
-            "low": difference.reward.low,
-            "high": difference.reward.high,
-            "prompts": difference.prompts,
-        },
-    }
-
-
-HEADER = (
-    *("split", "policy", "setting", "limit", "prompts", "completions", "reward", "95 % interval"),
-    *("to base", "95 % interval", "accuracy", "tokens"),
-)
-
-
-def _print(groups: list[Group], names: dict[str, str]) -> None:
-    label = groups[0].reward.label
-    print_table(
-        f"Stored completions, scored: {label}",
-        tuple(label if name == "reward" else name for name in HEADER),
-        (_cells(group, _base_of(group, groups), names) for group in groups),
-        left=2,
-    )
-
-
-def _cells(group: Group, base: Group | None, names: dict[str, str]) -> list[str]:
-    sampling, mean = group.settings["sampling"], group.mean_reward
-    found = None if base is None else group.difference(base)
-    to_base = (
-        ("", "")
-        if found is None
-        else (_signed(found.reward.mean), f"{_signed(found.reward.low)} to {_signed(found.reward.high)}")
-    )
-    return [
-        group.split,
-        _policy(group, names),
-        f"T = {sampling['temperature']:g}" if sampling["temperature"] else "greedy",
-        str(sampling["max_tokens"]),
-        f"{sum(bool(row.size) for row in group.scores.reward)} of {group.examples}",
-        str(group.completions),
-        short(mean.mean),
-        f"{short(mean.low)} to {short(mean.high)}",
-        *to_base,
-        "" if group.accuracy is None else f"{group.accuracy:.2f}",
-        f"{group.tokens:.1f}",
-    ]
-
-
-def _signed(value: float) -> str:
-    return f"{'' if value < 0 else '+'}{short(value)}"
+    execute(where, **options)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
-
-from blackbox_lb.bias import Bias, Entry, Learned, printable
-from blackbox_lb.cli.terminal import findings_list, print_json, print_table, settings_text, verdict_table
-from blackbox_lb.progress import short
 
 __all__ = ["command"]
 
@@ -20,63 +15,6 @@ __all__ = ["command"]
 @click.option("--json", "as_json", is_flag=True, help="Print the bias file as JSON on stdout.")
 def command(bias_file: Path, top: int, as_json: bool) -> None:
     """Show the bias file BIAS: where it comes from, whether it helps, which tokens it promotes and suppresses."""
-    bias = Bias.load(bias_file)
-    if as_json:
-        print_json(bias.model_dump(mode="json"))
-        return
-    _origin(bias)
-    if bias.verdict:
-        verdict_table(bias.verdict)
-    else:
-        click.echo("UNVERIFIED: no fresh completions were compared; run blb eval with --save")
-    findings_list(bias.findings, everything=True)
-    ranked = sorted(bias.entries, key=lambda entry: entry.bias)
-    _tokens("Promoted tokens", [entry for entry in reversed(ranked) if entry.bias > 0], top)
-    _tokens("Suppressed tokens", [entry for entry in ranked if entry.bias < 0], top)
+    from blackbox_lb.cli.actions.show import execute
 
-
-def _origin(bias: Bias) -> None:
-    click.echo(
-        f"model      {printable(bias.model)} ({printable(bias.provider)}), tokenizer {printable(bias.tokenizer)}"
-    )
-    click.echo(
-        f"learned    {printable(bias.estimator)} ({settings_text(bias.settings)}) from {bias.rollouts} rollouts, "
-        f"{bias.tokens:,} tokens"
-    )
-    if bias.censoring:
-        listed = bias.sampling.top_logprobs if bias.sampling else None
-        click.echo(f"kept back  {bias.censoring.sentence(listed)}")
-    click.echo(f"reward     {printable(bias.reward)} on {printable(bias.task or 'unknown task')}")
-    click.echo(f"entries    {len(bias.entries)}{f', {bias.compiled.sentence}' if bias.compiled else ''}")
-    if bias.learned:
-        click.echo(f"bias       {_statistics(bias.learned)}")
-    click.echo(f"made       {bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {printable(bias.blackbox_lb)}")
-
-
-def _statistics(learned: Learned) -> str:
-    same = (
-        ""
-        if learned.reliability is None
-        else f"; other prompts would bring back {max(learned.reliability, 0):.0%} of it"
-    )
-    return (
-        f"over the whole vocabulary, before the compile and centred: {learned.sampled_fraction:.1%} of tokens sampled, standard "
-        f"deviation {short(learned.sigma)} nats, least {short(learned.low)}, largest {short(learned.high)}, "
-        f"{learned.selected_fraction:.2%} above 5 medians{same}"
-    )
-
-
-def _error(entry: Entry) -> str:
-    return "" if entry.error is None else f"{entry.error:.3f}"
-
-
-def _tokens(title: str, entries: Iterable[Entry], top: int) -> None:
-    rows = list(entries)
-    print_table(
-        f"{title}: {min(top, len(rows))} of {len(rows)}",
-        ("token", "id", "bias (nats)", "standard error", "seen"),
-        (
-            (f"'{entry.readable}'", str(entry.id), f"{entry.bias:+.3f}", _error(entry), str(entry.seen))
-            for entry in rows[:top]
-        ),
-    )
+    execute(bias_file, top, as_json)

@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from blackbox_lb.cli.terminal import print_json
+from blackbox_lb.cli.documents import print_json
 from blackbox_lb.errors import StoreCorrupt
-from blackbox_lb.store.upkeep import check, compact, merge, recover
 
 __all__ = ["command"]
 
@@ -43,6 +42,8 @@ def check_command(store: Path, as_json: bool) -> None:
 
     Only reads. Exit code 2 where anything is wrong.
     """
+    from blackbox_lb.store.upkeep import check
+
     found = check(store)
     if as_json:
         print_json(
@@ -80,6 +81,8 @@ def check_command(store: Path, as_json: bool) -> None:
 @_json
 def compact_command(store: Path, as_json: bool) -> None:
     """Write STORE anew without gaps and empty its log. Needs as much free space as it takes, and no other process in it."""
+    from blackbox_lb.store.upkeep import compact
+
     done = compact(store)
     if as_json:
         print_json({"store": str(store), "bytes_before": done.before, "bytes_after": done.after})
@@ -97,6 +100,8 @@ def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
     Where two stores hold different answers to one question, the first stays; how many there were is said. The same command again
     adds nothing.
     """
+    from blackbox_lb.store.upkeep import merge
+
     done = merge(stores, out)
     if as_json:
         print_json(
@@ -127,6 +132,8 @@ def recover_command(old: Path, new: Path, as_json: bool) -> None:
 
     OLD is only read, page by page and without SQLite, its -wal file too; every row is taken or left by its checksum.
     """
+    from blackbox_lb.store.upkeep import recover
+
     done = recover(old, new)
     if as_json:
         print_json(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -31,7 +30,6 @@ __all__ = [
     "Lines",
     "Terminal",
     "findings_list",
-    "print_json",
     "print_table",
     "reporter",
     "settings_text",
@@ -146,18 +144,6 @@ def _clock_text(seconds: float) -> str:
 def reporter(options: Mapping[str, Any]) -> Reporter:
     """A Terminal, or nobody with --quiet."""
     return Silent() if options["quiet"] else Terminal()
-
-
-def print_json(value: Any) -> None:
-    """One JSON document on stdout, with escapes where the terminal cannot print every character."""
-    readable = (sys.stdout.encoding or "").lower().startswith("utf")
-    text = json.dumps(value, indent=2, ensure_ascii=not readable, default=str)
-    # What is left outside ASCII stands in strings, where \\u is the same character.
-    click.echo(text if text.isascii() and "\x7f" not in text else "".join(map(_escaped, text)))
-
-
-def _escaped(character: str) -> str:
-    return character if character == "\n" or character.isprintable() else json.dumps(character)[1:-1]
 
 
 FILE_WIDTH = 200

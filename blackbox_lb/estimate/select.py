@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import positive
-from blackbox_lb.estimate.off_policy import ByPrompt, OffPolicy, Outcome
+
+if TYPE_CHECKING:
+    from blackbox_lb.estimate.off_policy import ByPrompt, OffPolicy, Outcome
 
 __all__ = ["Goal", "Objective", "Rung", "rungs"]
 
@@ -85,6 +87,8 @@ class Goal:
         gain = outcome.reward.minus(base.reward)
         if self.objective == "reward":
             return gain
+        from blackbox_lb.estimate.off_policy import ByPrompt
+
         return gain.minus(ByPrompt(np.full(gain.parts.shape, np.nan)) if outcome.kl is None else outcome.kl, self.tau)
 
     def keeps(self, base: Outcome, outcome: Outcome) -> bool:

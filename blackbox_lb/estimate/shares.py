@@ -6,7 +6,8 @@ Index letters: ``n`` rollouts, ``m`` their positions, ``s`` the support. Values 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,7 +29,8 @@ __all__ = ["Share", "Spread", "Whole", "Workers"]
 
 
 class Share:
-    """The rollouts of one worker. rollouts: without their lists, None where there are none. unlisted: of their positions.
+    """The rollouts of one worker. rollouts: without their lists, None where there are none. unlisted: of their positions, None
+    where there are none: such a share adds nothing to any sum.
 
     Made again from the same ``blocks`` it gives the same numbers: that is all that a lost worker needs.
     """
@@ -36,16 +38,19 @@ class Share:
     def __init__(self, blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocate = empty) -> None:
         parts: list[Rollouts] = []
 
-        def kept() -> Iterable[Rollouts]:
+        def filled() -> Iterator[Rollouts]:
             for block in blocks:
                 parts.append(block.without_lists())
-                yield block
+                if block.token_ids.size:
+                    yield block
 
         self._allocate = allocate
         self._table: NextToken | None = None
-        self._listed: list[Listed] = listed(kept(), vocab_size, allocate)
-        self.rollouts = Rollouts.join(parts)
-        self.unlisted = Unlisted.of(self._listed)
+        rest = filled()
+        first = list(itertools.islice(rest, 1))
+        self._listed: list[Listed] = listed(itertools.chain(first, rest), vocab_size, allocate) if first else []
+        self.rollouts = Rollouts.join(parts) if parts else None
+        self.unlisted = Unlisted.of(self._listed) if first else None
 
     def table(self, tail: Tail) -> NextToken:
         """The positions with the tail that all shares agreed on, which is always the same one."""
@@ -56,14 +61,18 @@ class Share:
 
     def sums(self, tail: Tail, delta: Vector, weights: Vector) -> Sums:
         """What the potential of all shares is made of; weights: (m,) of these positions."""
+        if self.unlisted is None:
+            return Sums.of((), len(tail.token_ids))
         return self.table(tail).sums(delta, weights)
 
     def log_normaliser(self, tail: Tail, delta: Vector) -> Vector:
         """(m,)."""
-        return self.table(tail).log_normaliser(delta)
+        return np.zeros(0) if self.unlisted is None else self.table(tail).log_normaliser(delta)
 
     def statistics(self, recipe: Recipe) -> Statistics:
         """Those of these rollouts, to be added up."""
+        if self.rollouts is None:
+            return Statistics.zero()
         return Statistics.gather(self.rollouts.blocks(BLOCK_POSITIONS), recipe)
 
 
@@ -134,18 +143,20 @@ class Whole:
     statistics: Callable[[Recipe], Statistics]
 
     @classmethod
-    def of(cls, workers: Workers, rollouts: Sequence[Rollouts], unlisted: Sequence[Unlisted]) -> Whole:
-        """What ``Share`` says of itself, of every share in order. InputError: there is none."""
-        if not rollouts:
+    def of(cls, workers: Workers, rollouts: Sequence[Rollouts | None], unlisted: Sequence[Unlisted | None]) -> Whole:
+        """What ``Share`` says of itself, of every share in order. InputError: none has a position."""
+        counted = [each for each in unlisted if each is not None]
+        if not counted:
             raise InputError("there are no rollouts to learn from; collect completions first")
-        joined, total = Rollouts.join(rollouts), unlisted[0]
-        for each in unlisted[1:]:
+        joined, total = Rollouts.join([each for each in rollouts if each is not None]), counted[0]
+        for each in counted[1:]:
             total = total + each
-        spread = Spread(workers, joined, [len(each.token_ids) for each in rollouts], total.tail())
+        sizes = [0 if each is None else len(each.token_ids) for each in rollouts]
+        spread = Spread(workers, joined, sizes, total.tail())
 
         def statistics(recipe: Recipe) -> Statistics:
             found = Statistics.zero()
-            for each in workers.call("statistics", (recipe,), [()] * len(rollouts)):
+            for each in workers.call("statistics", (recipe,), [()] * len(sizes)):
                 found = found + each
             return found
 

@@ -2,7 +2,4 @@
 
 from __future__ import annotations
 
-from blackbox_lb.evaluation.document import Evaluation
-from blackbox_lb.evaluation.run import EvalPlan, evaluate
-
-__all__ = ["EvalPlan", "Evaluation", "evaluate"]
+__all__: list[str] = []

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from blackbox_lb.bias import Bias
 from blackbox_lb.errors import InputError
-from blackbox_lb.evaluate import GREEDY, SAMPLED, Setting
-from blackbox_lb.evaluation.arms import BASE, Alternative, Arm, Drawn, arms_at, draw, unranked
-from blackbox_lb.evaluation.comparing import Prices, comparisons, policy, resolvable
+from blackbox_lb.evaluation.arms import BASE, Arm, Drawn, arms_at, draw, unranked
+from blackbox_lb.evaluation.comparing import comparisons, policy, resolvable
 from blackbox_lb.evaluation.document import Comparison, Evaluation, Shown
+from blackbox_lb.evaluation.plan import EvalPlan
 from blackbox_lb.evaluation.summary import notes, summarise
 from blackbox_lb.provenance import Remembering, provenance
 from blackbox_lb.tasks import Task
@@ -21,20 +21,6 @@ __all__ = ["EvalPlan", "evaluate"]
 
 MOST_SHOWN = 30
 """Test prompts whose completions are shown side by side."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvalPlan:
-    """What an evaluation does. ``samples``: completions a prompt and policy.
-
-    ``effect``: a difference of the reward whose sample size is wanted. ``prices``: None where costs are not.
-    """
-
-    settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
-    alternatives: tuple[Alternative, ...] = ()
-    samples: int = 6
-    effect: float | None = None
-    prices: Prices | None = None
 
 
 async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan: EvalPlan) -> Evaluation:

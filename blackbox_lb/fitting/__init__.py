@@ -2,8 +2,4 @@
 
 from __future__ import annotations
 
-from blackbox_lb.fitting.plan import FitPlan
-from blackbox_lb.fitting.result import FitResult
-from blackbox_lb.fitting.run import fit
-
-__all__ = ["FitPlan", "FitResult", "fit"]
+__all__: list[str] = []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
+from blackbox_lb.errors import InputError
 from blackbox_lb.estimate import normaliser
 from blackbox_lb.estimate.cross_validation import choose_l2
 from blackbox_lb.estimate.normaliser import NextToken
@@ -30,7 +32,7 @@ class Here:
 
     def __init__(self, parts: Sequence[Rollouts], lose: int | None = None) -> None:
         self.parts, self.lose, self.calls = parts, lose, 0
-        self.shares = [Share([part], None) for part in parts]
+        self.shares = [Share([part] if part.keys else [], None) for part in parts]
 
     def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
         """Each share's answer; at the call of that number the first share is made anew."""
@@ -83,6 +85,47 @@ def test_shares_learn_what_one_place_learns(
     chosen = [choose_l2(each, at, tau=0.5) for each, at in ((rollouts, table), (spread.rollouts, spread.positions))]
     assert chosen[0].l2 == chosen[1].l2
     np.testing.assert_allclose([row.gain for row in chosen[1].table], [row.gain for row in chosen[0].table], atol=1e-9)
+
+
+def test_a_share_without_positions_adds_nothing(rollouts: Rollouts) -> None:
+    """Whether it has no rollout at all, or only some without a token: the bias, and the bits of the statistics, of one place."""
+    one, none = cut(rollouts, 2), rollouts.take(np.zeros(0, np.int64))
+    blank = replace(none, keys=("a", "b"), prompts=np.arange(2), rewards=np.ones(2), lengths=np.zeros(2, np.int64))
+    together = Rollouts.join([one[0], blank, one[1]])
+    spread = whole(Here([none, one[0], blank, one[1], none]))
+    assert spread.rollouts.keys == together.keys
+    table = NextToken.of(together)
+    here = projection(together, tau=0.5, l2=1.0, next_token=table)
+    there = projection(spread.rollouts, tau=0.5, l2=1.0, next_token=spread.positions)
+    np.testing.assert_allclose(there.delta, here.delta, atol=1e-9)
+    few = projection(spread.rollouts, tau=0.5, l2=1.0, next_token=whole(Here([one[0], blank, one[1]])).positions)
+    np.testing.assert_array_equal(there.delta, few.delta)
+    bias = here.delta[::-1].copy()
+    np.testing.assert_allclose(
+        spread.positions.log_normaliser(bias), table.named().log_normaliser(bias), rtol=0, atol=1e-12
+    )
+    found = Statistics.of(together, (0.5, 1.0))
+    assert found.recipe is not None
+    assert found.n_empty == 2
+    assert spread.statistics(found.recipe) == found
+
+
+def test_a_share_of_bare_positions_learns_with_the_others(rollouts: Rollouts) -> None:
+    """Sampled tokens without any alternative are given the shares of all sampled tokens, as in one place."""
+    first, second = cut(rollouts, 2)
+    parts = [first, second.without_lists()]
+    table, spread = NextToken.gather(parts), whole(Here(parts))
+    together = Rollouts.join(parts)
+    here = projection(together, tau=0.5, l2=1.0, next_token=table)
+    there = projection(together, tau=0.5, l2=1.0, next_token=spread.positions)
+    np.testing.assert_allclose(there.delta, here.delta, atol=1e-9)
+
+
+def test_shares_without_any_position_are_refused(rollouts: Rollouts) -> None:
+    """Nothing can be learned where no share has a token."""
+    none = rollouts.take(np.zeros(0, np.int64))
+    with pytest.raises(InputError, match="there are no rollouts to learn from"):
+        whole(Here([none, none]))
 
 
 def test_a_lost_share_changes_nothing(rollouts: Rollouts) -> None:

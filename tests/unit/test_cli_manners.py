@@ -21,7 +21,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from blackbox_lb.bias import Bias, Entry
-from blackbox_lb.cli import COMMANDS, main, terminal
+from blackbox_lb.cli import COMMANDS, documents, main, terminal
 from blackbox_lb.cli.settings import find_settings
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion
@@ -345,7 +345,7 @@ def test_print_json_is_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a stream of another encoding characters become JSON's own escapes, which read back as they were."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
-    terminal.print_json({"a": "é"})
+    documents.print_json({"a": "é"})
     stream.flush()
     assert json.loads(stream.buffer.getvalue()) == {"a": "é"}
 

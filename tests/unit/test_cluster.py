@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ from click.testing import CliRunner, Result
 from blackbox_lb import cluster
 from blackbox_lb.cli import main
 from blackbox_lb.cluster import Cluster
-from blackbox_lb.errors import InputError
+from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.projection import projection
+from blackbox_lb.estimate.statistics import Statistics
 from blackbox_lb.fitting import learning
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.training import Reading, reading_of, training_set
+from blackbox_lb.training import Reading, reading_of, spread_training, training_set
 from blackbox_lb.types import Completion, Example, Prompt
 
 ray = pytest.importorskip("ray")
@@ -103,21 +104,34 @@ def test_a_sample_explains_what_all_learned(
     assert any("compiled and explained with" in remark for remark in remarks)
 
 
-@pytest.fixture
-def reading(tmp_path: Path) -> Iterator[tuple[RolloutStore, Reading]]:
-    """Stored completions, and what reads them."""
+def stored(folder: Path, bare: Collection[int] = ()) -> tuple[RolloutStore, Reading]:
+    """A new store of 120 completions, and what reads them; those of the prompts ``bare`` came without their tokens."""
     settings = {"model": "m", "tokenizer": "t"}
     model = ExactModel(12, 6, seed=2, end=True, prompts=4, sharpness=0.7)
     examples = [Example(str(p), Prompt.user(str(p))) for p in range(4)]
     drawn = model.rollouts(120, lambda tokens, prompt: 0.0, 3, top=4)
-    with RolloutStore(tmp_path / "rollouts.db") as store:
-        keys: list[list[str]] = [[] for _ in examples]
-        for p, end, length in zip(drawn.prompts.tolist(), np.cumsum(drawn.lengths), drawn.lengths, strict=True):
-            at = slice(end - length, end)
-            lists = drawn.top_ids[at], drawn.top_logprobs[at]
-            one = Completion("x" * length, "stop", drawn.token_ids[at], drawn.logprobs[at], *lists)
-            keys[p].append(store.add(settings, examples[p].prompt, len(keys[p]), one))
-        yield store, reading_of(store, examples, keys, parse_reward("length", max_tokens=6))
+    store = RolloutStore(folder / "rollouts.db")
+    keys: list[list[str]] = [[] for _ in examples]
+    rows = zip(drawn.prompts.tolist(), np.cumsum(drawn.lengths), drawn.lengths, strict=True)
+    for p, end, length in rows:
+        at = slice(end - length, end - length if p in bare else end)
+        columns = drawn.token_ids[at], drawn.logprobs[at], drawn.top_ids[at], drawn.top_logprobs[at]
+        one = Completion("x" * length, "stop", *columns, whole=p not in bare)
+        keys[p].append(store.add(settings, examples[p].prompt, len(keys[p]), one))
+    return store, reading_of(store, examples, keys, parse_reward("length", max_tokens=6))
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Iterator[tuple[RolloutStore, Reading]]:
+    """Stored completions, and what reads them."""
+    store, what = stored(tmp_path)
+    with store:
+        yield store, what
+
+
+def keys_of(what: Reading) -> list[list[str]]:
+    """The keys of each example."""
+    return [[key for key, p in what.owner.items() if p == n] for n in range(4)]
 
 
 class Losing(Cluster):
@@ -139,8 +153,7 @@ class Losing(Cluster):
 def test_a_killed_worker_changes_nothing(reading: tuple[RolloutStore, Reading]) -> None:
     """Its successor reads the share again; the fit is the same to the last bit, and to 1e-9 that of one process."""
     store, what = reading
-    keys: list[list[str]] = [[key for key, p in what.owner.items() if p == n] for n in range(4)]
-    here = training_set(store, [what.examples[n] for n in range(4)], keys, what.reward)
+    here = training_set(store, [what.examples[n] for n in range(4)], keys_of(what), what.reward)
     one = projection(here.rollouts, tau=0.5, l2=1.0, next_token=here.next_token)
     deltas = []
     for lose in (0, 4):
@@ -152,6 +165,39 @@ def test_a_killed_worker_changes_nothing(reading: tuple[RolloutStore, Reading]) 
             deltas.append(fitted.delta)
     np.testing.assert_array_equal(deltas[0], deltas[1])
     np.testing.assert_allclose(deltas[0], one.delta, atol=1e-9)
+
+
+@pytest.mark.usefixtures("started")
+def test_a_share_without_lists_adds_nothing(tmp_path: Path) -> None:
+    """Where a worker's completions all came without their tokens, the fit is that of the others, and the count is whole."""
+    store, what = stored(tmp_path, (0, 1))
+    first, *others = (set(part.owner.values()) for part in what.parts(3))
+    assert first <= {0, 1}
+    assert all(each - {0, 1} for each in others)
+    with store, Cluster(3) as engine:
+        here = training_set(store, [what.examples[n] for n in range(4)], keys_of(what), what.reward)
+        found = spread_training(engine, store, what, 10_000)
+        assert found.incomplete == here.incomplete > 40
+        assert found.whole is not None
+        assert found.whole.rollouts.keys == here.rollouts.keys
+        one = projection(here.rollouts, tau=0.5, l2=1.0, next_token=here.next_token)
+        many = projection(found.whole.rollouts, tau=0.5, l2=1.0, next_token=found.whole.positions)
+        np.testing.assert_allclose(many.delta, one.delta, atol=1e-9)
+        statistics = Statistics.of(here.rollouts, 0.5)
+        assert statistics.recipe is not None
+        assert found.whole.statistics(statistics.recipe) == statistics
+
+
+@pytest.mark.usefixtures("started")
+def test_shares_without_any_list_are_one_error(tmp_path: Path) -> None:
+    """It is raised once and counts the completions of all shares: the words of one process."""
+    store, what = stored(tmp_path, range(4))
+    with store, Cluster(2) as engine:
+        with pytest.raises(NoLogprobs, match="none of 120 completions") as here:
+            training_set(store, [what.examples[n] for n in range(4)], keys_of(what), what.reward)
+        with pytest.raises(NoLogprobs) as there:
+            spread_training(engine, store, what, 10_000)
+    assert str(there.value) == str(here.value)
 
 
 @pytest.mark.usefixtures("started")

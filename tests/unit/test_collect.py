@@ -28,6 +28,7 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
+from blackbox_lb.pace import MOST, Pace
 from blackbox_lb.profiles import load_profile
 from blackbox_lb.retrying import MORE_SLIPS
 from blackbox_lb.rules import SamplingRules
@@ -97,6 +98,62 @@ def test_what_is_there_is_not_asked_for_again(server: ExactServer, tmp_path: Pat
     assert run(server, tmp_path, samples=3)[0].received == 5
     assert run(server, tmp_path, bias={1: 2.0})[0].received == 10
     assert run(server, tmp_path, sampling=Sampling(max_tokens=5, top_logprobs=4))[0].received == 10
+
+
+class Told(Pace):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.heard: list[tuple[str, int, int]] = []
+
+    def begin(self, requests: int) -> None:
+        """Remember the number."""
+        self.heard.append(("begin", requests, 0))
+        super().begin(requests)
+
+    def ended(self, tokens: int, refusals: int, now: float) -> None:
+        """Remember the counts."""
+        self.heard.append(("ended", tokens, refusals))
+        super().ended(tokens, refusals, now)
+
+
+@pytest.mark.parametrize(("status", "of_load"), [(429, 1), (503, 1), (500, 0)])
+def test_the_pace_is_told_of_every_request(tmp_path: Path, status: int, of_load: int) -> None:
+    """How many there will be, the tokens of each, and the refusals for load before it, which a server's own faults are not."""
+    pace = Told()
+
+    async def go(base_url: str, concurrency: int | None = None) -> Collection:
+        async with Session(load_profile("llamacpp"), base_url=base_url) as session:
+            session.pace = pace
+            with RolloutStore(tmp_path / "s.db") as store:
+                tokenizer = await session.tokenizer()
+                return await collect(
+                    session, store, tokenizer, PROMPTS, sampling=SAMPLING, samples=2, concurrency=concurrency
+                )
+
+    with ExactServer(MODEL, faults=lambda number, answer: status if number == 1 else answer) as server:
+        keys = asyncio.run(go(server.base_url)).keys
+    with RolloutStore(tmp_path / "s.db") as store:
+        tokens = sorted(each.n_tokens for each in store.completions(key for row in keys for key in row))
+    assert pace.heard[0] == ("begin", 10, 0)
+    assert sorted(count for _, count, _ in pace.heard[1:]) == tokens
+    assert pace.heard[-1][2] == of_load
+    pace.heard.clear()
+    with ExactServer(MODEL) as server:
+        asyncio.run(go(server.base_url, concurrency=2))
+    assert not pace.heard
+
+
+def test_an_embedded_engine_keeps_its_slots() -> None:
+    """More requests than the slots that it was started with would only wait; a server may have more than its profile says."""
+    embedded = Session(load_profile("local"), base_url="http://127.0.0.1:9")
+    served = Session(load_profile("vllm"), base_url="http://127.0.0.1:9")
+    for session, most in ((embedded, 24), (served, MOST)):
+        session.pace.begin(20_000)
+        for number in range(20_000):
+            session.pace.ended(1, 0, number / session.pace.level)
+        assert session.pace.level == most
 
 
 def test_equal_prompts_share_their_completions(server: ExactServer, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from bench.harness_agreement import agreement
 from blackbox_lb.cli import main
-from blackbox_lb.cli.options import load
+from blackbox_lb.cli.opening import load
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, hub_data, load_task, parse_reward
 from blackbox_lb.tasks.harness import HarnessOptions, Judge, load_harness

@@ -17,7 +17,7 @@ LAYERS = (
     {"drift", "prices", "rules", "tokens", "bias", "injection", "policy", "packing", "scratch", "tasks"},
     {"profiles", "vocabulary", "rate_limits", "faults", "embedding"},
     {"wire", "estimate", "compile", "credentials", "tying"},
-    {"bounded", "budget", "retrying", "store", "_engine", "hub"},
+    {"bounded", "budget", "pace", "retrying", "store", "_engine", "hub"},
     {"channel", "workers", "interrupts"},
     {"session"},
     {"local"},

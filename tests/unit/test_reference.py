@@ -250,7 +250,7 @@ def test_where_no_whole_distribution_can_be_had(server: Server, tmp_path: Path) 
             (full, None, TOP, InputError, "size of the vocabulary"),
         ):
             with pytest.raises(error, match=said):
-                asyncio.run(check_reference(trials(server, store, profile, size, top), [example]))
+                asyncio.run(check_reference(trials(server, store, profile, size, top), [example], 200))
     assert server.requests == []
 
 

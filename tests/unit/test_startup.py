@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
+
+from blackbox_lb.cli import COMMANDS
+from blackbox_lb.estimate.projection import Scale
+from blackbox_lb.estimate.sweep import WEIGHTS
 
 HEAVY = (
     "aiohttp",
@@ -24,6 +30,8 @@ HEAVY = (
     "tenacity",
     "tiktoken",
 )
+DEFAULTS = {"numpy", "pydantic"}
+"""What a command may load for its help: choices and defaults are those of the package, and some of them stand beside arrays."""
 CLI = "from blackbox_lb.cli import main; main({!r}, standalone_mode=False)"
 
 
@@ -36,6 +44,41 @@ def test_what_only_answers_loads_nothing_heavy(code: str) -> None:
     script = f"import sys\n{code}\nprint([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+EVERY = """
+import contextlib, io, json, sys
+import click
+from blackbox_lb.cli import COMMANDS, main
+loaded = {}
+for name in COMMANDS:
+    for words in (["--help"], ["--no-such-option"]):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            try:
+                main([name, *words], standalone_mode=False)
+            except click.UsageError as error:
+                said.write(error.format_message())
+        loaded[f"{name} {words[0]}"] = said.getvalue(), [each for each in HEAVY if each in sys.modules]
+print(json.dumps(loaded))
+"""
+
+
+def test_the_help_of_a_command_loads_nothing_that_runs_it() -> None:
+    """Nor does a mistake in its options: one process asks every command for both, in turn."""
+    heavy = sorted({*HEAVY} - DEFAULTS)
+    script = f"HEAVY = {heavy}\n{EVERY}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = json.loads(done.stdout)
+    assert len(loaded) == 2 * len(COMMANDS)
+    for call, (said, found) in loaded.items():
+        assert ("Usage:" if call.endswith("--help") else "--no-such-option") in said
+        assert found == [], call
+
+
+def test_what_stands_in_for_an_estimators_choice_is_all_of_it() -> None:
+    """The help names the choices of --weights without loading the projection that defines them."""
+    assert get_args(Scale) == WEIGHTS
 
 
 def test_a_name_of_the_package_loads_what_it_needs_and_no_more() -> None:

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 
 from blackbox_lb.bias import MAX_BYTES, Bias, Entry, legible
 from blackbox_lb.cli import main
+from blackbox_lb.cli.documents import print_json
 from blackbox_lb.cli.settings import find_settings
-from blackbox_lb.cli.terminal import Terminal, print_json, print_table
+from blackbox_lb.cli.terminal import Terminal, print_table
 from blackbox_lb.errors import BiasError, DataError, InputError
 from blackbox_lb.injection import Injection
 from blackbox_lb.reading import MAX_DEPTH, parse_json, parse_toml, read_bounded

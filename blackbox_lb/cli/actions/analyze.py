@@ -1,0 +1,245 @@
+"""What ``blb analyze`` does: draw where asked, score, write analysis.json, print."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from blackbox_lb.analysis.biased import Biased, Shifts, ask_shifts, biased_completions, draw, shifts_by_lists
+from blackbox_lb.analysis.document import Analysis, TokenScore
+from blackbox_lb.analysis.run import analyze
+from blackbox_lb.bias import Bias, legible, printable
+from blackbox_lb.cli.accounts import run
+from blackbox_lb.cli.analyze import ANALYSIS
+from blackbox_lb.cli.documents import print_json
+from blackbox_lb.cli.opening import connect_to, load, open_trials
+from blackbox_lb.cli.options import STORE
+from blackbox_lb.cli.terminal import print_table, reporter
+from blackbox_lb.compile import vocabulary_of
+from blackbox_lb.embedding import Encoder, load_encoder
+from blackbox_lb.errors import BlbError, InputError, ProfileError
+from blackbox_lb.forecast import Stage
+from blackbox_lb.profiles import Profile, load_profile, profile_names
+from blackbox_lb.provenance import Remembering, provenance
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Task, parse_reward
+
+__all__ = ["execute"]
+
+
+def execute(bias_file: Path, **options: Any) -> None:
+    """Everything that the command does, with its options by name."""
+    bias = Bias.load(bias_file)
+    folder = options["out"] or bias_file.parent
+    options["store"] = options["store"] or bias_file.with_name(STORE)
+    _check_places(folder, options["csv_file"])
+    listener = Remembering(reporter(options))
+    found = run(options, lambda: _run(bias, options, listener))
+    (folder / ANALYSIS).write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    if options["csv_file"]:
+        _write_csv(options["csv_file"], found)
+    if options["as_json"]:
+        print_json(found.model_dump(mode="json"))
+    else:
+        _print(found, options["top"])
+        click.echo(f"wrote {folder / ANALYSIS}")
+
+
+def _check_places(folder: Path, csv_file: Path | None) -> None:
+    """Before anything is paid for."""
+    for place, name in ((folder, "--out"), (None if csv_file is None else csv_file.parent, "--csv")):
+        if place is not None and not place.is_dir():
+            raise InputError(f"there is no folder {place} for the result; make it, or give another {name}")
+
+
+async def _run(bias: Bias, options: dict[str, Any], listener: Remembering) -> Analysis:
+    profile = _profile(bias, options["provider"])
+    options["provider"] = options["provider"] or profile.name
+    vocabulary = vocabulary_of(bias, [profile], options["tokenizer"])
+    if options["task"] or options["data"]:
+        await _draw(bias, options, listener)
+    biased = biased_completions(options["store"], bias, profile, vocabulary, listener)
+    if options["full_vocab"]:
+        shifts = await _exact(bias, biased, options, listener)
+    else:
+        shifts = shifts_by_lists(options["store"], biased, bias, profile, vocabulary)
+    with RolloutStore(options["store"], read_only=True) as store:
+        known = store.token_bytes(bias.tokenizer)
+    generated = {token for token in biased.rollouts.token_ids.tolist() if token >= 0}
+    untold = () if vocabulary else sorted(generated - known.keys())
+    names = await _texts(bias, untold, options, listener) if options["base_url"] and untold else {}
+    return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.remarks), _encoder(options), names)
+
+
+async def _texts(bias: Bias, tokens: Sequence[int], options: dict[str, Any], listener: Remembering) -> dict[int, str]:
+    """What the server at --base-url says that tokens read as; nothing where it does not answer, which is no reason to fail."""
+    try:
+        async with connect_to(options) as session:
+            bias.check_tokenizer((await session.tokenizer()).fingerprint)
+            texts = await session.texts_of(tokens)
+    except BlbError as error:
+        listener.remark(f"the texts of {len(tokens):,} tokens are not known: {error}")
+        return {}
+    return {token: text for token, text in zip(tokens, texts, strict=True) if text}
+
+
+def _profile(bias: Bias, provider: str | None) -> Profile:
+    if provider is None and bias.provider not in profile_names():
+        raise ProfileError(
+            f"the bias is of {printable(bias.provider)}, which is no provider that comes with the package; give --provider, the "
+            "path of its TOML"
+        )
+    return load_profile(provider or bias.provider)
+
+
+async def _draw(bias: Bias, options: dict[str, Any], listener: Remembering) -> None:
+    task, reward = load(options | {"reward": "length", "correct": None})
+    stages = [Stage(task.test, 2 * options["samples"])]
+    async with open_trials(options, task, reward, bias, stages=lambda trials: stages) as trials:
+        await draw(replace(trials, report=listener), task.test, bias, options["samples"])
+
+
+async def _exact(bias: Bias, biased: Biased, options: dict[str, Any], listener: Remembering) -> Shifts:
+    task = Task("stored", (), (), biased.examples)
+    asked = options | {"endpoint": options["endpoint"] or biased.endpoint, "part": "--full-vocab"}
+    stages = [Stage(biased.examples[:1], options["full_vocab"])]
+    async with open_trials(
+        asked, task, parse_reward("length", max_tokens=1), bias, stages=lambda trials: stages
+    ) as trials:
+        return await ask_shifts(
+            replace(trials, report=listener), biased, bias, options["full_vocab"], options["seed"] or 0
+        )
+
+
+def _encoder(options: dict[str, Any]) -> Callable[[], Encoder] | None:
+    return None if options["families"] == "surface" else lambda: load_encoder(options["embedding"])
+
+
+def _write_csv(path: Path, found: Analysis) -> None:
+    """All visited tokens, the most promoted first."""
+    names = [name for name in TokenScore.model_fields if name != "contexts"]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*names, "context"])
+        for each in found.tokens:
+            writer.writerow([*(getattr(each, name) for name in names), each.contexts[0] if each.contexts else ""])
+
+
+def _print(found: Analysis, top: int) -> None:
+    for sentence in found.summary:
+        click.echo(legible(sentence))
+    click.echo(_source(found))
+    unknown = sum(each.surface == "not known" for each in found.tokens)
+    if unknown:
+        click.echo(
+            f"no stored answer tells the text of {unknown:,} tokens; --tokenizer with the model's vocabulary does, or "
+            "--base-url of a server that is up"
+        )
+    _print_delta(found)
+    print_table(
+        "Intervention scores S by band (nats)",
+        ("band", "what they are", "tokens"),
+        ((row.label, row.meaning, f"{row.count:,}") for row in found.bands),
+        left=2,
+    )
+    shown = [row for row in found.families if row.side != "unmoved"]
+    print_table(
+        f"Families of tokens by {found.grouping}",
+        ("side", "family", "examples", "tokens", "used", "mean S"),
+        (
+            (
+                row.side,
+                row.name,
+                " ".join(f"'{each}'" for each in row.examples[:6]),
+                f"{row.size:,}",
+                f"{row.count:,}",
+                f"{row.mean_score:+.3f}",
+            )
+            for row in shown
+        ),
+        left=3,
+    )
+    by_share = sorted(found.tokens, key=lambda each: -abs(each.score) * each.count)
+    _print_tokens("Promoted tokens", [each for each in by_share if each.score > 0], top)
+    _print_tokens("Suppressed tokens", [each for each in by_share if each.score < 0], top)
+    if found.pairs:
+        _print_pairs(found, top)
+
+
+def _source(found: Analysis) -> str:
+    what = {
+        "exact": "exact, from all logprobs",
+        "tail model": "from the base model's lists at biased positions, what they leave out by the tail model",
+        "logprobs after the bias": "from lists of the biased policy, the bias taken off",
+    }[found.source]
+    rest = f", {found.unscored:,} positions without a score" if found.unscored else ""
+    outside = f", {found.outside:,} tokens outside their lists" if found.outside and found.source != "exact" else ""
+    return f"scores {what}: {found.positions:,} positions of {found.completions:,} completions{outside}{rest}"
+
+
+def _print_delta(found: Analysis) -> None:
+    if not found.delta:
+        click.echo(
+            "no statistics over the vocabulary: its size is not known; --tokenizer with the model's vocabulary tells it"
+        )
+        return
+    print_table(
+        "The bias over the whole vocabulary, centred (nats)",
+        ("bias", "entries", "sampled", "sigma", "min", "max", "above 5 medians"),
+        (
+            (
+                row.of,
+                "" if row.entries is None else f"{row.entries:,}",
+                "" if row.sampled_fraction is None else f"{row.sampled_fraction:.1%}",
+                f"{row.sigma:.2e}",
+                f"{row.min:.2e}",
+                f"{row.max:.3f}",
+                f"{row.selected_fraction:.2%}",
+            )
+            for row in found.delta
+        ),
+    )
+
+
+def _print_tokens(title: str, rows: list[TokenScore], top: int) -> None:
+    print_table(
+        f"{title}, by S times use: {min(top, len(rows)):,} of {len(rows):,}",
+        ("token", "context", "S (nats)", "standard error", "bias", "used"),
+        (
+            (
+                f"'{each.text}'",
+                each.contexts[0] if each.contexts else "",
+                f"{each.score:+.3f}",
+                "" if each.se is None else f"{each.se:.3f}",
+                f"{each.bias:+.2f}" if each.bias else "",
+                f"{each.count:,}",
+            )
+            for each in rows[:top]
+        ),
+        left=2,
+    )
+
+
+def _print_pairs(found: Analysis, top: int) -> None:
+    print_table(
+        f"Nearly equal tokens pushed apart: {min(top, len(found.pairs))} of {len(found.pairs)}",
+        ("promoted", "suppressed", "equal but for", "S", "S", "used", "used"),
+        (
+            (
+                f"'{row.promoted_text}'",
+                f"'{row.suppressed_text}'",
+                row.relation,
+                f"{row.promoted_score:+.3f}",
+                f"{row.suppressed_score:+.3f}",
+                f"{row.promoted_count:,}",
+                f"{row.suppressed_count:,}",
+            )
+            for row in found.pairs[:top]
+        ),
+        left=3,
+    )

@@ -1,0 +1,105 @@
+"""What ``blb doctor`` does: ask, examine, save, print."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from blackbox_lb.cli.documents import print_json
+from blackbox_lb.cli.opening import connect_to
+from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.credentials import Credentials
+from blackbox_lb.doctor import Report, check_target, examine, most_requests, most_tokens, save_profile
+from blackbox_lb.doctor.probe import IN_FLIGHT
+from blackbox_lb.errors import BlbError, InputError
+from blackbox_lb.profiles import Profile, load_profile
+from blackbox_lb.rules import Json
+
+__all__ = ["execute"]
+
+
+def execute(**options: Any) -> None:
+    """Everything that the command does, with its options by name."""
+    profile = load_profile(options["provider"])
+    _check(profile, options)
+    _announce(profile, options)
+    report = asyncio.run(_run(options))
+    saved, careful, complaint = _saved(report, options)
+    if options["as_json"]:
+        print_json(report.as_json() | {"saved": saved, "careful": careful})
+    else:
+        _print(report, saved, careful)
+    if complaint is not None:
+        click.echo(f"Error: {complaint}", err=True)
+    incurable = any(finding.incurable for finding in report.contradicted)
+    if complaint is not None and not incurable:
+        click.get_current_context().exit(2)
+    if report.contradicted:
+        click.get_current_context().exit(1)
+
+
+def _check(profile: Profile, options: dict[str, Any]) -> None:
+    """Everything that can be refused before anybody is asked whether to go on."""
+    if options["save"] is not None:
+        check_target(options["save"], options["provider"])
+    if options["endpoint"] is not None:
+        profile.endpoint(options["endpoint"])
+    profile.check_model(options["model"])
+    Credentials(profile)
+
+
+def _announce(profile: Profile, options: dict[str, Any]) -> None:
+    """What will be asked, and a chance to say no where it may cost money."""
+    click.echo(
+        f"{profile.title}: at most {most_requests()} requests and {most_tokens():,} completion tokens, with short prompts",
+        err=True,
+    )
+    if not profile.connection.api_key_required or options["yes"]:
+        return
+    if not sys.stdin.isatty():
+        raise InputError(f"requests to {profile.name} may cost money, and nobody can be asked here; add --yes")
+    click.confirm("Go on?", default=True, abort=True, err=True)
+
+
+async def _run(options: dict[str, Any]) -> Report:
+    def watch(title: str) -> None:
+        if not options["quiet"]:
+            click.echo(f"  {title} ...", err=True)
+
+    in_flight = options["concurrency"] or IN_FLIGHT
+    async with connect_to(options, concurrency=in_flight) as session:
+        return await examine(session, concurrency=in_flight, watch=watch)
+
+
+def _saved(report: Report, options: dict[str, Any]) -> tuple[str | None, dict[str, Json], BlbError | None]:
+    """Where the profile was saved and with which careful values, or why it was not: the findings were paid for and are printed
+    all the same."""
+    if options["save"] is None:
+        return None, {}, None
+    try:
+        careful = save_profile(report, options["save"], options["provider"], options["base_url"])
+    except InputError as error:
+        return None, {}, error
+    return str(options["save"]), careful, None
+
+
+def _print(report: Report, saved: str | None, careful: Mapping[str, Json]) -> None:
+    print_table(
+        f"{report.profile.name}, {report.model}, {report.endpoint} endpoint",
+        ("row", "claim", "finding", "evidence"),
+        ((finding.row, finding.claim, finding.status, finding.evidence) for finding in report.findings),
+        left=4,
+    )
+    click.echo(
+        f"{len(report.contradicted)} contradicted; {report.requests} requests, {report.prompt_tokens:,} prompt and "
+        f"{report.completion_tokens:,} completion tokens, {report.seconds:.1f} s"
+    )
+    if saved is not None:
+        for row, value in careful.items():
+            click.echo(f"{row} could not be checked: saved as {json.dumps(value)}, which is right in any case")
+        click.echo(f"wrote {saved}; use it with: --provider {saved}")

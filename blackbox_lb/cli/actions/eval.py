@@ -1,0 +1,181 @@
+"""What ``blb eval`` does: draw every arm, compare, write evaluation.json, print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from blackbox_lb.bias import Bias, legible, printable
+from blackbox_lb.cli.accounts import prices_of, run
+from blackbox_lb.cli.documents import print_json
+from blackbox_lb.cli.opening import COLLECTING, SAMPLING_WITH_A_BIAS, load, open_trials, run_folder
+from blackbox_lb.cli.terminal import print_table
+from blackbox_lb.compile import check_limits
+from blackbox_lb.errors import BiasError, InputError
+from blackbox_lb.evaluate import GREEDY, SAMPLED, parse_setting
+from blackbox_lb.evaluation.arms import alternatives
+from blackbox_lb.evaluation.comparing import verdicts
+from blackbox_lb.evaluation.document import Comparison, Evaluation, Mean
+from blackbox_lb.evaluation.run import EvalPlan, evaluate
+from blackbox_lb.evaluation.summary import figure
+from blackbox_lb.forecast import eval_stages
+from blackbox_lb.progress import chance
+from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.trials import Trials
+
+__all__ = ["execute"]
+
+FILE = "evaluation.json"
+GENERIC = "bias"
+"""What ``blb fit`` calls its file: the folder says more."""
+
+
+def execute(biases: tuple[str, ...], **options: Any) -> None:
+    """Everything that the command does, with its options by name."""
+    if options["save"] and not biases:
+        raise InputError("--save writes verdicts into bias files, and none was given; name one, or drop --save")
+    paths = _named(biases)
+    loaded = {name: Bias.load(path) for name, path in paths.items()}
+    task, reward = load(options)
+    plan = _plan(options, reward)
+    found = run(options, lambda: _run(loaded, options, task, reward, plan))
+    document = found.model_dump(mode="json")
+    path = run_folder(options, task) / FILE
+    if options["as_json"]:
+        print_json(document)
+    else:
+        _print(found)
+    try:
+        path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}: {error.strerror}; make room there, and the same command asks for no completion again"
+        ) from error
+    if options["save"]:
+        for name, bias in loaded.items():
+            bias.verified(verdicts(found, name)).save(paths[name])
+    if not options["as_json"]:
+        click.echo(f"wrote {path}")
+
+
+def _named(specs: Sequence[str]) -> dict[str, Path]:
+    """Name -> file. InputError where two have the same name."""
+    named: dict[str, Path] = {}
+    for spec in specs:
+        name, path = _name(spec)
+        if name in named:
+            raise InputError(
+                f"{named[name]} and {path} are both called {name!r} here; tell them apart with NAME=FILE, as in other={path}"
+            )
+        named[name] = path
+    return named
+
+
+def _name(spec: str) -> tuple[str, Path]:
+    name, equals, rest = spec.partition("=")
+    if equals and name and rest and "/" not in name and not Path(spec).exists():
+        return printable(name), Path(rest)
+    path = Path(spec)
+    folder = path.absolute().parent.name
+    return printable(folder if path.stem == GENERIC and folder else path.stem), path
+
+
+def _plan(options: dict[str, Any], reward: Reward) -> EvalPlan:
+    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options["deploy"])) or (SAMPLED, GREEDY)
+    return EvalPlan(
+        settings=settings,
+        alternatives=alternatives(
+            options["baseline_prompt"],
+            options["baseline_temperature"],
+            options["baseline_max_tokens"],
+            options["best_of"],
+            settings=settings,
+            limit=reward.max_tokens,
+        ),
+        samples=options["test_samples"],
+        effect=options["effect"],
+    )
+
+
+async def _run(
+    biases: dict[str, Bias], options: dict[str, Any], task: Task, reward: Reward, plan: EvalPlan
+) -> Evaluation:
+    needs = SAMPLING_WITH_A_BIAS if biases else COLLECTING
+    values = {name: bias.logit_bias for name, bias in biases.items()}
+    async with open_trials(
+        options, task, reward, needs=needs, stages=lambda trials: eval_stages(task, values, plan)
+    ) as trials:
+        _check(trials, biases)
+        return await evaluate(trials, task, biases, replace(plan, prices=prices_of(options, trials.session)))
+
+
+def _check(trials: Trials, biases: dict[str, Bias]) -> None:
+    """Refuse a bias that the model's tokenizer or the provider does not take, before anything is paid for."""
+    for name, bias in biases.items():
+        try:
+            bias.check_tokenizer(trials.tokenizer.fingerprint)
+            check_limits(bias.logit_bias, trials.session.profile, trials.session.highest_id)
+        except BiasError as error:
+            raise type(error)(f"{name}: {error}") from None
+
+
+def _print(found: Evaluation) -> None:
+    for sentence in found.summary:
+        click.echo(printable(sentence))
+    for setting in dict.fromkeys(row.setting for row in found.policies):
+        _policies(found, setting)
+    if found.comparisons:
+        _comparisons(found.comparisons)
+    for note in found.notes:
+        click.echo(legible(note))
+
+
+def _policies(found: Evaluation, setting: str) -> None:
+    rows = [row for row in found.policies if row.setting == setting]
+    metrics, priced = list(rows[0].metrics), rows[0].cost is not None
+    print_table(
+        f"{setting.capitalize()}, {rows[0].prompts} test prompts: means (95 % intervals), and tokens that an answer pays for",
+        ("policy", *map(printable, metrics), "prompt", "completion", *(["$ for 1,000"] if priced else [])),
+        (
+            (
+                printable(row.name),
+                *(_interval(row.metrics.get(metric)) for metric in metrics),
+                f"{row.prompt_tokens:.1f}",
+                f"{row.completion_tokens:.1f}",
+                *([f"{row.cost:.4f}"] if row.cost is not None else []),
+            )
+            for row in rows
+        ),
+    )
+
+
+def _interval(mean: Mean | None) -> str:
+    return "" if mean is None else f"{figure(mean.mean)} ({figure(mean.low)} to {figure(mean.high)})"
+
+
+def _comparisons(rows: Sequence[Comparison]) -> None:
+    print_table(
+        "Differences, paired by prompt",
+        ("setting", "policy", "against", "metric", "diff", "95 % interval", "p", "sign p", "needed", "verdict"),
+        (
+            (
+                row.setting.replace("temperature ", "T = "),
+                printable(row.other),
+                printable(row.base),
+                printable(row.metric),
+                figure(row.difference, sign=True),
+                f"{figure(row.low, sign=True)} to {figure(row.high, sign=True)}",
+                chance(row.p),
+                chance(row.p_sign),
+                "" if row.needed is None else f"{row.needed:,}",
+                row.verdict,
+            )
+            for row in rows
+        ),
+        left=4,
+    )

@@ -1,0 +1,177 @@
+"""What ``blb reproduce`` does: plan, run each benchmark, print our numbers beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from blackbox_lb.cli.accounts import run as run_within_limits
+from blackbox_lb.cli.documents import print_json
+from blackbox_lb.cli.opening import open_trials, run_folder
+from blackbox_lb.cli.terminal import print_table, reporter
+from blackbox_lb.errors import InputError
+from blackbox_lb.forecast import Forecast, at_most
+from blackbox_lb.profiles import load_profile
+from blackbox_lb.provenance import Remembering, provenance
+from blackbox_lb.reproduce import (
+    Configuration,
+    Job,
+    Reproduction,
+    Scaled,
+    load_configuration,
+    load_lora,
+    rewards_of,
+    run,
+    scaled,
+)
+from blackbox_lb.reproduce.notes import differences, plan_sentences
+from blackbox_lb.reproduce.problems import load_problems
+from blackbox_lb.reproduce.results import BenchmarkResult
+from blackbox_lb.reproduce.tables import Table, comparison, details, markdown
+from blackbox_lb.trials import Trials
+
+__all__ = ["execute"]
+
+
+def execute(what: str, **options: Any) -> None:
+    """Everything that the command does, with its options by name."""
+    configuration = load_configuration(options["table"])
+    lora = [load_lora(path, configuration.table) for path in options["lora"]]
+    parts = _parts(configuration, options)
+    plan = plan_sentences(configuration, parts, options["scale"])
+    if options["dry_run"]:
+        _print_plan(plan, parts, configuration, as_json=options["as_json"])
+        return
+    options["out"] = options["out"] or Path("runs") / f"reproduce-{configuration.table}"
+    options["endpoint"] = options["endpoint"] or _endpoint(options["provider"])
+    remembering = Remembering(reporter(options))
+    for sentence in plan:
+        remembering.remark(sentence)
+    folder = run_folder(options, parts[0].task)
+    results, model, endpoint = run_within_limits(
+        options, lambda: _run(options, configuration, parts, folder, remembering)
+    )
+    notes = differences(
+        configuration,
+        parts,
+        results,
+        scale=options["scale"],
+        model=model,
+        provider=options["provider"],
+        endpoint=endpoint,
+        lora=lora,
+    )
+    document = Reproduction(
+        table=configuration.table,
+        model=model,
+        provider=options["provider"],
+        scale=options["scale"],
+        benchmarks=tuple(results),
+        notes=tuple(notes),
+        provenance=provenance(remembering.remarks),
+    )
+    tables = [
+        comparison(configuration, results, Path(model).name, lora),
+        *(details(configuration, result, lora) for result in results),
+    ]
+    _write(folder, document, tables)
+    if options["as_json"]:
+        print_json(document.model_dump())
+    else:
+        _print(tables, notes, folder)
+
+
+def _parts(configuration: Configuration, options: dict[str, Any]) -> list[Scaled]:
+    names = list(dict.fromkeys(options["benchmark"])) or list(configuration.benchmarks)
+    unknown = [name for name in names if name not in configuration.benchmarks]
+    if unknown:
+        raise InputError(
+            f"the paper's table of {configuration.table} has no benchmark {unknown[0]}; it has "
+            f"{', '.join(configuration.benchmarks)}"
+        )
+    own = [name for name in ("data", "data_dir") if options[name] is not None]
+    if own and len(names) > 1:
+        option = own[0].replace("_", "-")
+        raise InputError(
+            f"--{option} has the problems of one benchmark, and {', '.join(names)} would be run; give one --benchmark"
+        )
+    return [_part(configuration, name, options) for name in names]
+
+
+def _part(configuration: Configuration, name: str, options: dict[str, Any]) -> Scaled:
+    benchmark = configuration.benchmarks[name]
+    task = load_problems(benchmark, options["data"], options["data_dir"])
+    return scaled(name, benchmark, task, options["scale"], configuration.projection.share)
+
+
+def _endpoint(provider: str) -> str | None:
+    """Where a prompt goes as it is, without a chat template, as lm-evaluation-harness sends it; None where there is none."""
+    return "completions" if "completions" in load_profile(provider).endpoints else None
+
+
+async def _run(
+    options: dict[str, Any],
+    configuration: Configuration,
+    parts: Sequence[Scaled],
+    folder: Path,
+    remembering: Remembering,
+) -> tuple[list[BenchmarkResult], str, str]:
+    """The results, and the model and endpoint as the server has them."""
+    results, served = [], ("", "")
+
+    def all_stages(trials: Trials) -> Iterable[Forecast]:
+        return [
+            at_most(each.completions, each.cap, each.prompt_tokens) for p in parts for each in p.stages(configuration)
+        ]
+
+    for part in parts:
+        _, reward = rewards_of(configuration, part)
+
+        @asynccontextmanager
+        async def opened(spelled: bool) -> AsyncIterator[Trials]:
+            nonlocal served
+            chosen = {**options, "estimator": ("clusters",) if spelled else (), "part": part.name}  # noqa: B023
+            async with open_trials(chosen, part.task, reward, stages=all_stages) as trials:  # noqa: B023
+                served = (trials.session.model, trials.session.endpoint)
+                yield replace(trials, report=remembering)
+
+        results.append(await run(Job(configuration, part, folder, options["seed"] or 0), opened))
+    return results, *served
+
+
+def _print_plan(plan: Sequence[str], parts: Sequence[Scaled], configuration: Configuration, *, as_json: bool) -> None:
+    if not as_json:
+        click.echo("\n".join(plan))
+        return
+    stages = {
+        part.name: [
+            {
+                "stage": stage.title,
+                "completions": stage.completions,
+                "tokens": stage.tokens,
+                "prompt_tokens": stage.prompt_tokens,
+            }
+            for stage in part.stages(configuration)
+        ]
+        for part in parts
+    }
+    print_json({"plan": stages, "sentences": list(plan)})
+
+
+def _write(folder: Path, document: Reproduction, tables: Sequence[Table]) -> None:
+    (folder / "reproduction.json").write_text(document.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (folder / "reproduction.md").write_text(markdown(document, tables), encoding="utf-8")
+
+
+def _print(tables: Sequence[Table], notes: Sequence[str], folder: Path) -> None:
+    for table in tables:
+        print_table(table.title, table.header, table.rows, left=table.left)
+    click.echo("What differs from the paper:")
+    for note in notes:
+        click.echo(f"- {note}")
+    click.echo(f"wrote {folder / 'reproduction.md'} and {folder / 'reproduction.json'}")

@@ -1,0 +1,23 @@
+"""What a program reads: one JSON document on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+__all__ = ["print_json"]
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout, with escapes where the terminal cannot print every character."""
+    readable = (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(value, indent=2, ensure_ascii=not readable, default=str)
+    # What is left outside ASCII stands in strings, where \\u is the same character.
+    click.echo(text if text.isascii() and "\x7f" not in text else "".join(map(_escaped, text)))
+
+
+def _escaped(character: str) -> str:
+    return character if character == "\n" or character.isprintable() else json.dumps(character)[1:-1]

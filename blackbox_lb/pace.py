@@ -1,0 +1,112 @@
+"""Pace: as many requests in flight as a server gets faster with, found while it works, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import NamedTuple
+
+__all__ = ["MOST", "Pace"]
+
+MOST = 512
+"""Requests in flight that are never passed: half of the open files that a process may have on most systems."""
+GAIN = 1.05
+"""Twice the requests must bring this many times the tokens a second, or they only lengthen the server's queue."""
+CLEAR = 1.3
+"""A gain, or a loss, that needs no second look."""
+LOSS = 0.95
+"""Below this part of what fewer requests brought, more of them are in the server's way."""
+FEW = 16
+"""Requests that a rate is measured over at least; the lengths of completions vary by about their mean."""
+SURE = 2
+"""Times the requests in flight over which a rate is measured that is to be compared."""
+HOLD = 16
+"""Times the requests in flight until more are tried again; twice as many after each time that they did not help."""
+REFUSED = 0.05
+"""Part of the requests that a server may refuse for load before it gets fewer."""
+EASED = 0.7
+LONGEST = 150.0
+"""Seconds that a request may take for more of them to be tried: twice as long in a queue is still far from where it is given up."""
+
+
+class _End(NamedTuple):
+    """A request that ended: its tokens, refusals for load so far, seconds on some clock, and whether it begins a stage."""
+
+    tokens: int
+    refusals: int
+    now: float
+    begins: bool
+
+
+class Pace:
+    """How many requests to keep in flight to one server; ``level`` is the number now.
+
+    From ``level`` on the number doubles as long as that makes completions come faster, measured in tokens a second. Where it does
+    not, it stays, and the last doubling is kept as a queue unless the server slowed down. Later it tries again, ever more rarely,
+    since servers are shared and change. Refusals for load ease it, down to where it began. ``most``: requests that it never passes.
+
+    No clock and no task of its own: whoever collects tells ``ended`` of each request.
+    """
+
+    def __init__(self, level: int, most: int = MOST) -> None:
+        self.level = self._least = level
+        self._most = max(level, most)
+        self._left, self._begins, self._takes = 0, True, 0.0
+        self._course = self._climb()
+        next(self._course)
+
+    def begin(self, requests: int) -> None:
+        """A stage of so many requests begins: what was measured goes on, the pause before it does not count."""
+        self._left, self._begins = requests, True
+
+    def ended(self, tokens: int, refusals: int, now: float) -> None:
+        """A request ended with ``tokens`` completion tokens; ``refusals``: for load, so far; ``now``: seconds.
+
+        The last ones of a stage, when there are none to take their place, say nothing about the server.
+        """
+        self._left -= 1
+        if self._left >= self.level:
+            self._course.send(_End(tokens, refusals, now, self._begins))
+            self._begins = False
+
+    def _climb(self) -> Generator[None, _End, None]:
+        """Measure, try more, keep what helped; again and again."""
+        times = SURE
+        while True:
+            while not (known := (yield from self._rate(times))):
+                self.level = max(self._least, int(EASED * self.level))
+            settled = times > SURE
+            times = 2 * times if settled else HOLD
+            while self.level < self._most and self._takes < LONGEST:
+                before, self.level = self.level, min(2 * self.level, self._most)
+                found = yield from self._rate(SURE, known)
+                if found > GAIN * known:
+                    known, times = found, HOLD
+                    continue
+                if settled or found < LOSS * known:
+                    self.level = before
+                break
+
+    def _rate(self, times: int, known: float | None = None) -> Generator[None, _End, float]:
+        """Tokens a second at this level, over ``times`` as many requests; 0.0 where the server refused too many for load.
+
+        Those that were in flight when the level changed, or a stage began, do not count. What is far from ``known`` is believed
+        sooner.
+        """
+        waiting, least = self.level, max(FEW, self.level)
+        count, tokens, start, refused = 0, 0, 0.0, 0
+        while True:
+            end = yield
+            if end.begins:
+                waiting, count, tokens = self.level, 0, 0
+            if waiting:
+                waiting -= 1
+                start, refused = end.now, end.refusals
+                continue
+            count, tokens = count + 1, tokens + max(1, end.tokens)
+            if end.refusals - refused > max(1.0, REFUSED * max(least, count)):
+                return 0.0
+            rate = tokens / max(end.now - start, 1e-9)
+            clear = known is not None and not known / CLEAR <= rate <= known * CLEAR
+            if count >= times * least or (clear and count >= least):
+                self._takes = self.level * (end.now - start) / count  # Little's law
+                return rate
