@@ -17,6 +17,7 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Bools, Ids, Vector, positive
+from blackbox_lb.estimate.descent import Pair
 from blackbox_lb.estimate.importance import log_policy_ratios
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.projection import Scale, reward_weights
@@ -224,16 +225,19 @@ def _deal(unit_of: Ids, target: Vector, folds: int, seed: int) -> tuple[Ids, int
 
 
 def _path(
-    rollouts: Rollouts, table: Logged, train: np.ndarray, tau: float, weights: Scale, strengths: Sequence[float]
+    rollouts: Rollouts, table: Logged, train: Bools, tau: float, weights: Scale, strengths: Sequence[float]
 ) -> Vector:
-    """(grid, n) log p_delta / p_0 of every completion for the fits to ``train``, each started from the next stronger one."""
-    w = np.zeros(len(train))
-    w[train] = reward_weights(rollouts.take(train), tau, weights)
-    per_position = w[rollouts.rollout_of]
+    """(grid, n) log p_delta / p_0 of every completion for the fits to ``train``.
+
+    Each starts from the next stronger one, and knows the curvature that it met.
+    """
+    per_position = np.repeat(reward_weights(rollouts, tau, weights, train), rollouts.lengths)
     counts, delta = table.sampled_counts(per_position), np.zeros(len(table.token_ids))
     usage, out = table.expected(delta, per_position), np.zeros((len(strengths), len(train)))
+    pairs: Sequence[Pair] = ()
     for row, l2 in enumerate(strengths):
-        delta = maximise(counts, table, per_position, l2=l2, start=delta, usage=usage, shortfall=SETTLED).delta
+        found = maximise(counts, table, per_position, l2=l2, start=delta, usage=usage, shortfall=SETTLED, pairs=pairs)
+        delta, pairs = found.delta, found.pairs
         out[row] = log_policy_ratios(rollouts, table, delta)
     return out
 

@@ -6,13 +6,13 @@ Index letters: ``m`` positions, ``s`` the support, ``g`` groups, ``b`` positions
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-from scipy import sparse
+import numpy.typing as npt
 
 from blackbox_lb.estimate.checks import Ids, Vector
-from blackbox_lb.estimate.lists import Part, with_values
+from blackbox_lb.estimate.lists import Part, Table, with_values
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.passes import dot, in_order
 from blackbox_lb.estimate.sums import Sums, tilted
@@ -26,9 +26,18 @@ def hessian(next_token: NextToken, delta: Vector, weights: Vector) -> tuple[Vect
     weights: (m,). Each call costs about as much as a ``potential``.
     """
     tilt, shift = tilted(delta, len(next_token.token_ids))
-    once = weights * np.exp(2 * (shift - next_token.log_normaliser(delta)))
-    usage = next_token.expected(delta, weights)
     counting = [part for part in next_token.lists.parts if weights[part.where].any()]
+    once = np.zeros(len(weights))
+
+    def first(part: Part) -> Sums:
+        with part.wide() as table:
+            q = weights[part.where] / next_token.total_at(part, next_token.mean_at(part, table, tilt), shift)
+            up = np.asarray(table.T @ part.summed(next_token.times_scale(part, q)))
+        once[part.where] = np.divide(q * q, weights[part.where], out=np.zeros_like(q), where=q > 0)
+        return Sums(0.0, up, dot(next_token.spread[part.where], q))
+
+    found = Sums.of(in_order(first, counting), next_token.lists.width)
+    usage = replace(found, listed=next_token.on_support(found.listed)).gradient(delta, next_token.unigram)
 
     def along(direction: Vector) -> Vector:
         values = tilt * direction
@@ -46,28 +55,46 @@ def hessian(next_token: NextToken, delta: Vector, weights: Vector) -> tuple[Vect
     return usage, along
 
 
-def expected_by(next_token: NextToken, delta: Vector, weights: Vector, group: Ids, groups: int) -> Vector:
-    """(g, s) ``expected`` of the positions of each of ``groups``; group: (m,) of each position."""
+def expected_by(
+    next_token: NextToken, delta: Vector, weights: Vector, group: Ids, groups: int
+) -> tuple[Vector, Vector]:
+    """(g, s) ``expected`` of the positions of each of ``groups``, and (g, s) ``sum_m w_m pi_delta(y | m)^2``; group: (m,)."""
     tilt, shift = tilted(delta, len(next_token.token_ids))
-    width = next_token.lists.width
-    listed, tails = np.zeros(groups * width), np.zeros(groups)
+    width, unigram = next_token.lists.width, next_token.unigram
+    listed, tails = np.zeros((2, groups * width)), np.zeros((2, groups))
+    beside = unigram if next_token.columns is None else unigram[next_token.columns]
 
-    def one(part: Part) -> tuple[sparse.csr_array[Any], Vector]:
-        own, q = group[part.where], weights[part.where] / next_token.scaled_at(part, tilt, shift)
-        rows = np.arange(len(q)) if part.rows is None else part.rows
-        shape = (groups, part.table.shape[0])
-        by_group = sparse.csr_array((next_token.times_scale(part, q), (own, rows)), shape=shape)
+    def one(part: Part) -> tuple[npt.NDArray[np.integer], Vector, Vector, Vector]:
+        own, w, spread = group[part.where], weights[part.where], next_token.spread[part.where]
         with part.wide() as table:
-            found = sparse.csr_array(by_group @ table)
-        return found, np.bincount(own, q * next_token.spread[part.where], groups).astype(np.float64)
+            once = 1 / next_token.total_at(part, next_token.mean_at(part, table, tilt), shift)
+            rows, lengths = (table, np.diff(table.indptr)) if part.rows is None else _rows(table, part.rows)
+            at = np.repeat(own * np.int64(width), lengths) + rows.indices
+            masses = rows.data * np.repeat(next_token.times_scale(part, once), lengths)
+        first = masses * np.repeat(w, lengths)
+        second = first * (masses + 2 * np.repeat(once * spread, lengths) * beside[rows.indices])
+        tail = [np.bincount(own, w * (once * spread) ** power, groups) for power in (1, 2)]
+        return at, first, second, np.array(tail, dtype=np.float64)
 
-    for found, tail in in_order(one, next_token.lists.parts):
-        listed[np.repeat(np.arange(groups) * width, np.diff(found.indptr)) + found.indices] += found.data
+    for at, first, second, tail in in_order(
+        one, [part for part in next_token.lists.parts if weights[part.where].any()]
+    ):
+        np.add.at(listed[0], at, first)
+        np.add.at(listed[1], at, second)
         tails += tail
-    out = np.stack([next_token.on_support(row) for row in listed.reshape(groups, width)])
-    out += tails[:, None] * next_token.unigram
-    out *= tilt
-    return np.maximum(out, 0.0, out=out)
+    found = []
+    for power, rows, tail in zip((1, 2), listed.reshape(2, groups, width), tails, strict=True):
+        out = rows if next_token.columns is None else np.stack([next_token.on_support(row) for row in rows])
+        for row, share in zip(out, tail.tolist(), strict=True):
+            row += share * unigram**power
+            row *= tilt**power
+        found.append(np.maximum(out, 0.0, out=out))
+    return found[0], found[1]
+
+
+def _rows(table: Table, rows: Ids) -> tuple[Table, npt.NDArray[np.int32]]:
+    chosen = table[rows]
+    return chosen, np.diff(chosen.indptr)
 
 
 def squares(next_token: NextToken, weights: Vector) -> tuple[Vector, Vector]:

@@ -7,15 +7,16 @@ and Overton, "Nonsmooth optimization via quasi-Newton methods", 2013, section 4)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from blackbox_lb.estimate.checks import Vector
 from blackbox_lb.estimate.passes import dot
 
-__all__ = ["Descent", "descend"]
+__all__ = ["Descent", "Pair", "descend"]
 
 PAIRS = 20
 """Steps that are remembered."""
@@ -28,26 +29,33 @@ FLAT = 1e-7
 """Largest slope at which the value has settled."""
 
 Function = Callable[[Vector], tuple[float, Vector]]
+Pair: TypeAlias = tuple[Vector, Vector]
+"""A step, and how much it changed the slope."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Descent:
-    """Where it ended: ``x``, the ``value`` and the ``slope`` there, and after how many ``iterations``."""
+    """Where it ended: ``x``, the ``value`` and the ``slope`` there, after how many ``iterations``, and the last ``pairs``."""
 
     x: Vector
     value: float
     slope: Vector
     iterations: int
+    pairs: tuple[Pair, ...] = ()
 
 
-def descend(function: Function, start: Vector, *, max_iterations: int, shortfall: float = 0.0) -> Descent:
+def descend(
+    function: Function, start: Vector, *, max_iterations: int, shortfall: float = 0.0, pairs: Iterable[Pair] = ()
+) -> Descent:
     """The least value of ``function``, which gives value and slope, in coordinates where its curvature is about 1 or less.
+
+    pairs: of an earlier descent of about the same function, the oldest first; they say how it bends before the first step.
 
     It ends where the largest slope is at most 1e-7, the value falls by less than 1e-13 of itself, or half the squared slope, an
     estimate of what is missing, is at most ``shortfall``.
     """
     found = Descent(start, *function(start), 0)
-    memory: deque[tuple[Vector, Vector, float]] = deque(maxlen=PAIRS)
+    memory = deque(((s, y, bend) for s, y in pairs if (bend := dot(s, y)) > 0), maxlen=PAIRS)
     while found.iterations < max_iterations and not _flat(found.slope, shortfall):
         following = _step(function, found, _direction(found.slope, memory))
         if following is None:
@@ -58,7 +66,7 @@ def descend(function: Function, start: Vector, *, max_iterations: int, shortfall
         fall, found = found.value - following.value, following
         if fall <= LEAST_FALL * max(abs(found.value), 1.0):
             break
-    return found
+    return replace(found, pairs=tuple((s, y) for s, y, _ in memory))
 
 
 def _flat(slope: Vector, shortfall: float) -> bool:

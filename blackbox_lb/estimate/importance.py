@@ -13,6 +13,7 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Vector
 from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.passes import stretches, tally
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.sums import Logged
 
@@ -28,9 +29,13 @@ def log_policy_ratios(rollouts: Rollouts, next_token: Logged, delta: npt.ArrayLi
     """
     if next_token.n_positions != len(rollouts.token_ids):
         raise InputError(f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}")
-    bias = np.asarray(delta, dtype=np.float64)
-    steps = bias[next_token.sampled] - next_token.log_normaliser(bias)
-    return np.bincount(rollouts.rollout_of, weights=steps, minlength=len(rollouts.keys)).astype(np.float64)
+    bias, owner = np.asarray(delta, dtype=np.float64), np.arange(len(rollouts.keys), dtype=np.int32)
+    steps = next_token.log_normaliser(bias)
+    for at in stretches(len(steps)):
+        steps[at] = bias[next_token.sampled[at]] - steps[at]
+    ratios = np.zeros(len(rollouts.keys))
+    tally(ratios, np.repeat(owner, rollouts.lengths), steps)
+    return ratios
 
 
 def log_mixture_ratios(

@@ -49,6 +49,11 @@ class Part:
     where: slice | Ids
     rows: Ids | None = None
 
+    @property
+    def size(self) -> int:
+        """b."""
+        return self.where.stop - self.where.start if isinstance(self.where, slice) else len(self.where)
+
     def positions(self, indices: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The positions among the m that stand at ``indices`` in this part."""
         return np.asarray(indices + self.where.start if isinstance(self.where, slice) else self.where[indices])

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Bools, Ids, Vector, vector, weight_vector
 from blackbox_lb.estimate.lists import NO_COLUMN, Allocate, Lists, Part, Table, TokenMasses, empty
-from blackbox_lb.estimate.passes import dot, in_order
+from blackbox_lb.estimate.passes import dot, in_order, tally
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.sums import SPREAD, Sums, aligned, tilted
 from blackbox_lb.estimate.tails import (
@@ -23,6 +23,8 @@ from blackbox_lb.estimate.tails import (
     ROUNDING,
     Listed,
     Shares,
+    columns_of,
+    end_to_end,
     read,
     regular,
     share,
@@ -65,7 +67,7 @@ class NextToken:
 
     token_ids: Ids
     tail_mass: Vector
-    sampled: Ids
+    sampled: npt.NDArray[np.int32]
     sampled_outside: Bools
     scaled_down: Bools
     unigram: Vector
@@ -148,7 +150,7 @@ class NextToken:
         return replace(
             self,
             token_ids=token_ids,
-            sampled=place[self.sampled],
+            sampled=place.astype(np.int32)[self.sampled],
             unigram=moved(self.unigram, place, len(token_ids)),
             columns=place if self.columns is None else place[self.columns],
         )
@@ -225,7 +227,9 @@ class NextToken:
     def sampled_counts(self, position_weights: npt.ArrayLike | None = None) -> Vector:
         """(s,) the weighted number of positions at which each token was sampled."""
         weights = weight_vector("position_weights", position_weights, self.n_positions)
-        return np.bincount(self.sampled, weights=weights, minlength=len(self.token_ids)).astype(np.float64)
+        counts = np.zeros(len(self.token_ids))
+        tally(counts, self.sampled, weights)
+        return counts
 
     def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
         """(m,) ``log sum_y pi_0(y | m) exp(delta(y))`` for delta of shape (s,); 0 where delta is 0."""
@@ -250,7 +254,7 @@ class NextToken:
             weights, spread = position_weights[part.where], self.spread[part.where]
             with part.wide() as table:
                 listed = self.times_scale(part, part.of_positions(np.asarray(table @ on_columns)))
-                scaled = self._total(part, listed + spread * everywhere, shift)
+                scaled = self.total_at(part, listed + spread * everywhere, shift)
                 q = weights / scaled
                 up = np.asarray(table.T @ part.summed(self.times_scale(part, q)))
             return Sums(dot(weights, shift + np.log(scaled)), up, dot(spread, q))
@@ -296,14 +300,14 @@ class NextToken:
         listed = part.of_positions(np.asarray(table @ self._on_columns(values)))
         return self.times_scale(part, listed) + self.spread[part.where] * dot(self.unigram, values)
 
-    def _total(self, part: Part, mean: Vector, shift: float) -> Vector:
-        """(b,) with what is at bias 0, and never 0."""
+    def total_at(self, part: Part, mean: Vector, shift: float) -> Vector:
+        """(b,) ``mean`` of exp of the bias less ``shift``, with what is at bias 0, and never 0."""
         return np.maximum(mean + self.rest[part.where] * math.exp(max(-shift, -SPREAD)), math.exp(-SPREAD))
 
     def scaled_at(self, part: Part, tilt: Vector, shift: float) -> Vector:
         """(b,) ``exp(log_normaliser - shift)``."""
         with part.wide() as table:
-            return self._total(part, self.mean_at(part, table, tilt), shift)
+            return self.total_at(part, self.mean_at(part, table, tilt), shift)
 
     def _on_columns(self, values: Vector) -> Vector:
         return values if self.columns is None else values[self.columns]
@@ -333,12 +337,13 @@ def listed(blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocat
 
 def assembled(blocks: Sequence[Listed], tail: Tail | None, allocate: Allocate = empty) -> NextToken:
     """One table of all blocks; their arrays become its own. tail: that of more positions than these; None for their own."""
-    ids, outside, bare = (np.concatenate([getattr(b, name) for b in blocks]) for name in ("sampled", "outside", "bare"))
-    left, unnamed, scale = (np.concatenate([getattr(b, name) for b in blocks]) for name in ("tail", "unnamed", "scale"))
+    names = ("outside", "bare", "overfull", "tail", "unnamed", "scale")
+    outside, bare, overfull, left, unnamed, scale = (end_to_end([getattr(b, name) for b in blocks]) for name in names)
     tail = Unlisted.of(blocks).tail() if tail is None else tail.on(np.union1d(support(blocks), tail.token_ids))
     token_ids, everything = tail.token_ids, tail.everything
     lists = Lists.of(tables(blocks, token_ids), allocate)
-    sampled = np.searchsorted(token_ids, ids)
+    sampled = columns_of(token_ids)(np.concatenate([block.sampled for block in blocks]))
+    del blocks  # where the caller has let go of them, half of what each position takes goes with them
     listless = bool(bare.all()) if tail.listless is None else tail.listless
     unigram = everything if listless else tail.unigram
     total, entries = float(unigram.sum()), lists.entries if tail.entries is None else tail.entries
@@ -349,7 +354,8 @@ def assembled(blocks: Sequence[Listed], tail: Tail | None, allocate: Allocate = 
         return share(part, left[part.where], unigram, total, scale[part.where], kept)
 
     lists, spread, rounding = _shared(lists, one)
-    rest = np.where(spread > 0, 0.0, left) + rounding
+    rest = rounding
+    np.add(rest, left, out=rest, where=spread <= 0)
     if bare.any() and not listless:
         lists = lists.with_row(everything / everything.sum(), bare)
         spread[bare] = rest[bare] = 0.0
@@ -358,11 +364,11 @@ def assembled(blocks: Sequence[Listed], tail: Tail | None, allocate: Allocate = 
         tail_mass=left,
         sampled=sampled,
         sampled_outside=outside,
-        scaled_down=np.concatenate([block.overfull for block in blocks]),
+        scaled_down=overfull,
         unigram=unigram,
         lists=lists,
         spread=spread,
-        rest=rest + unnamed,
+        rest=rest + unnamed if unnamed.any() else rest,
         unnamed=unnamed,
     )
 

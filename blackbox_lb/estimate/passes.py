@@ -10,19 +10,23 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from blackbox_lb.estimate.checks import Vector
 
-__all__ = ["borrowed", "cores", "dot", "in_order", "use"]
+__all__ = ["borrowed", "cores", "dot", "in_order", "stretches", "tally", "use"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 AHEAD = 2
 """Results that may wait for an earlier one, for each core: one is as large as the support."""
+
+STRETCH = 1 << 18
+"""Positions of which temporary arrays are made at a time, where there may be many millions."""
 
 _spare: list[bytearray] = []
 _most: int | None = None
@@ -63,6 +67,18 @@ def in_order(work: Callable[[T], R], items: Iterable[T], *, ahead: int = AHEAD, 
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def stretches(size: int) -> Iterator[slice]:
+    """All of ``size`` positions in order, so many at a time."""
+    return (slice(start, start + STRETCH) for start in range(0, size, STRETCH))
+
+
+def tally(out: npt.NDArray[Any], index: npt.NDArray[np.integer], weights: Vector | None = None) -> None:
+    """Add ``weights`` (m,), or 1, to ``out`` at ``index`` (m,), one after the other: the same bits as ``np.bincount``, which would
+    copy an index that is not of its own type."""
+    for at in stretches(len(index)):
+        np.add.at(out, index[at].astype(np.intp, copy=False), 1 if weights is None else weights[at])
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.checks import Ids, Vector, positive
+from blackbox_lb.estimate.checks import Bools, Ids, Vector, positive
 from blackbox_lb.estimate.diagnostics import effective_sample_size
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.rollouts import Rollouts
@@ -52,23 +52,31 @@ class Fit:
     unseen_support: int
 
 
-def reward_weights(rollouts: Rollouts, tau: float, scale: Scale = "global") -> Vector:
+def reward_weights(rollouts: Rollouts, tau: float, scale: Scale = "global", among: Bools | None = None) -> Vector:
     """(n,) ``exp(r_n / tau)`` scaled to mean 1 over all rollouts, or within each prompt (the paper's Z(x)).
 
     Completions that another policy q drew count ``p_0 / q`` times as much (``Rollouts.tilt``). A prompt whose rollouts all have
-    reward -inf keeps weights 0. InputError if all rollouts do.
+    reward -inf keeps weights 0. among: (n,) which rollouts there are, all if None; the others have weights 0. InputError if all
+    rollouts have reward -inf.
     """
     if scale not in ("global", "prompt"):
         raise InputError(f"weights {scale!r} are unknown; choose 'global' or 'prompt'")
-    exponents = rollouts.rewards / positive("tau", tau) + rollouts.tilt
+    exponents, prompts = rollouts.rewards / positive("tau", tau) + rollouts.tilt, rollouts.prompts
+    if among is not None:
+        weights = np.zeros(len(exponents))
+        weights[among] = _scaled(exponents[among], prompts[among], scale)
+        return weights
+    return _scaled(exponents, prompts, scale)
+
+
+def _scaled(exponents: Vector, prompts: Ids, scale: Scale) -> Vector:
+    """``exp(exponents)`` over the mean of all, or of their prompt."""
     if not (exponents > -np.inf).any():
         raise InputError(
             f"no completion earned a reward: all {len(exponents)} are -inf; collect more rollouts, allow more tokens, or "
             f"use a reward that the model sometimes earns"
         )
-    groups = (
-        np.zeros(len(exponents), np.int64) if scale == "global" else np.unique(rollouts.prompts, return_inverse=True)[1]
-    )
+    groups = np.zeros(len(exponents), np.int64) if scale == "global" else np.unique(prompts, return_inverse=True)[1]
     highest = np.full(int(groups.max()) + 1, -np.inf)
     np.maximum.at(highest, groups, exponents)
     weights = np.exp(exponents - np.where(np.isfinite(highest), highest, 0.0)[groups])
@@ -100,7 +108,7 @@ def projection(
     if table.n_positions != len(rollouts.token_ids):
         raise InputError(f"next_token has {table.n_positions} positions, the rollouts {len(rollouts.token_ids)}")
     w[rollouts.lengths == 0] = 0.0
-    position_weights = w[rollouts.rollout_of]
+    position_weights = np.repeat(w, rollouts.lengths)
     if not position_weights.any():
         raise InputError("no completion with a reward holds a token; raise max_tokens or check the reward")
     chosen, unseen = _support(table, support)

@@ -7,12 +7,17 @@ jackknife (Bell and McCaffrey, Survey Methodology 28, 2002). The plain sandwich 
 prompts decide. Where lists are short, a prompt that is left out takes its samples outside the lists from the tail unigram too:
 the same samples raise a tail token's count and what is expected of it, and most of the two cancels. With the unigram held fixed
 the errors of tail tokens would be 1.5 to 2.5 times their spread, and without any list more.
+
+The scores ``U_p`` and the diagonal of ``H - H_p`` are of all positions. Where these are many, evenly spaced parts of them tell how
+tokens are tied to each other, and what a tail without the prompt changes: each group asks for about 15 visits. That moves a
+standard error by less than the sampling error that 100 groups leave in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +26,9 @@ from scipy import stats
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Bools, Ids, Vector, positive, vector
 from blackbox_lb.estimate.derivatives import expected_by, hessian
+from blackbox_lb.estimate.diagnostics import effective_sample_size
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.passes import dot
+from blackbox_lb.estimate.passes import dot, stretches
 from blackbox_lb.estimate.projection import Fit, Scale, reward_weights
 from blackbox_lb.estimate.rollouts import Rollouts
 
@@ -30,11 +36,18 @@ __all__ = ["StandardErrors", "standard_errors"]
 
 UNFINISHED = 1e-5
 """Nats per weighted position between a delta and the maximum: above it the delta is of another fit."""
-SETTLED = 1e-6
-"""Residual, as a share of the first, at which conjugate gradients stop: a thousandth of the standard error itself."""
+SETTLED = 1e-4
+"""Residual, as a share of the first, at which conjugate gradients stop: 99 % of standard errors are then within 1 in 4,000, and
+none is out by more than 1 in 300."""
 MOST_STEPS = 1000
+RARE = 1e-6
+"""A token is taken to be this far from certain at least."""
+ROUNDS = 3
+"""Of scaling ties between tokens to their sums: the first guess is right where a token is tied to those that are as in all."""
 SAME = 1e-9
 """Informants this close to 1 are one group and rounding."""
+CURVED = 1 << 16
+"""Positions, effective ones of the weights, that tell how the objective bends; more are not looked at again for each group."""
 MOST_GROUPS = 100
 """More units than this are dealt into this many groups; a standard error of 100 of them is itself known to 7 %."""
 
@@ -145,18 +158,23 @@ def standard_errors(
     w = reward_weights(rollouts, tau, weights) * (rollouts.lengths > 0)
     group_of, units = _groups(rollouts, w, seed)
     free = np.ones(len(values), dtype=np.bool_) if support is None else np.isin(table.token_ids, np.asarray(support))
-    problem = _Problem(table, values, w[rollouts.rollout_of], group_of[rollouts.rollout_of], positive("l2", l2), free)
+    lengths = rollouts.lengths
+    problem = _Problem(table, values, np.repeat(w, lengths), np.repeat(group_of, lengths), positive("l2", l2), free)
     size = np.bincount(group_of).astype(np.float64)
     shares = (size if weights == "prompt" else np.bincount(group_of, weights=w)) / len(w)
-    counts, expected = problem.by_group(len(shares))
-    scores = np.where(free, counts - expected - np.outer(shares * l2, values), 0.0)
-    problem.check(scores.sum(axis=0))
-    steps = np.stack(list(problem.steps(shares, scores, expected)))
+    counts, expected, squares = problem.by_group(len(shares))
+    informants = counts.sum(axis=0) ** 2 / np.maximum((counts**2).sum(axis=0), np.finfo(np.float64).tiny)
+    scores = counts
+    scores -= expected
+    scores -= np.outer(shares * l2, values)
+    scores[:, ~free] = 0.0
+    problem.check(scores.sum(axis=0), expected.sum(axis=0))
+    steps = problem.steps(shares, scores, expected, squares)
     return StandardErrors(
         token_ids=table.token_ids,
         delta=values,
         contributions=steps,
-        informants=counts.sum(axis=0) ** 2 / np.maximum((counts**2).sum(axis=0), np.finfo(np.float64).tiny),
+        informants=informants,
         usage=table.expected(np.zeros(len(values))) / table.n_positions,
         units=units,
     )
@@ -173,17 +191,26 @@ class _Problem:
     l2: float
     free: Bools
 
-    def by_group(self, groups: int) -> tuple[Vector, Vector]:
-        """(g, s) each group's weighted samples of each token, and what is expected of them."""
-        size = len(self.delta)
-        counts: Vector = np.bincount(self.group * size + self.table.sampled, self.weights, groups * size).astype(
-            np.float64
-        )
-        return counts.reshape(groups, size), expected_by(self.table, self.delta, self.weights, self.group, groups)
+    def by_group(self, groups: int) -> tuple[Vector, Vector, Vector]:
+        """(g, s) each group's weighted samples of each token, what is expected of them, and the squares of that."""
+        return self._tallied(groups, self.weights), *self.expected_by(groups)
 
-    def check(self, gradient: Vector) -> None:
+    def expected_by(self, groups: int) -> tuple[Vector, Vector]:
+        """(g, s) of each group's positions; see ``expected_by``."""
+        return expected_by(self.table, self.delta, self.weights, self.group, groups)
+
+    def _tallied(self, groups: int, weights: Vector | Bools) -> Vector:
+        """(g, s) the sum of ``weights`` (m,) over each group's samples of each token."""
+        size = len(self.delta)
+        found = np.zeros(groups * size)
+        for at in stretches(len(weights)):
+            kept = np.flatnonzero(weights[at])
+            np.add.at(found, self.group[at][kept] * np.int64(size) + self.table.sampled[at][kept], weights[at][kept])
+        return found.reshape(groups, size)
+
+    def check(self, gradient: Vector, expected: Vector) -> None:
         """InputError unless delta is the maximum, where the parts cancel."""
-        curvature = self.table.expected(self.delta, self.weights) + self.l2
+        curvature = expected + self.l2
         missing = float(gradient @ (gradient / curvature)) / 2 / float(self.weights.sum())
         if not missing <= UNFINISHED:
             raise InputError(
@@ -191,41 +218,91 @@ class _Problem:
                 "give the tau, l2, weights and support that it was fitted with, and the values before rounding or cutting"
             )
 
-    def steps(self, shares: Vector, scores: Vector, expected: Vector) -> Iterator[Vector]:
-        """(s,) a group: how far the maximum lies from where it would be without it, to second order of the others' objective.
+    def steps(self, shares: Vector, scores: Vector, expected: Vector, squares: Vector) -> Vector:
+        """(g, s) how far the maximum lies from where it would be without each group, to second order of the others' objective.
 
         scores, expected: (g, s), each group's part of the gradient, whose penalties are such that all sum to 0, and of the samples.
+        squares: (g, s), see ``expected_by``.
         """
-        outside = self.table.sampled_outside
-        drawn = self._samples(outside)
+        part = self._part()
+        seen, seen_squares = (expected, squares) if part is self else part.expected_by(len(shares))
+        growth = float(self.weights.sum() / part.weights.sum())
+        outside = self._tallied(len(shares), self.table.sampled_outside)
+        drawn, everything = outside.sum(axis=0), _Others(expected, squares)
+        part_of = everything if part is self else _Others(seen, seen_squares)
         without: NextToken | None = None
-        whole = expected.sum(axis=0)
-        for group, (share, score) in enumerate(zip(shares.tolist(), scores, strict=True)):
-            gone = self._samples(outside & (self.group == group))
-            if not gone.any():
-                yield self._step(self.table, group, share, score, None)
-                continue
-            kept = np.divide(drawn - gone, drawn, out=np.ones_like(drawn), where=drawn > 0)
-            without = self.table.with_unigram(self.table.unigram * kept, out=without)
-            yield self._step(without, group, share, score, whole - expected[group])
+        steps = np.empty_like(scores)
+        for group, (share, gone) in enumerate(zip(shares.tolist(), outside, strict=True)):
+            table = part.table
+            if gone.any():
+                kept = np.divide(drawn - gone, drawn, out=np.ones_like(drawn), where=drawn > 0)
+                table = without = table.with_unigram(table.unigram * kept, out=without)
+            usage, along = hessian(table, self.delta, np.where(part.group == group, 0.0, part.weights))
+            known, bend = everything.without(group)
+            seen_of_it, seen_bend = part_of.without(group)
+            change = growth * (usage - seen_of_it) if gone.any() else np.zeros_like(usage)
+            right, ridge = scores[group] + np.where(self.free, change, 0.0), self.l2 * (1 - share)
+            diagonal = np.maximum(known + change, 0.0) * bend
+            if part is not self:
+                along = _matched(along, usage, usage * seen_bend, diagonal, growth)
+            steps[group] = self._solved(right, along, diagonal + ridge, ridge)
+        return steps
 
-    def _samples(self, where: Bools) -> Vector:
-        """(s,) how often each token was sampled at the positions ``where`` (m,)."""
-        return self.table.sampled_counts(where) if where.any() else np.zeros_like(self.delta)
+    def _part(self) -> _Problem:
+        """The same of every so many parts of the table, where it is large: enough to tell how the objective bends."""
+        parts = [part for part in self.table.lists.parts if self.weights[part.where].any()]
+        count = math.ceil(len(parts) * CURVED / effective_sample_size(self.weights))
+        if count >= len(parts):
+            return self
+        chosen = [parts[number] for number in (np.arange(count) * len(parts) // count).tolist()]
+        rows = np.concatenate([part.positions(np.arange(part.size)) for part in chosen])
+        return replace(self, table=self.table.take(rows), weights=self.weights[rows], group=self.group[rows])
 
-    def _step(self, table: NextToken, group: int, share: float, score: Vector, known: Vector | None) -> Vector:
-        """(s,) for one group, of whose samples the tails of ``table`` know nothing; known: (s,) expected
-        of the others by those that do."""
-        others = np.where(self.group == group, 0.0, self.weights)
-        ridge = self.l2 * (1 - share)
-        expected, along = hessian(table, self.delta, others)
-        if known is not None:
-            score = score + np.where(self.free, expected - known, 0.0)
+    def _solved(self, right: Vector, along: Callable[[Vector], Vector], diagonal: Vector, ridge: float) -> Vector:
+        """(s,) ``right`` over the curvature of the free coordinates: ``along`` and ``ridge``, with about that ``diagonal``."""
+        return _conjugate_gradients(
+            lambda direction: np.where(self.free, along(direction) + ridge * direction, 0.0), right, diagonal
+        )
 
-        def curvature(direction: Vector) -> Vector:
-            return np.where(self.free, along(direction) + ridge * direction, 0.0)
 
-        return _conjugate_gradients(curvature, score, expected + ridge)
+def _matched(
+    along: Callable[[Vector], Vector], usage: Vector, own: Vector, diagonal: Vector, growth: float
+) -> Callable[[Vector], Vector]:
+    """The curvature ``along`` of a part of the positions, (s,) ``own`` its diagonal, made into that of ``growth`` times as many
+    whose ``diagonal`` (s,) is known.
+
+    A curvature is the Laplacian of a graph: tokens are tied by how often one could have stood for the other, and to the rest,
+    which has no bias and is often nothing: then nothing resists a shift of all tokens. So the ties are scaled, ``s(y) s(z)``,
+    until they add up to the diagonal (Sinkhorn). A matrix scaled from both sides resists such a shift, and where the penalty is
+    small beside the counts all would hang on that. Tokens without a tie in this part are tied to the mean of all.
+    """
+    tied = own > usage * RARE
+    rest = math.sqrt(growth) * np.maximum(along(np.ones_like(own)), 0.0)
+    scale = np.divide(diagonal, own * math.sqrt(growth), out=np.zeros_like(own), where=tied)
+    for _ in range(ROUNDS):
+        ties = scale * (own * scale - along(scale) + rest)
+        scale *= np.sqrt(np.divide(diagonal, ties, out=np.ones_like(ties), where=ties > RARE * diagonal))
+    shift, alone, mean = scale * (along(scale) - rest), np.where(tied, 0.0, diagonal), diagonal / diagonal.sum()
+
+    def matched(direction: Vector) -> Vector:
+        loose = alone * (direction - dot(mean, direction))
+        return np.asarray(scale * along(scale * direction) - shift * direction + loose - mean * loose.sum())
+
+    return matched
+
+
+class _Others:
+    """What is expected of all groups but one. expected, squares: (g, s)."""
+
+    def __init__(self, expected: Vector, squares: Vector) -> None:
+        self._expected, self._squares = expected, squares
+        self._all = expected.sum(axis=0), squares.sum(axis=0)
+
+    def without(self, group: int) -> tuple[Vector, Vector]:
+        """(s,) expected, and (s,) the share of it that is on the diagonal of the curvature: 1 less the mean probability."""
+        usage, squares = self._all[0] - self._expected[group], self._all[1] - self._squares[group]
+        mean = np.divide(squares, usage, out=np.zeros_like(usage), where=usage > 0)
+        return usage, 1 - np.clip(mean, 0.0, 1 - RARE)
 
 
 def _conjugate_gradients(product: Callable[[Vector], Vector], right: Vector, diagonal: Vector) -> Vector:
@@ -263,7 +340,7 @@ def _groups(rollouts: Rollouts, w: Vector, seed: int) -> tuple[Ids, str]:
     if len(earned) > MOST_GROUPS:  # units with a reward are dealt first, so that no group has them all
         order = np.lexsort((np.random.default_rng(seed).random(len(earned)), earned == 0))
         number = (np.argsort(order) % MOST_GROUPS)[number]
-    return number, units
+    return number.astype(np.int32), units
 
 
 def _values(delta: Fit | npt.ArrayLike, table: NextToken) -> Vector:

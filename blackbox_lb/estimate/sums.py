@@ -43,7 +43,7 @@ class Logged(Positions, Protocol):
     """What learning asks of logged positions beyond a fit: ``NextToken`` has all of it."""
 
     @property
-    def sampled(self) -> Ids:
+    def sampled(self) -> npt.NDArray[np.integer]:
         """(m,) index into the support of the sampled token."""
 
     def named(self) -> Logged:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from blackbox_lb.estimate.diagnostics import (
 from blackbox_lb.estimate.findings import Finding
 from blackbox_lb.estimate.headroom import Headroom, headroom
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import reward_weights
+from blackbox_lb.estimate.projection import projection, reward_weights
 from blackbox_lb.estimate.reliability import Agreement, Precision, agreement, prompt_halves
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.standard_errors import StandardErrors, standard_errors
@@ -103,20 +104,20 @@ def explain(
 
 
 def _errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) -> StandardErrors | None:
-    """Standard errors of the projection behind the candidate; None for another estimator, or too few prompts."""
+    """Standard errors of the projection behind the candidate; None for another estimator, or too few prompts.
+
+    Where these rollouts are a sample of those it was fitted to, the errors are those of the same fit to the sample.
+    """
     made = chosen.projected
     if made is None:
         return None
+    fit, share = made.fit, len(rollouts.keys) / made.fit.rollouts
+    tau, l2 = float(chosen.settings["tau"] or 1.0), float(chosen.settings["l2"] or 1.0) * share
+    settings: dict[str, Any] = {"tau": tau, "l2": l2, "weights": made.weights, "support": made.support}
     try:
-        return standard_errors(
-            rollouts,
-            next_token,
-            made.fit,
-            tau=float(chosen.settings["tau"] or 1.0),
-            l2=float(chosen.settings["l2"] or 1.0),
-            weights=made.weights,
-            support=made.support,
-        )
+        if share < 1:
+            fit = projection(rollouts, **settings, start=fit, next_token=next_token)
+        return standard_errors(rollouts, next_token, fit, **settings)
     except InputError:
         return None
 

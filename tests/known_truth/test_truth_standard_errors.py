@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate import standard_errors as module
+from blackbox_lb.estimate import tails
+from blackbox_lb.estimate.checks import Vector
+from blackbox_lb.estimate.derivatives import hessian
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.projection import Scale, projection
 from blackbox_lb.estimate.rollouts import Rollouts
@@ -193,6 +198,31 @@ class Memoryless(ExactModel):
     def next_logprobs(self, prefixes: np.ndarray, prompts: np.ndarray) -> np.ndarray:
         """(h, v) as after a prefix of zeros."""
         return super().next_logprobs(np.zeros_like(prefixes), prompts)
+
+
+@pytest.mark.parametrize("top", [6, 0])
+def test_part_of_a_large_table_tells_nearly_the_same(top: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of the positions for the curvature moves few errors by more than they are known to, and the noise hardly."""
+    model = ExactModel(40, 12, seed=5, end=True, prompts=16, unigram=-0.1 * np.arange(40))
+    rollouts = model.rollouts(3200, lambda tokens, _: 1.0 * (2 in tokens) + 0.5 * (7 in tokens), 0, top=top)
+    monkeypatch.setattr(tails, "PART", (1 + top) << 8)
+    table = NextToken.of(rollouts)
+    fit = projection(rollouts, tau=TAU, l2=L2, next_token=table)
+    whole, read = standard_errors(rollouts, table, fit, tau=TAU, l2=L2), []
+
+    def counted(part: NextToken, delta: Vector, weights: Vector) -> tuple[Vector, Callable[[Vector], Vector]]:
+        read.append(part.n_positions)
+        return hessian(part, delta, weights)
+
+    monkeypatch.setattr(module, "hessian", counted)
+    monkeypatch.setattr(module, "CURVED", table.n_positions // 5)
+    found = standard_errors(rollouts, table, fit, tau=TAU, l2=L2)
+    assert max(read) < table.n_positions / 3
+    ratios = found.errors / whole.errors
+    assert np.abs(ratios - 1).max() < 0.2
+    assert np.median(np.abs(ratios - 1)) < 0.04
+    assert found.noise == pytest.approx(whole.noise, rel=0.03)
+    assert (found.informants == whole.informants).all()
 
 
 def test_a_planted_bias_comes_back_within_its_errors() -> None:

@@ -102,6 +102,8 @@ def test_a_sample_explains_what_all_learned(
     np.testing.assert_allclose([e["bias"] for e in one["entries"]], [e["bias"] for e in other["entries"]], atol=1e-9)
     remarks = json.loads((tmp_path / "part" / "result.json").read_text())["provenance"]["remarks"]
     assert any("compiled and explained with" in remark for remark in remarks)
+    errors = [{e["id"]: e["error"] for e in entries(tmp_path / name) if e["error"]} for name in ("all", "part")]
+    assert np.median([errors[1][token] / errors[0][token] for token in errors[1]]) > 1.1
 
 
 def stored(folder: Path, bare: Collection[int] = ()) -> tuple[RolloutStore, Reading]:

@@ -16,8 +16,9 @@ from blackbox_lb.estimate.checks import Vector
 from blackbox_lb.estimate.derivatives import expected_by, hessian
 from blackbox_lb.estimate.descent import descend
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import Fit, projection
+from blackbox_lb.estimate.projection import Fit, projection, reward_weights
 from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.second_order import Local
 from blackbox_lb.estimate.solver import maximise
 from blackbox_lb.estimate.sums import Sums
 from blackbox_lb.testing import ExactModel
@@ -118,7 +119,12 @@ def test_the_hessian_is_the_change_of_the_gradient() -> None:
     step = 1e-5 * direction
     ahead, behind = table.expected(delta + step, weights), table.expected(delta - step, weights)
     np.testing.assert_allclose(along(direction), (ahead - behind) / 2e-5, atol=1e-6)
-    each = expected_by(table, delta, weights, group, 5)
+    each, squares = expected_by(table, delta, weights, group, 5)
+    share = Local.at(table, weights, delta).share
+    np.testing.assert_allclose(squares.sum(axis=0), np.where(usage > 0, share * usage, 0.0), atol=1e-9)
+    for token in range(0, len(delta), 7):
+        one = np.eye(len(delta))[token]
+        assert along(one)[token] == pytest.approx(usage[token] - squares[:, token].sum(), abs=1e-9)
     np.testing.assert_allclose(each.sum(axis=0), usage, atol=1e-11)
     np.testing.assert_allclose(each[2], table.expected(delta, weights * (group == 2)), atol=1e-12)
     assert not each[4].any()
@@ -172,3 +178,28 @@ def test_descent_finds_the_least_value_of_a_convex_function(seed: int, size: int
     assert descend(function, found.x, max_iterations=0).iterations == 0
     early = descend(function, 10 * rng.normal(size=size), max_iterations=500, shortfall=1e-3)
     assert early.slope @ early.slope / 2 <= 1e-3
+
+
+def test_a_descent_that_knows_the_curvature_ends_at_the_same_place_sooner() -> None:
+    """The pairs of a fit with one l2 serve another, and the optimum does not depend on them."""
+    table, weights = NextToken.of(DATA), reward_weights(DATA, 0.5)[DATA.rollout_of]
+    counts = table.sampled_counts(weights)
+    strong = maximise(counts, table, weights, l2=4.0)
+    alone, knowing = (
+        maximise(counts, table, weights, l2=2.0, start=strong.delta, pairs=pairs, shortfall=1e-12)
+        for pairs in ((), strong.pairs)
+    )
+    assert knowing.iterations < alone.iterations
+    np.testing.assert_allclose(knowing.delta, alone.delta, atol=1e-4)
+    table_only = maximise(counts, table, weights, l2=2.0, start=knowing.delta, max_iterations=0)
+    assert table_only.shortfall <= 1e-12
+
+
+def test_what_no_position_has_takes_no_memory() -> None:
+    """Mass without an id and complete lists are kept as one number where no position, or every one, has them."""
+    short, complete = NextToken.of(DATA), NextToken.of(MODEL.rollouts(20, lambda *_: 1.0, 0), vocab_size=VOCAB)
+    for values, value in ((short.unnamed, 0.0), (complete.unnamed, 0.0), (complete.tail_mass, 0.0)):
+        assert values.strides == (0,)
+        assert values[-1] == value
+    assert short.tail_mass.strides == (8,)
+    assert short.take([3, 4]).unnamed.tolist() == [0.0, 0.0]
