@@ -17,9 +17,9 @@ from blackbox_lb.cli.options import (
     sampling_options,
     task_options,
 )
-from blackbox_lb.estimate.recipe import Unobserved
+from blackbox_lb.estimate.recipe import Scale, Unobserved
 from blackbox_lb.estimate.select import Objective
-from blackbox_lb.estimate.sweep import WEIGHTS, AlphaScale, EstimatorName, Sweep
+from blackbox_lb.estimate.sweep import AlphaScale, EstimatorName, Sweep
 from blackbox_lb.fitting.plan import FitPlan
 
 __all__ = ["command"]
@@ -64,7 +64,7 @@ def _sweep(
 @_sweep("--l2", SWEEP.l2, "Shrinkage of projection; cv chooses it by cross-validation.", _Strength())
 @click.option(
     "--weights",
-    type=click.Choice(WEIGHTS),
+    type=click.Choice(get_args(Scale)),
     default=SWEEP.weights,
     show_default=True,
     help="projection weighs completions over all prompts, or within each.",

@@ -15,9 +15,9 @@ from blackbox_lb.estimate.clusters import TiedIPS
 from blackbox_lb.estimate.cross_validation import ENTRIES_GRID, EntriesChoice, L2Choice, choose_entries, choose_l2
 from blackbox_lb.estimate.ips import IPS, Clipping
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import Fit, Scale, projection, reward_weights
+from blackbox_lb.estimate.projection import Fit, projection, reward_weights
 from blackbox_lb.estimate.ratio import Ratio
-from blackbox_lb.estimate.recipe import Recipe
+from blackbox_lb.estimate.recipe import Recipe, Scale
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.shares import Whole
 from blackbox_lb.estimate.snips import SNIPS

@@ -20,7 +20,8 @@ from blackbox_lb.estimate.checks import Bools, Ids, Vector, positive
 from blackbox_lb.estimate.descent import Pair
 from blackbox_lb.estimate.importance import log_policy_ratios
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import Scale, reward_weights
+from blackbox_lb.estimate.projection import reward_weights
+from blackbox_lb.estimate.recipe import Scale
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.solver import maximise
 from blackbox_lb.estimate.sums import Logged

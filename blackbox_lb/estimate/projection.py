@@ -11,7 +11,6 @@ with ``w_n = exp(r_n / tau)`` scaled to mean 1. It is concave and never reads th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +19,12 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Bools, Ids, Vector, positive
 from blackbox_lb.estimate.diagnostics import effective_sample_size
 from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.recipe import Scale
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.solver import maximise
 from blackbox_lb.estimate.sums import Logged
 
-__all__ = ["Fit", "Scale", "projection", "reward_weights"]
-
-Scale: TypeAlias = Literal["global", "prompt"]
+__all__ = ["Fit", "projection", "reward_weights"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,10 +11,12 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Vector, positive
 from blackbox_lb.estimate.rollouts import Rollouts
 
-__all__ = ["Counted", "Recipe", "Unobserved"]
+__all__ = ["Counted", "Recipe", "Scale", "Unobserved"]
 
 Unobserved: TypeAlias = Literal["bound", "drop"]
 Counted: TypeAlias = Literal["ips", "snips", "ratio"]
+Scale: TypeAlias = Literal["global", "prompt"]
+"""What the reward weights of ``projection`` have mean 1 over."""
 
 
 @dataclass(frozen=True, slots=True)

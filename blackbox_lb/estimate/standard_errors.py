@@ -29,7 +29,8 @@ from blackbox_lb.estimate.derivatives import expected_by, hessian
 from blackbox_lb.estimate.diagnostics import effective_sample_size
 from blackbox_lb.estimate.normaliser import NextToken
 from blackbox_lb.estimate.passes import dot, stretches
-from blackbox_lb.estimate.projection import Fit, Scale, reward_weights
+from blackbox_lb.estimate.projection import Fit, reward_weights
+from blackbox_lb.estimate.recipe import Scale
 from blackbox_lb.estimate.rollouts import Rollouts
 
 __all__ = ["StandardErrors", "standard_errors"]

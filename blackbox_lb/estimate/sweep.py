@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import positive
-from blackbox_lb.estimate.recipe import Counted, Unobserved
+from blackbox_lb.estimate.recipe import Counted, Scale, Unobserved
 
-if TYPE_CHECKING:
-    from blackbox_lb.estimate.projection import Scale
-
-__all__ = ["L2", "WEIGHTS", "AlphaScale", "EstimatorName", "Sweep"]
+__all__ = ["L2", "AlphaScale", "EstimatorName", "Sweep"]
 
 EstimatorName: TypeAlias = Literal["projection", "ips", "snips", "ratio", "clusters"]
 L2: TypeAlias = float | Literal["cv"]
 AlphaScale: TypeAlias = Literal["relative", "absolute"]
-WEIGHTS: tuple[Scale, ...] = ("global", "prompt")
-"""All there are, for whoever asks before an estimator is needed."""
 
 SNIPS_CLIP = 100.0
 """One larger inverse propensity leaves a token that was sampled fifty times an effective sample of about one."""

@@ -15,7 +15,8 @@ from blackbox_lb.estimate import tails
 from blackbox_lb.estimate.checks import Vector
 from blackbox_lb.estimate.derivatives import hessian
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import Scale, projection
+from blackbox_lb.estimate.projection import projection
+from blackbox_lb.estimate.recipe import Scale
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.standard_errors import standard_errors
 from blackbox_lb.testing import Exact, ExactModel

@@ -12,7 +12,8 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.candidates import Candidate, Limits, candidates
 from blackbox_lb.estimate.cross_validation import choose_l2
 from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import Scale, projection
+from blackbox_lb.estimate.projection import projection
+from blackbox_lb.estimate.recipe import Scale
 from blackbox_lb.estimate.sweep import EstimatorName, Sweep
 from blackbox_lb.testing import ExactModel
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import get_args
 
 import pytest
 
 from blackbox_lb.cli import COMMANDS
-from blackbox_lb.estimate.projection import Scale
-from blackbox_lb.estimate.sweep import WEIGHTS
 
 HEAVY = (
     "aiohttp",
@@ -74,11 +71,6 @@ def test_the_help_of_a_command_loads_nothing_that_runs_it() -> None:
     for call, (said, found) in loaded.items():
         assert ("Usage:" if call.endswith("--help") else "--no-such-option") in said
         assert found == [], call
-
-
-def test_what_stands_in_for_an_estimators_choice_is_all_of_it() -> None:
-    """The help names the choices of --weights without loading the projection that defines them."""
-    assert get_args(Scale) == WEIGHTS
 
 
 def test_a_name_of_the_package_loads_what_it_needs_and_no_more() -> None:
