@@ -1,7 +1,8 @@
 """``python -m bench.saturation --base-url http://127.0.0.1:8000``: what of a real engine's tokens a second the collector gets.
 
 Bare httpx2 loops with several fixed numbers of requests in flight tell what the engine can do at most. The collector,
-with all that it stores, starts from its profile's number and has to find a good one itself. They take turns; all prompts differ.
+with all that it stores, starts from its profile's number and has to find a good one itself, which it does before the clock
+runs (``--warm-up``). They take turns; all prompts differ.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import httpx2
 from bench.measuring import OUT, REPEATS, alternately, markdown, ratio, row, write
 from blackbox_lb import Prompt, RolloutStore, Sampling, connect
 from blackbox_lb.collect import collect
+from blackbox_lb.pace import Pace
+from blackbox_lb.profiles import load_profile
 from blackbox_lb.types import Completion
 
 __all__ = ["main", "rate_of"]
@@ -63,8 +66,8 @@ async def bare(base_url: str, model: str, tokens: int, requests: int, in_flight:
     return rate_of(ended)
 
 
-async def ours(provider: str, base_url: str, tokens: int, requests: int) -> tuple[float, int]:
-    """Tokens a second of this package's collector, and how many requests it had in flight in the end."""
+async def ours(provider: str, base_url: str, pace: Pace, tokens: int, requests: int) -> tuple[float, int]:
+    """Tokens a second of this package's collector, and how many requests it had in flight in the end; ``pace`` goes on."""
     ended: list[tuple[float, int]] = []
 
     def watch(completion: Completion) -> None:
@@ -72,6 +75,7 @@ async def ours(provider: str, base_url: str, tokens: int, requests: int) -> tupl
 
     with tempfile.TemporaryDirectory() as folder, RolloutStore(Path(folder, "rollouts.db")) as store:
         async with connect(provider, base_url=f"{base_url}/v1", endpoint="chat") as session:
+            session.pace = pace
             asked = [Prompt.user(each) for each in prompts(requests)]
             sampling = Sampling(max_tokens=tokens, top_logprobs=TOP)
             await collect(session, store, await session.tokenizer(), asked, sampling=sampling, samples=1, watch=watch)
@@ -86,10 +90,18 @@ async def ours(provider: str, base_url: str, tokens: int, requests: int) -> tupl
 @click.option(
     "--in-flight", multiple=True, type=int, default=(8, 32, 64, 128), show_default=True, help="Of bare loops."
 )
+@click.option("--warm-up", default=512, show_default=True, type=click.IntRange(10), help="Requests before all turns.")
 @REPEATS
 @OUT
 def main(
-    provider: str, base_url: str, tokens: int, requests: int, in_flight: tuple[int, ...], repeats: int, out: Path | None
+    provider: str,
+    base_url: str,
+    tokens: int,
+    requests: int,
+    in_flight: tuple[int, ...],
+    warm_up: int,
+    repeats: int,
+    out: Path | None,
 ) -> None:
     """See the module."""
     model = httpx2.get(f"{base_url}/v1/models", trust_env=False).json()["data"][0]["id"]
@@ -100,8 +112,9 @@ def main(
     turns: dict[str, Callable[[], tuple[float, int]]] = {
         f"bare httpx2, {number} in flight": partial(loop, number) for number in in_flight
     }
-    turns["blb"] = lambda: asyncio.run(ours(provider, base_url, tokens, requests))
-    asyncio.run(bare(base_url, model, tokens, max(in_flight), max(in_flight)))  # engines compile and allocate at first
+    pace = Pace(load_profile(provider).connection.concurrency)
+    turns["blb"] = lambda: asyncio.run(ours(provider, base_url, pace, tokens, requests))
+    asyncio.run(ours(provider, base_url, pace, tokens, warm_up))
     found = alternately(turns, repeats)
     rates = {name: statistics.median(rate for rate, _ in each) for name, each in found.items()}
     saturated = max(rate for name, rate in rates.items() if name != "blb")
