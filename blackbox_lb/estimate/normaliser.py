@@ -6,7 +6,7 @@ Index letters: ``m`` positions, ``s`` the support (every token seen listed or sa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.checks import Bools, Ids, Vector, vector, weight_vector
 from blackbox_lb.estimate.lists import NO_COLUMN, Allocate, Lists, Part, Table, TokenMasses, empty
-from blackbox_lb.estimate.passes import dot, in_order, tally
+from blackbox_lb.estimate.passes import cores, dot, in_order, tally
 from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.estimate.sums import SPREAD, Sums, aligned, tilted
 from blackbox_lb.estimate.tails import (
@@ -318,25 +318,19 @@ class NextToken:
 
 
 def listed(blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocate = empty) -> list[Listed]:
-    """The lists of all ``blocks`` in regular parts, with their ids. Raises InputError: see ``gather``."""
-    rollouts = 0
-
-    def filled() -> Iterator[Rollouts]:
-        nonlocal rollouts
-        for block in blocks:
-            rollouts += len(block.keys)
-            if block.token_ids.size:
-                yield block
-
-    lists = in_order(lambda block: read(block, vocab_size), filled(), ahead=1, most=READERS)
-    parts = list(regular(lists, allocate))
-    if not parts:
-        raise InputError(f"{rollouts} rollouts hold no token position; collect completions first")
-    return parts
+    """The lists of all ``blocks`` in regular parts, with their ids; none where there is no position. InputError: see ``gather``."""
+    filled = (block for block in blocks if block.token_ids.size)
+    lists = in_order(lambda block: read(block, vocab_size), filled, ahead=1, threads=min(cores(), READERS))
+    return list(regular(lists, allocate))
 
 
 def assembled(blocks: Sequence[Listed], tail: Tail | None, allocate: Allocate = empty) -> NextToken:
-    """One table of all blocks; their arrays become its own. tail: that of more positions than these; None for their own."""
+    """One table of all blocks; their arrays become its own. tail: that of more positions than these; None for their own.
+
+    InputError: no blocks.
+    """
+    if not blocks:
+        raise InputError("the rollouts hold no token position; collect completions first")
     names = ("outside", "bare", "overfull", "tail", "unnamed", "scale")
     outside, bare, overfull, left, unnamed, scale = (end_to_end([getattr(b, name) for b in blocks]) for name in names)
     tail = Unlisted.of(blocks).tail() if tail is None else tail.on(np.union1d(support(blocks), tail.token_ids))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -49,21 +50,24 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def in_order(work: Callable[[T], R], items: Iterable[T], *, ahead: int = AHEAD, most: int = 64) -> Iterator[R]:
-    """``work`` of each item, on all cores, in the order of the items: what is summed up of it depends on no number of threads.
+def in_order(
+    work: Callable[[T], R], items: Iterable[T], *, ahead: int = AHEAD, threads: int | None = None
+) -> Iterator[R]:
+    """``work`` of each item, in the order of the items: what is summed up of it depends on no number of threads.
 
-    The items are made in the thread that asks. ahead: results, or items that wait for their turn, that may be kept for each core.
-    most: cores.
+    The items are made in the thread that asks, which does the work itself where there is only one. ahead: results, or items that
+    wait for their turn, that may be kept for each of the threads, which are one a core where ``threads`` is None.
     """
-    workers = min(cores(), most, len(items) if isinstance(items, Sequence) else most)
-    if workers < 2:
-        yield from map(work, items)
+    threads, rest = threads or cores(), iter(items)
+    first = list(islice(rest, 2)) if threads > 1 else []
+    if len(first) < 2:
+        yield from map(work, chain(first, rest))
         return
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[R]] = deque()
-        for item in items:
+        for item in chain(first, rest):
             waiting.append(pool.submit(work, item))
-            if len(waiting) > ahead * workers:
+            if len(waiting) > ahead * threads:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

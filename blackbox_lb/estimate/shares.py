@@ -6,7 +6,6 @@ Index letters: ``n`` rollouts, ``m`` their positions, ``s`` the support. Values 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -38,19 +37,16 @@ class Share:
     def __init__(self, blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocate = empty) -> None:
         parts: list[Rollouts] = []
 
-        def filled() -> Iterator[Rollouts]:
+        def noted() -> Iterator[Rollouts]:
             for block in blocks:
                 parts.append(block.without_lists())
-                if block.token_ids.size:
-                    yield block
+                yield block
 
         self._allocate = allocate
         self._table: NextToken | None = None
-        rest = filled()
-        first = list(itertools.islice(rest, 1))
-        self._listed: list[Listed] = listed(itertools.chain(first, rest), vocab_size, allocate) if first else []
+        self._listed: list[Listed] = listed(noted(), vocab_size, allocate)
         self.rollouts = Rollouts.join(parts) if parts else None
-        self.unlisted = Unlisted.of(self._listed) if first else None
+        self.unlisted = Unlisted.of(self._listed) if self._listed else None
 
     def table(self, tail: Tail) -> NextToken:
         """The positions with the tail that all shares agreed on, which is always the same one."""

@@ -7,8 +7,7 @@ any number of threads and any sharding of the same rollouts give bit-identical n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from queue import SimpleQueue
 from typing import Any, get_args
@@ -20,7 +19,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.cells import Cells
 from blackbox_lb.estimate.checks import Ids, Vector, positive
 from blackbox_lb.estimate.exact import Accumulator, ExactSums
-from blackbox_lb.estimate.passes import cores
+from blackbox_lb.estimate.passes import cores, in_order
 from blackbox_lb.estimate.recipe import Counted, Recipe, Unobserved
 from blackbox_lb.estimate.rollouts import Rollouts
 
@@ -138,7 +137,7 @@ class Statistics:
             finally:
                 free.put(table)
 
-        _spread(take, iter(blocks), workers)
+        deque(in_order(take, blocks, ahead=1, threads=workers), maxlen=0)
         for each in tables[1:]:
             tables[0].absorb(each)
         return tables[0].statistics()
@@ -345,31 +344,6 @@ class _Tables:
             return Statistics.zero()
         sums = {name: each.sums() for name, each in self._sums.items()}
         return replace(self._rest, weights=self._weights.sums(), sums=sums)
-
-
-def _spread(take: Any, blocks: Iterator[Rollouts], workers: int) -> None:
-    """``take`` each block in one of so many threads; a single block, or thread, needs no other than this one."""
-    first = next(blocks, None)
-    second = None if first is None else next(blocks, None)
-    if first is not None and (second is None or workers == 1):
-        take(first)
-        for block in () if second is None else (second, *blocks):
-            take(block)
-        return
-    pending: deque[Future[None]] = deque()
-    with ThreadPoolExecutor(workers) as pool:
-        for block in () if first is None or second is None else _chained(first, second, blocks):
-            pending.append(pool.submit(take, block))
-            if len(pending) > workers:
-                pending.popleft().result()
-        for future in pending:
-            future.result()
-
-
-def _chained(first: Rollouts, second: Rollouts, rest: Iterator[Rollouts]) -> Iterator[Rollouts]:
-    yield first
-    yield second
-    yield from rest
 
 
 def _least(keys: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
