@@ -44,9 +44,11 @@ class _Worker:
         """What ``method`` of the share gives."""
         return getattr(self._read(), method)(*arguments)
 
-    def process(self) -> int:
-        """The id of this process."""
-        return os.getpid()
+    def where(self) -> tuple[str, int]:
+        """The machine, as Ray names it, and the id of this process."""
+        import ray
+
+        return ray.get_runtime_context().get_node_id(), os.getpid()
 
     def _read(self) -> Share:
         if self._share is None:
@@ -111,8 +113,12 @@ class Cluster:
             InputError, StoreError: a worker cannot read its share. NoLogprobs: nothing can be learned from any of them.
         """
         parts = reading.parts(self.workers)
-        cores = self._ray.cluster_resources().get("CPU", 1.0)  # more workers than cores share them: none waits for ever
-        kind = self._ray.remote(num_cpus=min(1.0, cores / len(parts)), max_restarts=-1, max_task_retries=-1)(_Worker)
+        kind = self._ray.remote(
+            num_cpus=self._cores_each(len(parts)),
+            scheduling_strategy="SPREAD",  # a share takes memory, of which each machine has its own
+            max_restarts=-1,
+            max_task_retries=-1,
+        )(_Worker)
         self.actors = [kind.remote(part) for part in parts]
         told = self._get([actor.told.remote() for actor in self.actors])
         rollouts, unlisted, counts = zip(*told, strict=True)
@@ -120,6 +126,14 @@ class Cluster:
         if all(each is None for each in unlisted):
             raise reading.nothing(count)
         return Whole.of(self, rollouts, unlisted), count
+
+    def _cores_each(self, workers: int) -> float:
+        """What part of a core each of them asks for, so that machine by machine there is room for all: none waits for ever."""
+        machines = [each["Resources"].get("CPU", 0.0) for each in self._ray.nodes() if each["Alive"]]
+        part = 1.0
+        while 0 < sum(int(cores / part) for cores in machines) < workers:
+            part /= 2
+        return part
 
     def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
         """See ``shares.Workers``."""

@@ -147,7 +147,7 @@ class Losing(Cluster):
         """As ever, but for the one time."""
         self.calls += 1
         if self.calls == self.lose:
-            os.kill(ray.get(self.actors[1].process.remote()), signal.SIGKILL)
+            os.kill(ray.get(self.actors[1].where.remote())[1], signal.SIGKILL)
         return super().call(method, common, own)
 
 

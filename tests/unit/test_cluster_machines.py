@@ -1,0 +1,94 @@
+"""Ray on several machines, here as many raylets: shares are spread over them, and one that is lost takes no number with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blackbox_lb.cluster import Cluster
+from blackbox_lb.estimate.projection import projection
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import parse_reward
+from blackbox_lb.testing import ExactModel
+from blackbox_lb.training import Reading, reading_of, training_set
+from blackbox_lb.types import Completion, Example, Prompt
+
+ray = pytest.importorskip("ray")
+PROMPTS, SAMPLES, MACHINES = 4, 30, 3
+
+
+@pytest.fixture
+def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A cluster of three machines with one core each, as RAY_ADDRESS names it."""
+    from ray.cluster_utils import Cluster as Machines
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    started: Any = Machines(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        for _ in range(MACHINES - 1):
+            started.add_node(num_cpus=1)
+        started.wait_for_nodes()
+        monkeypatch.setenv("RAY_ADDRESS", started.address)
+        yield started
+    finally:
+        started.shutdown()
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Iterator[tuple[RolloutStore, Reading, list[list[str]]]]:
+    """Stored completions, what reads them, and their keys by example."""
+    model = ExactModel(12, 6, seed=2, end=True, prompts=PROMPTS, sharpness=0.7)
+    examples = [Example(str(p), Prompt.user(str(p))) for p in range(PROMPTS)]
+    drawn = model.rollouts(PROMPTS * SAMPLES, lambda tokens, prompt: 0.0, 3, top=4)
+    keys: list[list[str]] = [[] for _ in examples]
+    with RolloutStore(tmp_path / "rollouts.db") as store:
+        rows = zip(drawn.prompts.tolist(), np.cumsum(drawn.lengths), drawn.lengths, strict=True)
+        for p, end, length in rows:
+            at = slice(end - length, end)
+            columns = drawn.token_ids[at], drawn.logprobs[at], drawn.top_ids[at], drawn.top_logprobs[at]
+            one = Completion("x" * length, "stop", *columns)
+            keys[p].append(store.add({"model": "m", "tokenizer": "t"}, examples[p].prompt, len(keys[p]), one))
+        yield store, reading_of(store, examples, keys, parse_reward("length", max_tokens=6)), keys
+
+
+def homes(engine: Cluster) -> set[str]:
+    """The machines of its workers."""
+    return {machine for machine, _ in ray.get([actor.where.remote() for actor in engine.actors])}
+
+
+class Losing(Cluster):
+    """Loses the last of ``machines`` before the fourth request."""
+
+    def __init__(self, workers: int, machines: Any) -> None:
+        super().__init__(workers)
+        self.calls, self.machines = 0, machines
+
+    def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
+        """As ever, but for the one time."""
+        self.calls += 1
+        if self.calls == 4:
+            last = self.machines.list_all_nodes()[-1]
+            assert last.node_id in homes(self)
+            self.machines.remove_node(last, allow_graceful=False)
+        return super().call(method, common, own)
+
+
+def test_a_lost_machine_changes_nothing(machines: Any, reading: tuple[RolloutStore, Reading, list[list[str]]]) -> None:
+    """Four workers, more than there are cores, run on all three machines; those of a lost one go on elsewhere, to the same bits."""
+    store, what, keys = reading
+    here = training_set(store, [what.examples[n] for n in range(PROMPTS)], keys, what.reward)
+    one = projection(here.rollouts, tau=0.5, l2=1.0, next_token=here.next_token)
+    assert os.environ["RAY_ADDRESS"] == machines.address
+    with Losing(4, machines) as engine:
+        whole, count = engine.whole(what)
+        assert count["listed"] == PROMPTS * SAMPLES
+        assert len(homes(engine)) == MACHINES
+        fitted = projection(whole.rollouts, tau=0.5, l2=1.0, next_token=whole.positions)
+        assert engine.calls > 5
+        assert len(homes(engine)) == MACHINES - 1
+    np.testing.assert_allclose(fitted.delta, one.delta, atol=1e-9)
