@@ -12,6 +12,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import partial, reduce
 from multiprocessing import get_context
 from operator import add
@@ -39,7 +40,9 @@ TAUS = tuple(float(tau) for tau in np.linspace(0.3, 1.2, 10))
 ALPHAS = (0.007, 0.052, 0.11, 0.465, 0.738)
 """Those that the paper reports; with ten taus 50 settings."""
 CHUNK = 1 << 14
-"""Rollouts that are made, or read, at a time."""
+"""Rollouts that are made, or read from a store, at a time."""
+BLOCK = BLOCK_POSITIONS // POSITIONS
+"""Rollouts that are read from the columns at a time."""
 COLUMNS = {"lengths": np.int64, "rewards": np.float64, "token_ids": np.int32, "logprobs": np.float32}
 READ = 1 << 22
 
@@ -96,24 +99,24 @@ def stored(folder: Path, top: int) -> list[str]:
 
 
 def blocks(folder: Path) -> Iterator[Rollouts]:
-    """The rollouts in the files, so many at a time."""
-    lengths = np.fromfile(folder / "lengths", np.int64)
-    rewards = np.fromfile(folder / "rewards")
-    ends = np.cumsum(lengths)
-    with (folder / "token_ids").open("rb") as ids, (folder / "logprobs").open("rb") as logprobs:
-        first = 0
-        while first < len(lengths):
-            before = int(ends[first - 1]) if first else 0
-            last = int(np.searchsorted(ends, before + BLOCK_POSITIONS, side="right"))
-            m = int(ends[last - 1]) - before
-            yield rollouts(
-                [f"{i:012x}" for i in range(first, last)],
-                lengths[first:last],
-                rewards[first:last],
-                np.fromfile(ids, np.int32, m),
-                np.fromfile(logprobs, np.float32, m),
-            )
-            first = last
+    """The rollouts in the files, so many at a time, and no more of any file than these."""
+    first = 0
+    with ExitStack() as stack:
+        files = {name: stack.enter_context((folder / name).open("rb")) for name in COLUMNS}
+
+        def read(name: str, count: int) -> npt.NDArray[Any]:
+            return np.fromfile(files[name], COLUMNS[name], count)
+
+        while len(lengths := read("lengths", BLOCK)):
+            m = int(lengths.sum())
+            keys = [f"{i:012x}" for i in range(first, first + len(lengths))]
+            yield rollouts(keys, lengths, read("rewards", BLOCK), read("token_ids", m), read("logprobs", m))
+            first += len(lengths)
+
+
+def highest_reward(folder: Path) -> float:
+    """Of all rollouts."""
+    return float(np.memmap(folder / "rewards", COLUMNS["rewards"], "r").max())
 
 
 def rollouts(
@@ -160,8 +163,7 @@ def swept(gathered: Statistics) -> Vector:
 
 def ours(folder: Path) -> Vector:
     """Blocks from the files into exact sums, on all cores."""
-    highest = float(np.fromfile(folder / "rewards").max())
-    return swept(Statistics.gather(blocks(folder), Recipe(TAUS, highest, estimators=("ips",))))
+    return swept(Statistics.gather(blocks(folder), Recipe(TAUS, highest_reward(folder), estimators=("ips",))))
 
 
 def from_store(folder: Path, workers: int) -> Vector:
@@ -176,11 +178,10 @@ def from_store(folder: Path, workers: int) -> Vector:
 def part_of_store(folder: Path, between: tuple[int, int]) -> Statistics:
     """Statistics of some of the stored completions."""
     keys = (folder / "keys").read_text(encoding="utf-8").split()[slice(*between)]
-    every = np.fromfile(folder / "rewards")
-    recipe = Recipe(TAUS, float(every.max()), estimators=("ips",))
+    recipe = Recipe(TAUS, highest_reward(folder), estimators=("ips",))
 
     def read() -> Iterator[Rollouts]:
-        first, rewards = 0, every[slice(*between)]
+        first, rewards = 0, np.fromfile(folder / "rewards")[slice(*between)]
         with RolloutStore(folder / "store.db", read_only=True) as store:
             parts = store.sampled(keys)
             while some := list(itertools.chain.from_iterable(itertools.islice(parts, CHUNK // 256))):

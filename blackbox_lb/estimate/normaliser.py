@@ -6,7 +6,7 @@ Index letters: ``m`` positions, ``s`` the support (every token seen listed or sa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -324,8 +324,8 @@ def listed(blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocat
     return list(regular(lists, allocate))
 
 
-def assembled(blocks: Sequence[Listed], tail: Tail | None, allocate: Allocate = empty) -> NextToken:
-    """One table of all blocks; their arrays become its own. tail: that of more positions than these; None for their own.
+def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empty) -> NextToken:
+    """One table of all blocks, which it takes out of the list. tail: that of more positions than these; None for their own.
 
     InputError: no blocks.
     """
@@ -337,7 +337,7 @@ def assembled(blocks: Sequence[Listed], tail: Tail | None, allocate: Allocate = 
     token_ids, everything = tail.token_ids, tail.everything
     lists = Lists.of(tables(blocks, token_ids), allocate)
     sampled = columns_of(token_ids)(np.concatenate([block.sampled for block in blocks]))
-    del blocks  # where the caller has let go of them, half of what each position takes goes with them
+    blocks.clear()  # half of what each position takes goes with them
     listless = bool(bare.all()) if tail.listless is None else tail.listless
     unigram = everything if listless else tail.unigram
     total, entries = float(unigram.sum()), lists.entries if tail.entries is None else tail.entries

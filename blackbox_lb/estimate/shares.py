@@ -52,7 +52,6 @@ class Share:
         """The positions with the tail that all shares agreed on, which is always the same one."""
         if self._table is None:
             self._table = assembled(self._listed, tail, self._allocate).named()
-            self._listed = []
         return self._table
 
     def sums(self, tail: Tail, delta: Vector, weights: Vector) -> Sums:
