@@ -26,12 +26,12 @@ LEFT_OUT = ("_find_and_load", "prepared_store", "prepared_rollouts")
 WAITING = ("_worker (", "Condition.wait (", "Writer._run (", "Thread._wait_for_tstate_lock (")
 """Threads that wait for work; py-spy sees no more than that they are inside C code."""
 SECONDS = 15
-TOKENS, TOP, CONCURRENCY = 1024, 20, 32
+TOP, CONCURRENCY = 20, 32
 
 
-def _command(path: str, base_url: str, folder: str) -> list[str]:
+def _command(path: str, base_url: str, folder: str, tokens: int) -> list[str]:
     if path == "collector":
-        job = {"name": "blb", "base-url": base_url, "model": MODEL, "tokens": TOKENS, "top": TOP}
+        job = {"name": "blb", "base-url": base_url, "model": MODEL, "tokens": tokens, "top": TOP}
         job |= {"concurrency": CONCURRENCY, "seconds": SECONDS, "folder": folder, "dialect": "openai"}
         return ["-m", "bench.peers.blb", *(part for name, value in job.items() for part in (f"--{name}", str(value)))]
     return ["-m", "bench.profiled", path, folder]
@@ -60,18 +60,19 @@ def _short(frame: str) -> str:
 @click.command()
 @click.argument("path", type=click.Choice(PATHS))
 @click.option("--rows", default=15, show_default=True, type=click.IntRange(1))
+@click.option("--tokens", default=1024, show_default=True, type=click.IntRange(1), help="Of each completion collected.")
 @click.option("--native/--no-native", default=False, show_default=True, help="Whether to tell C functions apart.")
-def main(path: str, rows: int, native: bool) -> None:
+def main(path: str, rows: int, tokens: int, native: bool) -> None:
     """Profile one hot path: the collector, building the table from a store, or the projection's iterations."""
     spy = shutil.which("py-spy")
     if spy is None:
         raise click.ClickException("py-spy is not here; uv run --with py-spy python -m bench.profile " + path)
-    with tempfile.TemporaryDirectory() as folder, serving(TOKENS, TOP) as base_url:
+    with tempfile.TemporaryDirectory() as folder, serving(tokens, TOP) as base_url:
         raw = Path(folder, "profile.txt")
         command = [spy, "record", "--format", "raw", "--function", "--output", str(raw), "--rate", "200"]
         command += ["--native"] if native else []
         done = subprocess.run(
-            [*command, "--", sys.executable, *_command(path, base_url, folder)],
+            [*command, "--", sys.executable, *_command(path, base_url, folder, tokens)],
             capture_output=True,
             text=True,
             check=False,
