@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,9 @@ from blackbox_lb.estimate.projection import projection
 from blackbox_lb.estimate.statistics import Statistics
 from blackbox_lb.fitting import learning
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.tasks import parse_reward
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.training import Reading, reading_of, spread_training, training_set
-from blackbox_lb.types import Completion, Example, Prompt
+from blackbox_lb.training import Reading, spread_training, training_set
+from tests.unit.stored_rollouts import keys_of, stored
 
 ray = pytest.importorskip("ray")
 PROMPTS, SAMPLES = 8, 20
@@ -106,34 +105,12 @@ def test_a_sample_explains_what_all_learned(
     assert np.median([errors[1][token] / errors[0][token] for token in errors[1]]) > 1.1
 
 
-def stored(folder: Path, bare: Collection[int] = ()) -> tuple[RolloutStore, Reading]:
-    """A new store of 120 completions, and what reads them; those of the prompts ``bare`` came without their tokens."""
-    settings = {"model": "m", "tokenizer": "t"}
-    model = ExactModel(12, 6, seed=2, end=True, prompts=4, sharpness=0.7)
-    examples = [Example(str(p), Prompt.user(str(p))) for p in range(4)]
-    drawn = model.rollouts(120, lambda tokens, prompt: 0.0, 3, top=4)
-    store = RolloutStore(folder / "rollouts.db")
-    keys: list[list[str]] = [[] for _ in examples]
-    rows = zip(drawn.prompts.tolist(), np.cumsum(drawn.lengths), drawn.lengths, strict=True)
-    for p, end, length in rows:
-        at = slice(end - length, end - length if p in bare else end)
-        columns = drawn.token_ids[at], drawn.logprobs[at], drawn.top_ids[at], drawn.top_logprobs[at]
-        one = Completion("x" * length, "stop", *columns, whole=p not in bare)
-        keys[p].append(store.add(settings, examples[p].prompt, len(keys[p]), one))
-    return store, reading_of(store, examples, keys, parse_reward("length", max_tokens=6))
-
-
 @pytest.fixture
 def reading(tmp_path: Path) -> Iterator[tuple[RolloutStore, Reading]]:
     """Stored completions, and what reads them."""
     store, what = stored(tmp_path)
     with store:
         yield store, what
-
-
-def keys_of(what: Reading) -> list[list[str]]:
-    """The keys of each example."""
-    return [[key for key, p in what.owner.items() if p == n] for n in range(4)]
 
 
 class Losing(Cluster):

@@ -12,14 +12,11 @@ import pytest
 
 from blackbox_lb.cluster import Cluster
 from blackbox_lb.estimate.projection import projection
-from blackbox_lb.store import RolloutStore
-from blackbox_lb.tasks import parse_reward
-from blackbox_lb.testing import ExactModel
-from blackbox_lb.training import Reading, reading_of, training_set
-from blackbox_lb.types import Completion, Example, Prompt
+from blackbox_lb.training import training_set
+from tests.unit.stored_rollouts import keys_of, stored
 
 ray = pytest.importorskip("ray")
-PROMPTS, SAMPLES, MACHINES = 4, 30, 3
+MACHINES = 3
 
 
 @pytest.fixture
@@ -37,23 +34,6 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield started
     finally:
         started.shutdown()
-
-
-@pytest.fixture
-def reading(tmp_path: Path) -> Iterator[tuple[RolloutStore, Reading, list[list[str]]]]:
-    """Stored completions, what reads them, and their keys by example."""
-    model = ExactModel(12, 6, seed=2, end=True, prompts=PROMPTS, sharpness=0.7)
-    examples = [Example(str(p), Prompt.user(str(p))) for p in range(PROMPTS)]
-    drawn = model.rollouts(PROMPTS * SAMPLES, lambda tokens, prompt: 0.0, 3, top=4)
-    keys: list[list[str]] = [[] for _ in examples]
-    with RolloutStore(tmp_path / "rollouts.db") as store:
-        rows = zip(drawn.prompts.tolist(), np.cumsum(drawn.lengths), drawn.lengths, strict=True)
-        for p, end, length in rows:
-            at = slice(end - length, end)
-            columns = drawn.token_ids[at], drawn.logprobs[at], drawn.top_ids[at], drawn.top_logprobs[at]
-            one = Completion("x" * length, "stop", *columns)
-            keys[p].append(store.add({"model": "m", "tokenizer": "t"}, examples[p].prompt, len(keys[p]), one))
-        yield store, reading_of(store, examples, keys, parse_reward("length", max_tokens=6)), keys
 
 
 def homes(engine: Cluster) -> set[str]:
@@ -78,15 +58,15 @@ class Losing(Cluster):
         return super().call(method, common, own)
 
 
-def test_a_lost_machine_changes_nothing(machines: Any, reading: tuple[RolloutStore, Reading, list[list[str]]]) -> None:
-    """Four workers, more than there are cores, run on all three machines; those of a lost one go on elsewhere, to the same bits."""
-    store, what, keys = reading
-    here = training_set(store, [what.examples[n] for n in range(PROMPTS)], keys, what.reward)
-    one = projection(here.rollouts, tau=0.5, l2=1.0, next_token=here.next_token)
+def test_a_lost_machine_changes_nothing(machines: Any, tmp_path: Path) -> None:
+    """Four workers, more than cores, run on all three machines; those of a lost one go on elsewhere, to the same bias."""
+    store, what = stored(tmp_path)
     assert os.environ["RAY_ADDRESS"] == machines.address
-    with Losing(4, machines) as engine:
+    with store, Losing(4, machines) as engine:
+        here = training_set(store, [what.examples[n] for n in range(4)], keys_of(what), what.reward)
+        one = projection(here.rollouts, tau=0.5, l2=1.0, next_token=here.next_token)
         whole, count = engine.whole(what)
-        assert count["listed"] == PROMPTS * SAMPLES
+        assert count["listed"] == 120
         assert len(homes(engine)) == MACHINES
         fitted = projection(whole.rollouts, tau=0.5, l2=1.0, next_token=whole.positions)
         assert engine.calls > 5
