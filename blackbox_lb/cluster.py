@@ -131,7 +131,7 @@ class Cluster:
         """What part of a core each of them asks for, so that machine by machine there is room for all: none waits for ever."""
         machines = [each["Resources"].get("CPU", 0.0) for each in self._ray.nodes() if each["Alive"]]
         part = 1.0
-        while 0 < sum(int(cores / part) for cores in machines) < workers:
+        while any(machines) and sum(int(cores / part) for cores in machines) < workers:
             part /= 2
         return part
 

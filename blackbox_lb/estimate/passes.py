@@ -60,12 +60,14 @@ def in_order(
     """
     threads, rest = threads or cores(), iter(items)
     first = list(islice(rest, 2)) if threads > 1 else []
-    if len(first) < 2:
-        yield from map(work, chain(first, rest))
+    single, items = len(first) < 2, chain(first, rest)
+    del first  # items may be large
+    if single:
+        yield from map(work, items)
         return
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[R]] = deque()
-        for item in chain(first, rest):
+        for item in items:
             waiting.append(pool.submit(work, item))
             if len(waiting) > ahead * threads:
                 yield waiting.popleft().result()
