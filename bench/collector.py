@@ -23,6 +23,8 @@ import click
 
 from bench.collector_server import DIALECTS, MODEL, Dialect, serving
 from bench.measuring import OUT, REPEATS, alternately, markdown, ratio, row, write
+from bench.peers.timed import Job
+from bench.peers.timed import options as job_options
 
 __all__ = ["CLIENTS", "Client", "compare"]
 
@@ -63,10 +65,8 @@ def turn(client: Client, options: dict[str, Any]) -> dict[str, Any]:
     if client.own:
         command = ["uv", "run", "--quiet", "--script", str(ROOT / "bench" / "peers" / f"{client.program}.py")]
     with tempfile.TemporaryDirectory(dir=options["dir"]) as folder:
-        given = {**options, "name": client.name, "folder": folder}
-        del given["dir"]
-        for name, value in given.items():
-            command += [f"--{name.replace('_', '-')}", str(value)]
+        given = {name: value for name, value in options.items() if name != "dir"}
+        command += job_options(Job(**given, name=client.name, folder=folder))
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         try:
             done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)

@@ -17,6 +17,7 @@ import click
 
 from bench.collector_server import MODEL, serving
 from bench.measuring import markdown
+from bench.peers.timed import Job, options
 
 __all__ = ["PATHS", "folded", "main"]
 
@@ -31,9 +32,8 @@ TOP, CONCURRENCY = 20, 32
 
 def _command(path: str, base_url: str, folder: str, tokens: int) -> list[str]:
     if path == "collector":
-        job = {"name": "blb", "base-url": base_url, "model": MODEL, "tokens": tokens, "top": TOP}
-        job |= {"concurrency": CONCURRENCY, "seconds": SECONDS, "folder": folder, "dialect": "openai"}
-        return ["-m", "bench.peers.blb", *(part for name, value in job.items() for part in (f"--{name}", str(value)))]
+        job = Job("blb", base_url, MODEL, tokens, TOP, CONCURRENCY, SECONDS, folder, "openai")
+        return ["-m", "bench.peers.blb", *options(job)]
     return ["-m", "bench.profiled", path, folder]
 
 

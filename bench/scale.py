@@ -315,23 +315,23 @@ def main(scale: float, folder: Path | None, peers: bool, store: bool, top: int, 
     console, table = Console(), Table("", "seconds", "ns a position", "peak MB")
     for name, value in seconds.items():
         table.add_row(name, f"{value:.3f}", f"{value / positions * 1e9:.1f}", f"{peaks[name] / 1e6:.0f}")
-    ratios = {
-        f"scale/{name}": ratio(seconds[top_], seconds[below])
-        for name, (top_, below) in {**RATIOS, **DISK}.items()
-        if top_ in seconds and below in seconds
-    }
+
+    def quotients(pairs: dict[str, tuple[str, str]]) -> dict[str, float]:
+        there = {name: pair for name, pair in pairs.items() if seconds.keys() >= set(pair)}
+        return {f"scale/{name}": ratio(seconds[top_], seconds[below]) for name, (top_, below) in there.items()}
+
+    kept = quotients(RATIOS)
     console.print(
         f"{round(ROLLOUTS * scale):,} rollouts, {positions:,} positions, {len(TAUS) * len(ALPHAS)} settings; columns "
         f"{sum(files[name] for name in COLUMNS) / 1e6:,.0f} MB, store {files.get('store.db', 0) / 1e6:,.0f} MB"
     )
     console.print(table)
-    for name, quotient in ratios.items():
+    for name, quotient in {**kept, **quotients(DISK)}.items():
         console.print(f"{name}: {quotient:g}")
     console.print(f"largest relative difference between the biases: {apart_by:.1e}")
     rows = [
         row(name, value, "s", peak=peaks[name], scale=scale, positions=positions) for name, value in seconds.items()
     ]
-    kept = {name: value for name, value in ratios.items() if name.removeprefix("scale/") in RATIOS}
     write(out, [*rows, row("largest relative difference between the biases", apart_by, "1")], kept)
 
 

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from bench.peers.timed import Job, arguments
+from bench.peers.timed import Job, arguments, options
 
 SHARDS = 2
 
@@ -18,26 +18,19 @@ def started(job: Job, number: int) -> subprocess.Popen[str]:
     folder = Path(job.folder, str(number))
     folder.mkdir()
     part = replace(job, folder=str(folder), concurrency=max(1, job.concurrency // SHARDS))
-    given = (word for name, value in asdict(part).items() for word in (f"--{name.replace('_', '-')}", str(value)))
-    return subprocess.Popen([sys.executable, "-m", "bench.peers.blb", *given], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "bench.peers.blb", *options(part)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def main(job: Job) -> None:
-    """Print what they did together: their rates and their memory added up, the processor time of both."""
+    """Print what they did together in a second, and the memory of both."""
     running = [started(job, number) for number in range(SHARDS)]
     said = [process.communicate()[0] for process in running]
     if any(process.returncode for process in running):
         raise SystemExit("one of the two failed")
     found = [json.loads(each.strip().splitlines()[-1]) for each in said]
-    seconds = max(each["seconds"] for each in found)
-    rate = sum(each["completions"] / each["seconds"] for each in found)
-    cpu = sum(each["cpu"] / each["completions"] for each in found) / SHARDS * rate * seconds
-    together = {
-        "completions": rate * seconds,
-        "seconds": seconds,
-        "cpu": cpu,
-        "peak": sum(each["peak"] for each in found),
-    }
+    together = {name: sum(each[name] / each["seconds"] for each in found) for name in ("completions", "cpu")}
+    together |= {"seconds": 1.0, "peak": sum(each["peak"] for each in found)}
     print(json.dumps({**asdict(job), **together, "keeps": f"the same, in {SHARDS} stores"}), flush=True)
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 
-__all__ = ["PATH", "Job", "arguments", "body", "timed"]
+__all__ = ["PATH", "Job", "arguments", "body", "options", "timed"]
 
 PATH = "/v1/chat/completions"
 WARM_UP = 8
@@ -48,6 +48,11 @@ def arguments() -> Job:
             f"--{name.replace('_', '-')}", required=True, type={"int": int, "float": float}.get(kind, str)
         )
     return Job(**vars(parser.parse_args()))
+
+
+def options(job: Job) -> list[str]:
+    """What ``arguments`` reads the job from."""
+    return [word for name, value in asdict(job).items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def body(job: Job, number: int) -> dict[str, object]:

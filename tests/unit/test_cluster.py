@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from blackbox_lb.fitting import learning
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.training import Reading, spread_training, training_set
-from tests.unit.stored_rollouts import keys_of, stored
+from tests.unit.ray_fits import Losing, keys_of, stored
 
 ray = pytest.importorskip("ray")
 PROMPTS, SAMPLES = 8, 20
@@ -113,19 +113,9 @@ def reading(tmp_path: Path) -> Iterator[tuple[RolloutStore, Reading]]:
         yield store, what
 
 
-class Losing(Cluster):
-    """Kills a worker's process before the request of that number."""
-
-    def __init__(self, workers: int, lose: int) -> None:
-        super().__init__(workers)
-        self.calls, self.lose = 0, lose
-
-    def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
-        """As ever, but for the one time."""
-        self.calls += 1
-        if self.calls == self.lose:
-            os.kill(ray.get(self.actors[1].where.remote())[1], signal.SIGKILL)
-        return super().call(method, common, own)
+def kill_second(engine: Cluster) -> None:
+    """The process of the second worker."""
+    os.kill(ray.get(engine.actors[1].where.remote())[1], signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("started")
@@ -136,7 +126,7 @@ def test_a_killed_worker_changes_nothing(reading: tuple[RolloutStore, Reading]) 
     one = projection(here.rollouts, tau=0.5, l2=1.0, next_token=here.next_token)
     deltas = []
     for lose in (0, 4):
-        with Losing(2, lose) as engine:
+        with Losing(2, lose, kill_second) as engine:
             whole, count = engine.whole(what)
             assert count["listed"] == 120
             fitted = projection(whole.rollouts, tau=0.5, l2=1.0, next_token=whole.positions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from blackbox_lb.cluster import Cluster
 from blackbox_lb.estimate.projection import projection
 from blackbox_lb.training import training_set
-from tests.unit.stored_rollouts import keys_of, stored
+from tests.unit.ray_fits import Losing, keys_of, stored
 
 ray = pytest.importorskip("ray")
 MACHINES = 3
@@ -41,28 +41,17 @@ def homes(engine: Cluster) -> set[str]:
     return {machine for machine, _ in ray.get([actor.where.remote() for actor in engine.actors])}
 
 
-class Losing(Cluster):
-    """Loses the last of ``machines`` before the fourth request."""
-
-    def __init__(self, workers: int, machines: Any) -> None:
-        super().__init__(workers)
-        self.calls, self.machines = 0, machines
-
-    def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
-        """As ever, but for the one time."""
-        self.calls += 1
-        if self.calls == 4:
-            last = self.machines.list_all_nodes()[-1]
-            assert last.node_id in homes(self)
-            self.machines.remove_node(last, allow_graceful=False)
-        return super().call(method, common, own)
-
-
 def test_a_lost_machine_changes_nothing(machines: Any, tmp_path: Path) -> None:
     """Four workers, more than cores, run on all three machines; those of a lost one go on elsewhere, to the same bias."""
     store, what = stored(tmp_path)
     assert os.environ["RAY_ADDRESS"] == machines.address
-    with store, Losing(4, machines) as engine:
+
+    def remove_last(engine: Cluster) -> None:
+        last = machines.list_all_nodes()[-1]
+        assert last.node_id in homes(engine)
+        machines.remove_node(last, allow_graceful=False)
+
+    with store, Losing(4, 4, remove_last) as engine:
         here = training_set(store, [what.examples[n] for n in range(4)], keys_of(what), what.reward)
         one = projection(here.rollouts, tau=0.5, l2=1.0, next_token=here.next_token)
         whole, count = engine.whole(what)

@@ -1,19 +1,21 @@
-"""Completions of an exact model in a store, and what reads them for a fit."""
+"""What the tests of Ray share: completions of an exact model in a store, what reads them, and an engine that loses something."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from blackbox_lb.cluster import Cluster
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.testing import ExactModel
 from blackbox_lb.training import Reading, reading_of
 from blackbox_lb.types import Completion, Example, Prompt
 
-__all__ = ["keys_of", "stored"]
+__all__ = ["Losing", "keys_of", "stored"]
 
 
 def stored(folder: Path, bare: Collection[int] = ()) -> tuple[RolloutStore, Reading]:
@@ -36,3 +38,18 @@ def stored(folder: Path, bare: Collection[int] = ()) -> tuple[RolloutStore, Read
 def keys_of(what: Reading) -> list[list[str]]:
     """The keys of each example."""
     return [[key for key, p in what.owner.items() if p == n] for n in range(4)]
+
+
+class Losing(Cluster):
+    """Calls ``lose`` before the request ``at``, from 1; never where that is 0."""
+
+    def __init__(self, workers: int, at: int, lose: Callable[[Cluster], None]) -> None:
+        super().__init__(workers)
+        self.calls, self._at, self._lose = 0, at, lose
+
+    def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
+        """As ever, but for the one time."""
+        self.calls += 1
+        if self.calls == self._at:
+            self._lose(self)
+        return super().call(method, common, own)
