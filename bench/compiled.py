@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.estimate.candidates import Limits, candidates
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import Fit, projection
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.sparse import Sparse, against, sparsify
-from blackbox_lb.estimate.sweep import Sweep
+from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import Fit, projection
+from blackbox_lb.estimate.sparse.sparsify import Sparse, against, sparsify
 
 __all__ = ["BASE", "COMPILED", "FULL", "KINDS", "NAIVE", "REFITTED", "Learning", "Row", "rows"]
 
@@ -79,7 +79,7 @@ def _limited(
     sparse = sparsify(table, learned, entries=entries, low=LOW, high=HIGH, integers=integers)
     yield COMPILED, _pairs(sparse.token_ids, sparse.values)
     sweep = Sweep(tau=(learning.tau,), l2=(learning.l2,))
-    (candidate,) = candidates(rollouts, table, sweep, Limits(entries, LOW, HIGH, integers))
+    (candidate,) = candidates(rollouts, table, sweep, CompileLimits(entries, LOW, HIGH, integers))
     yield REFITTED, candidate.logit_bias
     yield NAIVE, largest(fit, vocab_size, entries, integers)
 

@@ -28,9 +28,9 @@ from bench.compiling_report import (
 from bench.coupled import Drawn, draw, gain_kept
 from bench.pooling import Pooled, pooled
 from blackbox_lb import Task, Trials
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.evaluate import SAMPLED
-from blackbox_lb.training import scored
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.training import scored
 
 __all__ = ["Samples", "measure_local"]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from bench.bigram import Bigram, Bools
 from bench.compiled import Learning, Row, rows
-from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.next_token.next_token import NextToken
 
 __all__ = ["PROBLEMS", "Case", "Plan", "Problem", "measure"]
 

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from bench.compiled import Row
 from blackbox_lb import Trials
-from blackbox_lb.collect import settings_of
-from blackbox_lb.estimate.divergence import divergence
-from blackbox_lb.estimate.normaliser import NextToken
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.reweighting.divergence import divergence
+from blackbox_lb.rollouts.collect import settings_of
+from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.store import prompt_hash, request_hash, rollout_key
-from blackbox_lb.training import columns
 from blackbox_lb.types import Completion, Example, Sampling
 
 __all__ = ["Drawn", "Kept", "draw", "gain_kept", "kept", "scores_of", "seed_of", "stored_keys"]

@@ -13,14 +13,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.estimate.ips import IPS
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.estimate.ratio import Ratio
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.snips import SNIPS
-from blackbox_lb.estimate.statistics import Statistics
-from blackbox_lb.estimate.sweep import Sweep
+from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.ratio import Ratio
+from blackbox_lb.estimate.counting.snips import SNIPS
+from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import projection
 
 __all__ = ["ESTIMATORS", "Fitted", "shortened"]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.tasks.harness import HarnessOptions, Judge, load_harness
-from blackbox_lb.tasks.harness_load import load_leaves, working
+from blackbox_lb.tasks.harness import HarnessMetric, HarnessOptions, load_harness
+from blackbox_lb.tasks.harness.load import load_leaves, working
 from blackbox_lb.types import Example
 
 __all__ = ["agreement", "main", "stored"]
@@ -71,12 +71,12 @@ def agreement(
     filters = [ensemble.name for ensemble in next(iter(load_leaves(name, options.data_dir, None).values()))._filters]
     for chosen in filters:
         judge = load_harness(name, HarnessOptions(options.data_dir, options.num_fewshot, chosen)).correct.judge  # type: ignore[union-attr]
-        assert isinstance(judge, Judge)
+        assert isinstance(judge, HarnessMetric)
         counts[chosen] = _compared(judge, answers, _samples(judge, answers))
     return counts
 
 
-def _samples(judge: Judge, answers: list[tuple[Example, str]]) -> list[dict[str, Any]]:
+def _samples(judge: HarnessMetric, answers: list[tuple[Example, str]]) -> list[dict[str, Any]]:
     """What the harness's ``evaluate`` logs for each answer, in their order, with the judge's filter."""
     logged: dict[int, dict[str, Any]] = {}
     documents = [judge.documents[example.id] for example, _ in answers]
@@ -114,7 +114,7 @@ def _fresh(leaf: str, docs: list[dict[str, Any]], loaded: Any) -> Any:
 
 
 def _compared(
-    judge: Judge, answers: list[tuple[Example, str]], samples: list[dict[str, Any]]
+    judge: HarnessMetric, answers: list[tuple[Example, str]], samples: list[dict[str, Any]]
 ) -> collections.Counter[str]:
     counts: collections.Counter[str] = collections.Counter(completions=len(answers))
     for (example, text), sample in zip(answers, samples, strict=True):

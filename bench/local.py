@@ -17,13 +17,13 @@ from bench.estimators import ESTIMATORS, Fitted
 from bench.exact import PEER, PEERS, SUBJECT, markdown
 from bench.plot import Panel
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
+from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.cli.terminal import Terminal
-from blackbox_lb.compile import most_entries
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.sparse import sparsify
-from blackbox_lb.evaluate import SAMPLED, Scores
-from blackbox_lb.training import scored
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.sparse.sparsify import sparsify
+from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores
+from blackbox_lb.rollouts.training import scored
 from blackbox_lb.types import Example
 
 __all__ = ["PLANNED", "Measured", "Plan", "Planned", "comparison", "engine", "measure", "panel", "table"]
@@ -150,14 +150,14 @@ def _compiled(trials: Trials, rollouts: Rollouts, fitted: Fitted, entries: int |
     return dict(zip(sparse.token_ids.tolist(), sparse.values.tolist(), strict=True))
 
 
-def _measured(point: Point, scores: Scores, entries: int) -> Measured:
+def _measured(point: Point, scores: PolicyScores, entries: int) -> Measured:
     means = np.array([row.mean() for row in scores.reward if row.size])
     accuracy = float("nan") if scores.correct is None else _mean(scores.correct)
     error = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else float("nan")
     return Measured(point, accuracy, error, entries)
 
 
-def _tokens(scores: Scores) -> float:
+def _tokens(scores: PolicyScores) -> float:
     return _mean(scores.tokens)
 
 

@@ -18,12 +18,12 @@ from typing import Any
 import click
 
 from bench.lora_scoring import Checkpoints, Greedy, outcome_of, prompt_text, reward_function
-from blackbox_lb.estimate.select import Goal
-from blackbox_lb.evaluate import GREEDY, Scores, compare, together
-from blackbox_lb.provenance import provenance
-from blackbox_lb.reproduce import Configuration, LoraResult, Scaled, load_configuration, rewards_of, scaled
-from blackbox_lb.reproduce.problems import load_problems
-from blackbox_lb.reproduce.results import mean_of
+from blackbox_lb.estimate.choice.goal import Goal
+from blackbox_lb.jobs.paper import Configuration, LoraResult, Scaled, load_configuration, rewards_of, scaled
+from blackbox_lb.jobs.paper.problems import load_problems
+from blackbox_lb.jobs.paper.results import mean_of
+from blackbox_lb.jobs.records.provenance import provenance
+from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, compare, together
 
 __all__ = ["Run", "main", "train"]
 
@@ -169,7 +169,7 @@ def _result(
     tuned: Any,
     log: list[dict[str, Any]],
     checkpoints: Checkpoints,
-    base: Scores,
+    base: PolicyScores,
     greedy: Greedy,
     seconds: float,
 ) -> LoraResult:

@@ -10,9 +10,9 @@ from typing import Any
 import click
 import numpy as np
 
-from blackbox_lb.estimate.off_policy import ByPrompt, Outcome
-from blackbox_lb.estimate.select import Goal
-from blackbox_lb.evaluate import Scores, score
+from blackbox_lb.estimate.choice.goal import Goal
+from blackbox_lb.estimate.reweighting.off_policy import ByPrompt, Outcome
+from blackbox_lb.rollouts.judging.verdict import PolicyScores, score
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, Example
 
@@ -49,7 +49,7 @@ def reward_function(
     return reward_of
 
 
-def outcome_of(scores: Scores) -> Outcome:
+def outcome_of(scores: PolicyScores) -> Outcome:
     """The scores as the package's selection reads them."""
 
     def means(rows: Sequence[Any]) -> ByPrompt:
@@ -70,7 +70,7 @@ class Greedy:
     cap: int
     batch: int = 8
 
-    def scores(self, model: Any, examples: Sequence[Example]) -> Scores:
+    def scores(self, model: Any, examples: Sequence[Example]) -> PolicyScores:
         """One completion of each example."""
         import torch
 
@@ -113,7 +113,7 @@ class Checkpoints:
 
     goal: Goal
     base: Outcome
-    judge: Callable[[Any], Scores]
+    judge: Callable[[Any], PolicyScores]
     outcomes: list[Outcome] = field(default_factory=list)
     told: list[dict[str, float]] = field(default_factory=list)
     kept: dict[str, Any] = field(default_factory=dict)

@@ -16,11 +16,11 @@ from scipy.special import logsumexp
 from bench.compiled import Row
 from bench.coupled import Kept, kept, scores_of, stored_keys
 from blackbox_lb import Trials
-from blackbox_lb.collect import settings_of
-from blackbox_lb.estimate.diagnostics import effective_sample_size
-from blackbox_lb.estimate.importance import log_policy_ratios
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.training import columns
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.reweighting.importance import log_policy_ratios
+from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
+from blackbox_lb.rollouts.collect import settings_of
+from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.types import Example, Sampling
 
 __all__ = ["Policy", "Pooled", "pooled", "stored_policies"]

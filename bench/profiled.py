@@ -11,10 +11,10 @@ from pathlib import Path
 from bench.projection_scale import Synthetic
 from bench.store_speed import received
 from blackbox_lb import Prompt, RolloutStore, parse_reward
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.training import training_set
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.types import Example
 
 __all__: list[str] = []

@@ -19,12 +19,12 @@ import numpy.typing as npt
 from scipy import optimize
 
 from bench.measuring import OUT, apart, markdown, ratio, row, write
-from blackbox_lb.estimate.cross_validation import choose_l2
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection, reward_weights
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.standard_errors import standard_errors
-from blackbox_lb.scratch import Scratch
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.cross_validation import choose_l2
+from blackbox_lb.estimate.projection.projection import projection, reward_weights
+from blackbox_lb.estimate.projection.standard_errors import standard_errors
+from blackbox_lb.rollouts.scratch import Scratch
 
 __all__ = ["Dense", "Synthetic"]
 

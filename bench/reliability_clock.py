@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.reliability_job import Job, ended, found_in_files, new_key, result_of, state_of
 from bench.reliability_row import Row
 from bench.reliability_server import LoggedServer
-from blackbox_lb.testing.chaos import ChaosServer
+from blackbox_lb.testing.chaos.server import ChaosServer
 
 __all__ = ["clock"]
 

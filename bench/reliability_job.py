@@ -20,7 +20,7 @@ from secrets import token_hex
 from typing import Any
 
 from bench.reliability_child import PRELOADED, command
-from blackbox_lb.packing import unpack
+from blackbox_lb.store.packing import unpack
 from blackbox_lb.testing import ExactModel
 
 __all__ = [

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.dialect import COMPLETIONS, Refused
+from blackbox_lb.testing.exact_model.llamacpp_answers import COMPLETIONS, RefusedRequest
 
 __all__ = ["Exchange", "LoggedServer"]
 
@@ -103,7 +103,7 @@ class LoggedServer:
             body = json.loads(raw)
             exchange = self._noted(handler, body) if handler.path in COMPLETIONS else None
             return 200, self._exact.post(handler.path, body), exchange
-        except Refused as error:
+        except RefusedRequest as error:
             return error.status, {"error": {"code": error.status, "message": str(error)}}, None
 
     def _noted(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> Exchange:

@@ -26,10 +26,10 @@ from scipy import stats
 from bench.reliability_job import KEY, PROFILE, forks, found_in_files, found_in_processes, new_key
 from bench.reliability_row import Row
 from blackbox_lb import RolloutStore, connect
-from blackbox_lb.collect import collect
 from blackbox_lb.errors import BlbError
+from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.chaos import MODES, ChaosServer
+from blackbox_lb.testing.chaos.server import MODES, ChaosServer
 from blackbox_lb.types import Completion, Prompt, Sampling
 
 __all__ = ["Growth", "Plan", "growth", "soak"]

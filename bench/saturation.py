@@ -21,9 +21,9 @@ import httpx2
 
 from bench.measuring import OUT, REPEATS, alternately, markdown, ratio, row, write
 from blackbox_lb import Prompt, RolloutStore, Sampling, connect
-from blackbox_lb.collect import collect
-from blackbox_lb.pace import Pace
-from blackbox_lb.profiles import load_profile
+from blackbox_lb.api.limits.concurrency import Pace
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.types import Completion
 
 __all__ = ["main", "rate_of"]

@@ -27,12 +27,12 @@ from rich.table import Table
 from scipy import sparse
 
 from bench.measuring import OUT, REPEATS, Measured, alternately, apart, ratio, row, write
-from blackbox_lb.estimate.ips import IPS
-from blackbox_lb.estimate.recipe import Recipe
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.statistics import BLOCK_POSITIONS, Statistics
-from blackbox_lb.packing import Arrays
+from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
+from blackbox_lb.estimate.inputs.recipe import Recipe
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.store import RolloutStore
+from blackbox_lb.store.packing import Arrays
 from blackbox_lb.types import Completion, Prompt
 
 ROLLOUTS, VOCABULARY, POSITIONS, SAMPLES = 480_000, 128_256, 128, 64

@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 from bench.collector_server import answers
 from bench.measuring import OUT, REPEATS, markdown, medians, ratio, row, write
 from blackbox_lb import Completion, Prompt, RolloutStore, Sampling, load_profile
+from blackbox_lb.api.wire import parse_response
 from blackbox_lb.types import NO_TOKEN
-from blackbox_lb.wire import parse_response
 
 __all__ = ["FORMATS", "Format", "received"]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from blackbox_lb.bias import Bias
+from blackbox_lb.bias.document import Bias
 
 __all__ = ["Arm", "arms_of", "main", "markdown", "measure", "rate", "report", "steps"]
 

@@ -8,27 +8,27 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from blackbox_lb._version import __version__ as __version__
+
 if TYPE_CHECKING:
-    from blackbox_lb.batch import apply_batch
-    from blackbox_lb.bias import Bias
-    from blackbox_lb.client import apply
-    from blackbox_lb.compile import compile_bias
-    from blackbox_lb.connection import connect
+    from blackbox_lb.api.connect import connect
+    from blackbox_lb.api.session import Session
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.bias.export import logit_bias
+    from blackbox_lb.deploy.batch_files import apply_batch
+    from blackbox_lb.deploy.client import apply
     from blackbox_lb.errors import BlbError
-    from blackbox_lb.estimate.select import Goal
-    from blackbox_lb.estimate.sweep import Sweep
-    from blackbox_lb.export import logit_bias
-    from blackbox_lb.fitting.plan import FitPlan
-    from blackbox_lb.fitting.result import FitResult
-    from blackbox_lb.fitting.run import fit
-    from blackbox_lb.profiles import Profile, load_profile
-    from blackbox_lb.session import Session
+    from blackbox_lb.estimate.choice.goal import Goal
+    from blackbox_lb.estimate.inputs.sweep import Sweep
+    from blackbox_lb.jobs.compiling.compile import compile_bias
+    from blackbox_lb.jobs.fitting.plan import FitPlan
+    from blackbox_lb.jobs.fitting.result import FitResult
+    from blackbox_lb.jobs.fitting.run import fit
+    from blackbox_lb.providers.profile import Profile, load_profile
+    from blackbox_lb.rollouts.judging.trials import Trials
     from blackbox_lb.store import RolloutStore
     from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
-    from blackbox_lb.trials import Trials
     from blackbox_lb.types import Completion, Example, Message, Prompt, Sampling
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Bias",
@@ -60,31 +60,31 @@ __all__ = [
 ]
 
 _HOME = {
-    "Bias": "bias",
+    "Bias": "bias.document",
     "BlbError": "errors",
     "Completion": "types",
     "Example": "types",
-    "FitPlan": "fitting.plan",
-    "FitResult": "fitting.result",
-    "Goal": "estimate.select",
+    "FitPlan": "jobs.fitting.plan",
+    "FitResult": "jobs.fitting.result",
+    "Goal": "estimate.choice.goal",
     "Message": "types",
-    "Profile": "profiles",
+    "Profile": "providers.profile",
     "Prompt": "types",
     "Reward": "tasks",
     "RolloutStore": "store",
     "Sampling": "types",
-    "Session": "session",
-    "Sweep": "estimate.sweep",
+    "Session": "api.session",
+    "Sweep": "estimate.inputs.sweep",
     "Task": "tasks",
-    "Trials": "trials",
-    "apply": "client",
-    "apply_batch": "batch",
-    "compile_bias": "compile",
-    "connect": "connection",
-    "fit": "fitting.run",
-    "load_profile": "profiles",
+    "Trials": "rollouts.judging.trials",
+    "apply": "deploy.client",
+    "apply_batch": "deploy.batch_files",
+    "compile_bias": "jobs.compiling.compile",
+    "connect": "api.connect",
+    "fit": "jobs.fitting.run",
+    "load_profile": "providers.profile",
     "load_task": "tasks",
-    "logit_bias": "export",
+    "logit_bias": "bias.export",
     "parse_reward": "tasks",
 }
 

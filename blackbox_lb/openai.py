@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 import openai
 
-from blackbox_lb.bias import Bias
-from blackbox_lb.injection import OnConflict
-from blackbox_lb.policy import Others, Policy
-from blackbox_lb.wrapping import policies_of, wrapped
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.deploy.http_wrapping import policies_of, wrapped
+from blackbox_lb.deploy.injection import OnConflict
+from blackbox_lb.deploy.request_policy import Others, RequestPolicy
 
 if TYPE_CHECKING:
     import httpx2
@@ -78,14 +78,14 @@ class _Biased:
     """The policy, and its way into the copies that the SDK makes of a client."""
 
     _client: Any
-    _policy: Policy
+    _policy: RequestPolicy
 
     def _carry(self, bias: Given, models: Iterable[str] | None, others: Others, rule: OnConflict, pairs: bool) -> None:
         # A copy is made with the policy of the client that it is a copy of, and mostly with its HTTP client.
         self._policy = (
             bias
-            if isinstance(bias, Policy)
-            else Policy.of(bias, models=models, others=others, on_conflict=rule, as_pairs=pairs)
+            if isinstance(bias, RequestPolicy)
+            else RequestPolicy.of(bias, models=models, others=others, on_conflict=rule, as_pairs=pairs)
         )
         if not any(policy is self._policy for policy in policies_of(self._client)):
             self._client = wrapped(self._client, self._policy, owned=True)

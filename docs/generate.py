@@ -10,11 +10,12 @@ from pathlib import Path
 
 import click
 
-from blackbox_lb.cli import COMMANDS, main
-from blackbox_lb.cli.completion import DESCRIPTION, describe
-from blackbox_lb.profiles import profile_names
+from blackbox_lb.cli import main
+from blackbox_lb.cli.commands import COMMANDS
+from blackbox_lb.cli.commands.completion import DESCRIPTION, describe
+from blackbox_lb.providers.profile import profile_names
 from blackbox_lb.tasks.load import BUILT_IN
-from blackbox_lb.tasks.rewards import REWARDS
+from blackbox_lb.tasks.rewards.reward import REWARDS
 
 WIDTH = 100
 HEAD = """# Command line

@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.collector_server import rank_file
 from bench.peers.timed import Job, arguments, timed
 from blackbox_lb import Prompt, RolloutStore, Sampling, connect
-from blackbox_lb.collect import collect
+from blackbox_lb.rollouts.collect import collect
 
 KEEPS = "every token, logprob and alternative, durable in a store"
 RANKS = "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"
@@ -24,7 +24,7 @@ async def main(job: Job) -> None:
     provider, sampling = job.dialect, Sampling(max_tokens=job.tokens, top_logprobs=job.top)
     asked = 0
     async with connect(provider, model=job.model, base_url=f"{job.base_url}/v1", endpoint="chat") as session:
-        from blackbox_lb.tokens import Tokenizer
+        from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
         tokenizer = Tokenizer("bench", None)
         with RolloutStore(store) as kept:

@@ -13,30 +13,11 @@ from typing import Any
 
 import click
 
-from blackbox_lb import __version__
+from blackbox_lb._version import __version__
+from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.errors import BlbError, Interrupted
 
-__all__ = ["COMMANDS", "main"]
-
-COMMANDS = {
-    "analyze": "Tell what a bias does to each token: scores, families, minimal pairs.",
-    "collect": "Sample completions of the training prompts into the store, and nothing else.",
-    "completion": "Print the script that lets bash, zsh or fish complete commands, options and values.",
-    "compile": "Make a learned bias fit another provider or limit, and say what that loses.",
-    "doctor": "Test live whether a provider does what its profile claims.",
-    "eval": "Judge a bias on fresh completions of unseen prompts.",
-    "export": "Print a bias as code for the OpenAI SDK, LiteLLM, LangChain, curl or vLLM.",
-    "fit": "Learn a bias and prove on unseen prompts whether it helps: the main job.",
-    "init": "Ask a few questions and write blb.toml, so that later commands need few options.",
-    "providers": "List the providers, or everything that is known of one.",
-    "proxy": "Add the bias for any language and tool: an OpenAI-compatible reverse proxy.",
-    "report": "Make one page of a run for people: verdict in words, plots, tokens, examples, costs.",
-    "reproduce": "Run the paper's tables on your model, scaled down, beside its own numbers.",
-    "score": "Score stored completions with any reward, without sampling again.",
-    "show": "Show a bias file: verdict, promoted and suppressed tokens.",
-    "store": "Check, compact, merge, recover rollout stores; Parquet out and in.",
-}
-"""Name -> help line; the command NAME is ``blackbox_lb.cli.NAME:command``."""
+__all__ = ["main"]
 
 
 INTERRUPTED = 130
@@ -55,10 +36,10 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         if ctx.resilient_parsing:
-            from blackbox_lb.cli.completion import light
+            from blackbox_lb.cli.commands.completion import light
 
             return light(cmd_name)
-        command: click.Command = importlib.import_module(f"blackbox_lb.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"blackbox_lb.cli.commands.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -85,7 +66,7 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error of our tree ends it with its sentence and exit code 2, Ctrl-C with one and 130."""
-        from blackbox_lb.redaction import guarded
+        from blackbox_lb.safety.secrets import guarded
 
         _print_anywhere()
         try:
@@ -109,8 +90,8 @@ class Commands(click.Group):
 
 def _shown(message: str) -> str:
     """A message as a terminal may have it: without a secret, and without what could move its cursor."""
-    from blackbox_lb.bias import legible
-    from blackbox_lb.redaction import redacted
+    from blackbox_lb.safety.printable import legible
+    from blackbox_lb.safety.secrets import redacted
 
     return legible(redacted(message))
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from blackbox_lb.drift import ON_DRIFT
-from blackbox_lb.profiles import profile_names
+from blackbox_lb.api.drift import ON_DRIFT
+from blackbox_lb.providers.profile import profile_names
 from blackbox_lb.types import Endpoint
 
 __all__ = [

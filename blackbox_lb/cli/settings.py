@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from blackbox_lb.cli.completion import described
+from blackbox_lb.cli.commands.completion import described
 from blackbox_lb.errors import InputError
-from blackbox_lb.reading import MAX_SETTINGS, parse_toml, read_bounded
+from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
 
-__all__ = ["FILE", "PER_COMMAND", "SHARED", "Settings", "find_settings", "key_of", "keys_of"]
+__all__ = ["FILE", "PER_COMMAND", "SHARED", "SettingsFile", "find_settings", "key_of", "keys_of"]
 
 FILE = "blb.toml"
 SHARED = "defaults"
@@ -48,7 +48,7 @@ def keys_of(command: click.Command) -> dict[str, click.Option]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class SettingsFile:
     """What a file says; ``path`` is None where there is no file. ``tables``: name of the table -> key -> value.
 
     ``found``: nobody named the file, so that it may not say which code is run.
@@ -87,7 +87,7 @@ class Settings:
         return OF_THE_PROVIDER if asked and ours and asked != ours else frozenset()
 
     def _check_tables(self) -> None:
-        from blackbox_lb.cli import COMMANDS
+        from blackbox_lb.cli.commands import COMMANDS
 
         known = [SHARED, *sorted(COMMANDS)]
         for name, table in self.tables.items():
@@ -119,7 +119,7 @@ class Settings:
     def _check_code(self, table: str, raw: str, value: object) -> None:
         """The file of a folder that somebody else wrote may lie where this command runs; code is run for whoever names it."""
         if self.found and raw == "reward" and isinstance(value, str):
-            from blackbox_lb.tasks.rewards import runs_code
+            from blackbox_lb.tasks.rewards.reward import runs_code
 
             if runs_code(value):
                 raise InputError(
@@ -247,7 +247,7 @@ def _nearest(word: str, known: Collection[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def find_settings(given: Path | None = None, start: Path | None = None) -> Settings:
+def find_settings(given: Path | None = None, start: Path | None = None) -> SettingsFile:
     """The file ``given``, or the nearest ``blb.toml`` from ``start`` (the working directory) upwards, or nothing.
 
     InputError: a file that was given and is not there, one that was found and belongs to another user, or one that is no TOML.
@@ -257,11 +257,11 @@ def find_settings(given: Path | None = None, start: Path | None = None) -> Setti
         here = (start or Path.cwd()).resolve()
         path = next((folder / FILE for folder in (here, *here.parents) if (folder / FILE).is_file()), None)
     if path is None:
-        return Settings()
+        return SettingsFile()
     if given is None:
         _check_owner(path)
     try:
-        return Settings(path, parse_toml(read_bounded(path, MAX_SETTINGS)), found=given is None)
+        return SettingsFile(path, parse_toml(read_bounded(path, MAX_SETTINGS)), found=given is None)
     except OSError as error:
         raise InputError(
             f"cannot read the settings file {path}: {error.strerror}; give another with --config"

@@ -17,13 +17,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from blackbox_lb.bias import Finding, Scalar, Verdict, legible, printable
-from blackbox_lb.interrupts import asking
-from blackbox_lb.progress import Reporter, Silent, chance
-from blackbox_lb.redaction import redacted
+from blackbox_lb.api.limits.interrupts import asking
+from blackbox_lb.bias.document import RecordedFinding, Scalar, Verdict
+from blackbox_lb.rollouts.progress import Reporter, Silent, chance
+from blackbox_lb.safety.printable import legible, printable
+from blackbox_lb.safety.secrets import redacted
 
 if TYPE_CHECKING:
-    from blackbox_lb.collect import Watcher
+    from blackbox_lb.rollouts.progress import Watcher
     from blackbox_lb.types import Completion
 
 __all__ = [
@@ -232,7 +233,7 @@ def settings_text(settings: Mapping[str, Scalar]) -> str:
     )
 
 
-def findings_list(findings: Iterable[Finding], *, everything: bool = False) -> None:
+def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = False) -> None:
     """What was found out about the fit: the first finding, the test's, all that are a reason to worry, or ``everything``."""
     rows = list(findings)
     if rows:

@@ -20,10 +20,10 @@ from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from vllm.v1.sample.logits_processor import LogitsProcessor as RunnerV1
 
+from blackbox_lb.deploy.bias_directory import BiasDirectory, wanted
+from blackbox_lb.deploy.vllm.batch_rows import NOTHING, Rows
+from blackbox_lb.deploy.vllm.vectors import VectorTable, bias_folder, default_bias, expected_of
 from blackbox_lb.errors import BiasError
-from blackbox_lb.serve.directory import BiasDirectory, wanted
-from blackbox_lb.serve.rows import NOTHING, Rows
-from blackbox_lb.serve.table import Table, bias_folder, default_bias, expected_of
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as RunnerV2
@@ -49,9 +49,9 @@ class LearnedBias(RunnerV1, RunnerV2):  # type: ignore[misc]
         if bias_folder() is None or not _is_first(vllm_config):
             return
         if isinstance(place, str | torch.device):
-            self._runner = _RunnerV1(Table(vllm_config, torch.device(place)))
+            self._runner = _RunnerV1(VectorTable(vllm_config, torch.device(place)))
         else:
-            self._runner = _RunnerV2(Table(vllm_config, torch.device(place.device)), place.max_num_reqs)
+            self._runner = _RunnerV2(VectorTable(vllm_config, torch.device(place.device)), place.max_num_reqs)
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
@@ -88,7 +88,7 @@ class LearnedBias(RunnerV1, RunnerV2):  # type: ignore[misc]
 class _RunnerV1:
     """Rows as vLLM's first runner keeps them: it tells what was added, removed and moved, once a step at most."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: VectorTable) -> None:
         self._table, self._rows = table, Rows()
         self._size = 0
         self._all: int | None = None
@@ -125,7 +125,7 @@ class _RunnerV1:
 class _RunnerV2:
     """Request slots as vLLM's second runner keeps them: it tells only who comes, and each step which slot a row belongs to."""
 
-    def __init__(self, table: Table, requests: int) -> None:
+    def __init__(self, table: VectorTable, requests: int) -> None:
         self._table = table
         self._slot_of = torch.zeros(requests, dtype=torch.int64).numpy()
         self._on_device = table.integers([NOTHING] * requests)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from blackbox_lb.errors import StoreCorrupt
-from blackbox_lb.packing import Arrays, Sampled, unpack, unpack_sampled
 from blackbox_lb.store.keys import checksum, rollout_key, tagged_hash
+from blackbox_lb.store.packing import Arrays, Sampled, unpack, unpack_sampled
 from blackbox_lb.types import Completion, FloatArray, Message, Prompt
 
 __all__ = [

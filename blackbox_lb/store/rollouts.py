@@ -17,7 +17,6 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from blackbox_lb.errors import StoreCorrupt, StoreError
-from blackbox_lb.packing import Arrays, Sampled, pack
 from blackbox_lb.store.database import PATIENCE, Database
 from blackbox_lb.store.integrity import (
     answer_of,
@@ -32,6 +31,7 @@ from blackbox_lb.store.integrity import (
     token_of,
 )
 from blackbox_lb.store.keys import canonical, messages_of, prompt_hash, request_hash, rollout_key
+from blackbox_lb.store.packing import Arrays, Sampled, pack
 from blackbox_lb.store.schema import TABLES, insertion, selection
 from blackbox_lb.types import Completion, FloatArray, Prompt
 

@@ -32,7 +32,7 @@ MIGRATIONS = (
         prompt_tokens INTEGER NOT NULL,
         n_tokens INTEGER NOT NULL,
         whole INTEGER NOT NULL,          -- 0 where the provider listed fewer tokens than it generated
-        tokens BLOB NOT NULL,            -- ids, logprobs, top ids, top logprobs: see blackbox_lb.packing
+        tokens BLOB NOT NULL,            -- ids, logprobs, top ids, top logprobs: see blackbox_lb.store.packing
         received REAL NOT NULL           -- seconds since 1970
     );
     CREATE INDEX completions_by_request ON completions (request_hash, prompt_hash, sample);
@@ -51,7 +51,7 @@ MIGRATIONS = (
     """
     CREATE TABLE next_tokens (
         key TEXT PRIMARY KEY,            -- hash of (settings of the request, prompt_hash, token ids of the completion so far)
-        tokens BLOB NOT NULL,            -- one position with every token of the vocabulary, by id: see blackbox_lb.packing
+        tokens BLOB NOT NULL,            -- one position with every token of the vocabulary, by id: see blackbox_lb.store.packing
         received REAL NOT NULL           -- seconds since 1970
     );
     """,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from blackbox_lb.tasks.base import Task
-from blackbox_lb.tasks.files import load_examples
 from blackbox_lb.tasks.load import load_task
-from blackbox_lb.tasks.rewards import Reward, parse_reward
+from blackbox_lb.tasks.records.files import load_examples
+from blackbox_lb.tasks.rewards.reward import Reward, parse_reward
+from blackbox_lb.tasks.sets.task import Task
 
 __all__ = ["Reward", "Task", "load_examples", "load_task", "parse_reward"]

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.tasks import capitals
-from blackbox_lb.tasks.base import DEFAULT_FRACTIONS, Task, rest
-from blackbox_lb.tasks.dataset import load_dataset
-from blackbox_lb.tasks.files import Columns, Row, read_rows
+from blackbox_lb.safety.quoting import shorten
 from blackbox_lb.tasks.harness import HarnessOptions, load_harness
-from blackbox_lb.tasks.hub_data import HUB
-from blackbox_lb.tasks.text import shorten
+from blackbox_lb.tasks.records.files import ColumnNames, SourcedExample, read_rows
+from blackbox_lb.tasks.records.hub_data import HUB
+from blackbox_lb.tasks.sets import capitals
+from blackbox_lb.tasks.sets.dataset import load_dataset
+from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, Task, rest
 from blackbox_lb.types import Split
 
 __all__ = ["BUILT_IN", "HARNESS", "load_task"]
@@ -47,9 +47,9 @@ def load_task(
     then divides ``data``. InputError: an unknown name, both a name and files, or neither. DataError: see :func:`load_examples`, and
     one prompt or id in two splits.
     """
-    columns = Columns(prompt_column, answer_column, messages_column, prompt_template)
+    columns = ColumnNames(prompt_column, answer_column, messages_column, prompt_template)
     if spec is not None:
-        if data or validation or test or columns != Columns():
+        if data or validation or test or columns != ColumnNames():
             raise InputError(
                 f"a task by name ({shorten(spec)}) and data or its columns were both given; give one of them"
             )
@@ -86,7 +86,7 @@ def _built_in(spec: str) -> Task:
     return BUILT_IN[spec]()
 
 
-def _whole(path: str | Path, split: Split, columns: Columns, require_answers: bool) -> list[Row]:
+def _whole(path: str | Path, split: Split, columns: ColumnNames, require_answers: bool) -> list[SourcedExample]:
     rows = read_rows(path, columns, require_answers=require_answers)
     for row in rows:
         if row.split not in (None, split):

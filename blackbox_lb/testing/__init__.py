@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from blackbox_lb.testing.chaos import MODES, ChaosServer
-from blackbox_lb.testing.exact import Exact
+from blackbox_lb.testing.chaos.server import MODES, ChaosServer
+from blackbox_lb.testing.exact_model.model import ExactModel
+from blackbox_lb.testing.exact_model.server import ExactServer
+from blackbox_lb.testing.exact_model.truth import Exact
 from blackbox_lb.testing.gateway import RulesGateway
-from blackbox_lb.testing.model import ExactModel
-from blackbox_lb.testing.server import ExactServer
 
 __all__ = ["MODES", "ChaosServer", "Exact", "ExactModel", "ExactServer", "RulesGateway"]

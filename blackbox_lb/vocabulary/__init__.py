@@ -25,7 +25,7 @@ def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
         InputError: no such encoding or file, a rank file that is neither cached nor reachable, a file of another kind or with a
             tokenizer that this package cannot read, or the extra ``hf`` is missing for a tokenizer.json.
     """
-    from blackbox_lb.vocabulary import encodings
+    from blackbox_lb.vocabulary import tiktoken_encodings as encodings
 
     text = os.fspath(name)
     if text in encodings.encoding_names():
@@ -46,14 +46,14 @@ def vocabulary_of_model(model: str) -> str | None:
     Dated names, Azure's ``gpt-35-turbo``, fine-tuned models (``ft:gpt-4o-mini-2024-07-18:org::id``) and names under ``openai/``
     are understood. An Azure deployment's own name says nothing: ask with the name of the model behind it.
     """
-    from blackbox_lb.vocabulary import encodings
+    from blackbox_lb.vocabulary import tiktoken_encodings as encodings
 
     return encodings.encoding_of_model(model)
 
 
 @cache
 def _of_encoding(name: str) -> Vocabulary:
-    from blackbox_lb.vocabulary.encodings import read_encoding
+    from blackbox_lb.vocabulary.tiktoken_encodings import read_encoding
 
     return _whole(read_encoding(name))
 
@@ -62,7 +62,7 @@ def _of_encoding(name: str) -> Vocabulary:
 def _of_file(path: Path, modified: int, size: int) -> Vocabulary:
     """``modified`` and ``size`` tell a file that changed from one that was read before."""
     from blackbox_lb.vocabulary.gguf import read_gguf
-    from blackbox_lb.vocabulary.huggingface import read_tokenizer_json
+    from blackbox_lb.vocabulary.tokenizer_json import read_tokenizer_json
 
     try:
         with path.open("rb") as file:
@@ -95,7 +95,7 @@ def _foreign(path: Path, head: bytes) -> str:
 
 
 def _no_such(text: str) -> str:
-    from blackbox_lb.vocabulary.encodings import encoding_names
+    from blackbox_lb.vocabulary.tiktoken_encodings import encoding_names
 
     encoding = vocabulary_of_model(text)
     if encoding is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from blackbox_lb.tokens import PROBE_TEXT, fingerprint
+from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 
 __all__ = ["Vocabulary", "display_bytes"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from blackbox_lb.redaction import Redactor, known, redacted
+from blackbox_lb.safety.secrets import Redactor, known, redacted
 
 ROOT = Path(__file__).parents[2]
 HEADERS = re.compile(r"content-type|retry-after(-ms)?|x-ratelimit-[a-z-]+")

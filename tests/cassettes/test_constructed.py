@@ -14,27 +14,22 @@ import pytest
 from vcr.cassette import Cassette
 from vcr.errors import CannotOverwriteExistingCassetteException
 
-from blackbox_lb import channel, retrying
-from blackbox_lb.bias import Bias, Entry
-from blackbox_lb.client import apply
-from blackbox_lb.collect import collect
-from blackbox_lb.errors import (
-    AuthenticationFailed,
-    ModelUnsuitable,
-    NoLogprobs,
-    QuotaExhausted,
-    RequestRejected,
-)
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.evaluate import SAMPLED
-from blackbox_lb.local import resolve_model
-from blackbox_lb.profiles import load_profile
-from blackbox_lb.progress import Silent
-from blackbox_lb.session import Session
+from blackbox_lb.api.local.engine import resolve_model
+from blackbox_lb.api.session import Session
+from blackbox_lb.api.transport import channel
+from blackbox_lb.api.transport import retries as retrying
+from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.deploy.client import apply
+from blackbox_lb.errors import AuthenticationFailed, ModelUnsuitable, NoLogprobs, QuotaExhausted, RequestRejected
+from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.collect import collect
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.progress import Silent
+from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.training import training_set
-from blackbox_lb.trials import Trials
 from blackbox_lb.types import UNNAMED, Completion, Example, Prompt, Sampling
 
 T = TypeVar("T")

@@ -14,15 +14,16 @@ import pytest
 from vcr.cassette import Cassette
 from vcr.record_mode import RecordMode
 
-from blackbox_lb.collect import collect
+from blackbox_lb.api.local.engine import resolve_model
+from blackbox_lb.api.session import Session
 from blackbox_lb.errors import RequestRejected
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.local import resolve_model
-from blackbox_lb.profiles import load_profile
-from blackbox_lb.session import Session
+from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.collect import collect
+from blackbox_lb.rollouts.columns import columns
+from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.training import columns, training_set
 from blackbox_lb.types import Endpoint, Example, Prompt, Sampling
 
 T = TypeVar("T")

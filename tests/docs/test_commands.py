@@ -54,7 +54,7 @@ def engine() -> Iterator[ExactServer]:
 def gateways(engine: ExactServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """Provider -> address of its rules on loopback, and the exact model's vocabulary as an encoding of tiktoken."""
     register_encoding(monkeypatch, "pages", engine.texts, END)
-    monkeypatch.setattr("blackbox_lb.batches.run.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("blackbox_lb.jobs.batches.run.FIRST_PAUSE", 0.0)
     for variable in KEYS.values():
         monkeypatch.setenv(variable, "a-key")
     running = {name: RulesGateway(name, engine, key="a-key").__enter__() for name in KEYS}

@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 import pytest
 
-from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.bias.document import Bias, Entry
 from blackbox_lb.cli import main
-from blackbox_lb.profiles import load_profile, profile_names
+from blackbox_lb.providers.profile import load_profile, profile_names
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.tasks.rewards import REWARDS
+from blackbox_lb.tasks.rewards.reward import REWARDS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -114,4 +114,4 @@ def test_a_schema_comment_is_kept_in_the_file(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "s.db")
     (sql,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'completions'").fetchone()
     db.close()
-    assert "see blackbox_lb.packing" in sql
+    assert "see blackbox_lb.store.packing" in sql

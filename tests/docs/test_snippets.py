@@ -18,10 +18,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from blackbox_lb.bias import Bias, Entry
-from blackbox_lb.cli import COMMANDS, main
-from blackbox_lb.cli.settings import Settings
-from blackbox_lb.prices import find_prices
+from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.cli import main
+from blackbox_lb.cli.commands import COMMANDS
+from blackbox_lb.cli.settings import SettingsFile
+from blackbox_lb.providers.prices import find_prices
 from blackbox_lb.testing import ExactModel, ExactServer
 
 ROOT = Path(__file__).parents[2]
@@ -124,7 +125,7 @@ def test_toml_blocks_are_settings_or_prices(tmp_path: Path) -> None:
             (row,) = tomllib.loads(block.code)["price"]
             assert find_prices(row["provider"], row["models"][0], tmp_path / "prices.toml")
             continue
-        settings = Settings(ROOT / "blb.toml", tomllib.loads(block.code))
+        settings = SettingsFile(ROOT / "blb.toml", tomllib.loads(block.code))
         for name in COMMANDS:
             command = main.get_command(click.Context(main), name)
             assert command is not None

@@ -10,14 +10,14 @@ import pytest
 from scipy import stats
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.candidates import Limits, candidates
-from blackbox_lb.estimate.diagnostics import Censoring
-from blackbox_lb.estimate.ips import IPS
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.statistics import Statistics, Unobserved
-from blackbox_lb.estimate.sweep import Sweep
+from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
+from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.statistics import Statistics, Unobserved
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
 from blackbox_lb.testing import Exact, ExactModel
 
 TAU, TOP = 0.8, 3
@@ -123,7 +123,7 @@ def test_the_projection_does_not_notice(top: int) -> None:
     assert censored.is_bounded.any()
     one, other = projection(whole, tau=TAU), projection(censored, tau=TAU)
     assert one.delta.tobytes() == other.delta.tobytes()
-    limits = Limits(entries=4, low=-100.0, high=100.0, integers=False)
+    limits = CompileLimits(entries=4, low=-100.0, high=100.0, integers=False)
     tables = NextToken.of(whole), NextToken.of(censored)
     for first, second in zip(*(candidates(whole, table, Sweep(), limits) for table in tables), strict=True):
         assert first.logit_bias == second.logit_bias
@@ -132,7 +132,7 @@ def test_the_projection_does_not_notice(top: int) -> None:
 def test_the_rule_reaches_the_candidates() -> None:
     """A sweep of ips with "drop" leaves the never listed token at 0; with "bound" it has a bias."""
     data = rollouts(800, 2)
-    table, limits = NextToken.of(data), Limits(entries=None, low=-100.0, high=100.0, integers=False)
+    table, limits = NextToken.of(data), CompileLimits(entries=None, low=-100.0, high=100.0, integers=False)
     where = table.token_ids.tolist().index(NEVER)
     learned = {
         rule: next(candidates(data, table, Sweep(("ips",), unobserved=rule), limits)).learned

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.clusters import TiedIPS
-from blackbox_lb.estimate.ips import IPS
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.estimate.counting.clusters import TiedIPS
+from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.testing import Exact, ExactModel
 
 TAU = 0.8

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.candidates import Limits, candidates
-from blackbox_lb.estimate.cross_validation import L2_GRID, choose_entries, choose_l2
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.sweep import EstimatorName, Sweep
+from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import EstimatorName, Sweep
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.cross_validation import L2_GRID, choose_entries, choose_l2
+from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.testing import Exact, ExactModel
 
 GRID = (640.0, 160.0, 40.0, 10.0, 2.5)
@@ -106,7 +106,7 @@ def test_few_entries_are_chosen_where_few_tokens_matter() -> None:
         rollouts = model.rollouts(120, lambda tokens, _: 1.0 * (7 in tokens), seed, top=10)
         table, exact = NextToken.of(rollouts), Exact(model, lambda tokens, _: 1.0 * (7 in tokens))
         far = {}
-        for limits in (Limits(None, -100, 100, False), Limits(None, -100, 100, False, choose=True)):
+        for limits in (CompileLimits(None, -100, 100, False), CompileLimits(None, -100, 100, False, choose=True)):
             sweep = Sweep(tau=(TAU,), l2=(1.25,))
             (made,) = candidates(rollouts, table, sweep, replace(limits, entries=20))
             delta = np.zeros(20)
@@ -127,7 +127,7 @@ def test_the_chosen_number_has_the_largest_held_out_gain() -> None:
     for integers in (False, True):
         rollouts = model.rollouts(400, liked, 5)
         (made,) = candidates(
-            rollouts, NextToken.of(rollouts), Sweep(l2=(5.0,)), Limits(None, -9, 9, integers, 17, True)
+            rollouts, NextToken.of(rollouts), Sweep(l2=(5.0,)), CompileLimits(None, -9, 9, integers, 17, True)
         )
         assert made.size is not None
         best = max(made.size.table, key=lambda row: row.gain)
@@ -149,7 +149,7 @@ def test_other_estimators_are_cross_validated_as_they_are_compiled(estimator: Es
     model = ExactModel(20, 3, seed=8, prompts=40, sharpness=0.7)
     rollouts = model.rollouts(400, liked, 5, top=10)
     sweep = Sweep((estimator,), tau=(TAU,), alpha=(0.3,), kappa=(16.0,))
-    (made,) = candidates(rollouts, NextToken.of(rollouts), sweep, Limits(None, -100, 100, False, choose=True))
+    (made,) = candidates(rollouts, NextToken.of(rollouts), sweep, CompileLimits(None, -100, 100, False, choose=True))
     assert made.size is not None
     assert made.settings["entries"] == made.size.entries >= made.sparse.entries
     assert all(np.isfinite([row.gain, row.error]).all() for row in made.size.table)

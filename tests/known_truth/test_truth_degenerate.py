@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.candidates import Candidate, Limits, candidates
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.sweep import EstimatorName, Sweep
+from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import EstimatorName, Sweep
+from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.testing import ExactModel
 
 NAMES: tuple[EstimatorName, ...] = get_args(EstimatorName)
@@ -21,13 +21,13 @@ VOCAB, N = 12, 24
 BASE = ExactModel(VOCAB, 4, end=True, seed=1, prompts=4).rollouts(N, lambda tokens, _: float(5 in tokens), 2, top=4)
 
 LIMITS = {
-    "none": Limits(None, -100.0, 100.0, integers=False),
-    "two entries": Limits(2, -100.0, 100.0, integers=False),
-    "two integers": Limits(2, -100.0, 100.0, integers=True),
-    "integers up to 5": Limits(None, -5.0, 5.0, integers=True),
-    "no entries": Limits(0, -100.0, 100.0, integers=False),
-    "only the integer 0": Limits(None, -0.5, 0.5, integers=True),
-    "ids up to 3": Limits(None, -2.0, 2.0, integers=True, highest_id=3),
+    "none": CompileLimits(None, -100.0, 100.0, integers=False),
+    "two entries": CompileLimits(2, -100.0, 100.0, integers=False),
+    "two integers": CompileLimits(2, -100.0, 100.0, integers=True),
+    "integers up to 5": CompileLimits(None, -5.0, 5.0, integers=True),
+    "no entries": CompileLimits(0, -100.0, 100.0, integers=False),
+    "only the integer 0": CompileLimits(None, -0.5, 0.5, integers=True),
+    "ids up to 3": CompileLimits(None, -2.0, 2.0, integers=True, highest_id=3),
 }
 
 
@@ -112,7 +112,7 @@ def sweeps(name: EstimatorName) -> Iterator[Sweep]:
         yield replace(fixed, unobserved="drop", positions=2, clip=20.0)
 
 
-def made(rollouts: Rollouts, sweep: Sweep, limits: Limits = LIMITS["none"]) -> list[Candidate]:
+def made(rollouts: Rollouts, sweep: Sweep, limits: CompileLimits = LIMITS["none"]) -> list[Candidate]:
     """All candidates; the vocabulary has three clusters."""
     return list(candidates(rollouts, NextToken.of(rollouts), sweep, limits, clusters=np.arange(VOCAB) % 3))
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.context import context
-from blackbox_lb.estimate.diagnosis import Effect, Facts, Finding, diagnose
-from blackbox_lb.estimate.diagnostics import Censoring, Touched, effective_sample_size, tail_coverage
-from blackbox_lb.estimate.headroom import headroom
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection, reward_weights
-from blackbox_lb.estimate.reliability import Agreement, Precision, agreement, prompt_halves, split_half
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.standard_errors import standard_errors
+from blackbox_lb.estimate.diagnosis.context_dependence import context
+from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, Finding, diagnose
+from blackbox_lb.estimate.diagnosis.headroom import headroom
+from blackbox_lb.estimate.diagnosis.reliability import Agreement, Precision, agreement, prompt_halves, split_half
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import projection, reward_weights
+from blackbox_lb.estimate.projection.standard_errors import standard_errors
+from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, Touched, effective_sample_size, tail_coverage
 from blackbox_lb.testing import ExactModel
-from blackbox_lb.testing.model import RewardOf
+from blackbox_lb.testing.exact_model.model import RewardOf
 
 VOCAB = 30
 SEEDS = range(3)

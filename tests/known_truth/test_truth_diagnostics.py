@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate import thresholds
-from blackbox_lb.estimate.diagnostics import (
+from blackbox_lb.estimate.diagnosis.headroom import headroom
+from blackbox_lb.estimate.inputs import thresholds
+from blackbox_lb.estimate.inputs.thresholds import Threshold
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.reweighting.weight_diagnostics import (
     Touched,
     delta_statistics,
     effective_sample_size,
     reward_variance,
     tail_coverage,
 )
-from blackbox_lb.estimate.headroom import headroom
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.thresholds import Threshold
 from blackbox_lb.testing import Exact, ExactModel
 
 

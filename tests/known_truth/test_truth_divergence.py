@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blackbox_lb.estimate.divergence import divergence
-from blackbox_lb.estimate.ips import IPS
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.reweighting.divergence import divergence
 from blackbox_lb.testing import Exact, ExactModel
 
 RARE = np.where(np.arange(40) < 25, 0.0, -3.0)

@@ -5,24 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blackbox_lb.evaluate import SAMPLED, Scores
-from blackbox_lb.evaluation.arms import NO_ALTERNATIVE, Alternative, Arm, Drawn
-from blackbox_lb.evaluation.comparing import comparisons
+from blackbox_lb.jobs.evaluation.arms import NO_ALTERNATIVE, Alternative, Arm, ArmResult
+from blackbox_lb.jobs.evaluation.compare import comparisons
+from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores
 from blackbox_lb.testing import ExactModel
-from blackbox_lb.testing.model import NOTHING
+from blackbox_lb.testing.exact_model.model import NOTHING
 
 MODEL = ExactModel(12, 6, end=True, prompts=40, sharpness=0.7, seed=4)
 SAMPLES = 4
 
 
-def drawn(arm: Arm, seed: int, salt: int) -> Drawn:
+def drawn(arm: Arm, seed: int, salt: int) -> ArmResult:
     """Completions of the base model, whatever the arm is called: reward and accuracy ask for token 3."""
     of = np.repeat(np.arange(MODEL.prompts), SAMPLES)
     rows = MODEL.sample(len(of), np.random.default_rng([seed, salt]), prompts=of)
     right = (rows == 3).any(axis=1).astype(np.float64).reshape(-1, SAMPLES)
     lengths = (rows != NOTHING).sum(axis=1).astype(np.float64).reshape(-1, SAMPLES)
-    scores = Scores(tuple(right / lengths), tuple(right), tuple(lengths))
-    return Drawn(arm, scores, 0.0, 0.0, (None,) * MODEL.prompts, len(of))
+    scores = PolicyScores(tuple(right / lengths), tuple(right), tuple(lengths))
+    return ArmResult(arm, scores, 0.0, 0.0, (None,) * MODEL.prompts, len(of))
 
 
 def loud(seed: int) -> bool:

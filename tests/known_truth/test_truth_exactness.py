@@ -9,13 +9,13 @@ import pytest
 from scipy.special import log_softmax
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.calibration import Calibration, calibrate
-from blackbox_lb.estimate.exactness import ListModel, compare, moments, probabilities, rows_of
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.sparse import sparsify
-from blackbox_lb.reference import sample_positions
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.full_vocabulary import ListModel, compare, moments, probabilities, rows_of
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.next_token.tail_calibration import Calibration, calibrate
+from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.estimate.sparse.sparsify import sparsify
+from blackbox_lb.rollouts.reference import sample_positions
 from blackbox_lb.testing import ExactModel
 
 VOCAB = 300

@@ -15,7 +15,7 @@ from bench.curves import Curve, Point
 from bench.exact import PEER, SUBJECT, Plan, compare, curve, measure
 from bench.problems import PROBLEMS
 from blackbox_lb import RolloutStore, Trials, connect, load_task, parse_reward
-from blackbox_lb.progress import Silent
+from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.testing import ExactModel, ExactServer
 
 

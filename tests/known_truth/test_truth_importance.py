@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.importance import log_mixture_ratios, log_policy_ratios
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.trust import policy_kl, step_within
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.reweighting.importance import log_mixture_ratios, log_policy_ratios
+from blackbox_lb.estimate.reweighting.trust_region import policy_kl, step_within
 from blackbox_lb.testing import Exact, ExactModel
 from blackbox_lb.types import UNNAMED
 

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.intervention import (
-    Scores,
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.reweighting.intervention import (
+    InterventionScores,
     exact_shifts,
     intervention_scores,
     listed_shifts,
     shifts_after_bias,
 )
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.rollouts import Rollouts
 from blackbox_lb.testing import Exact, ExactModel
 
 V, T, N = 40, 3, 4000
@@ -35,7 +35,7 @@ def nothing(tokens: tuple[int, ...], prompt: int) -> float:
     return 0.0
 
 
-def scores_of(rollouts: Rollouts, shifts: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Scores:
+def scores_of(rollouts: Rollouts, shifts: np.ndarray[tuple[int], np.dtype[np.float64]]) -> InterventionScores:
     """Of all positions."""
     return intervention_scores(rollouts.token_ids, rollouts.rollout_of, shifts)
 

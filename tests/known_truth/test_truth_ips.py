@@ -9,12 +9,12 @@ import pytest
 from scipy import stats
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.diagnostics import delta_statistics
-from blackbox_lb.estimate.ips import IPS
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.reweighting.weight_diagnostics import delta_statistics
 from blackbox_lb.testing import Exact, ExactModel
-from blackbox_lb.testing.model import RewardOf
+from blackbox_lb.testing.exact_model.model import RewardOf
 
 TAU = 0.8
 TAUS = (0.3, 0.5, TAU, 1.0, 7.0)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.importance import log_policy_ratios
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.off_policy import ByPrompt, OffPolicy, off_policy
-from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.reweighting.importance import log_policy_ratios
+from blackbox_lb.estimate.reweighting.off_policy import ByPrompt, OffPolicy, off_policy
 from blackbox_lb.testing import Exact, ExactModel
 
 VOCABULARY, PROMPTS, SAMPLES = 5, 40, 5

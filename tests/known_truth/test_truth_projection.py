@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.ips import IPS
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import Fit, projection
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import Fit, projection
 from blackbox_lb.testing import Exact, ExactModel
 
 VOCAB, RARE, TAU, N, L2 = 40, 37, 0.5, 20_000, 5.0

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.ratio import Ratio
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.estimate.counting.ratio import Ratio
+from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.testing import Exact, ExactModel
 
 TAU = 0.8

@@ -7,10 +7,10 @@ import pytest
 
 from bench.problems import PROBLEMS
 from bench.robustness import DISTURBANCES, NAMES, Plan, losses
-from blackbox_lb.estimate.ips import IPS
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.projection.projection import projection
 
 PROBLEM = PROBLEMS["rare"]
 MODEL = PROBLEM.model()

@@ -9,11 +9,11 @@ import pytest
 from scipy.special import log_softmax
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.pool import Pool, Round, pool
-from blackbox_lb.estimate.projection import Fit, projection
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.trust import step_within
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import Fit, projection
+from blackbox_lb.estimate.reweighting.pooling import Pool, Round, pool
+from blackbox_lb.estimate.reweighting.trust_region import step_within
 from blackbox_lb.testing import Exact, ExactModel
 from blackbox_lb.types import UNNAMED
 

@@ -13,18 +13,18 @@ import pytest
 from scipy.special import softmax
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.candidates import Candidate
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.off_policy import ByPrompt, OffPolicy, Outcome
-from blackbox_lb.estimate.select import Goal, Objective, rungs
-from blackbox_lb.estimate.sparse import Sparse
-from blackbox_lb.evaluate import SAMPLED, Setting
-from blackbox_lb.fitting.choosing import choose
-from blackbox_lb.fitting.tried import Choice
-from blackbox_lb.progress import Silent
+from blackbox_lb.estimate.choice.candidates import Candidate
+from blackbox_lb.estimate.choice.goal import Goal, Objective, rungs
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.reweighting.off_policy import ByPrompt, OffPolicy, Outcome
+from blackbox_lb.estimate.sparse.sparsify import Sparse
+from blackbox_lb.jobs.fitting.choice import Choice
+from blackbox_lb.jobs.fitting.choose import choose
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
+from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.testing import Exact, ExactModel
-from blackbox_lb.trials import Trials
 from blackbox_lb.types import Completion, EndTokens, Example, Prompt
 
 VOCABULARY, HORIZON, PROMPTS = 5, 4, 28

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate import normaliser
-from blackbox_lb.estimate.cross_validation import choose_l2
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.shares import Share, Whole
-from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.estimate.counting.distributed import Share, Whole
+from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token import next_token as normaliser
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.cross_validation import choose_l2
+from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.testing import ExactModel
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.cells import Cells
-from blackbox_lb.estimate.diagnostics import effective_sample_size
-from blackbox_lb.estimate.ips import IPS
-from blackbox_lb.estimate.ratio import Ratio
-from blackbox_lb.estimate.snips import SNIPS
-from blackbox_lb.estimate.statistics import Statistics
+from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.ratio import Ratio
+from blackbox_lb.estimate.counting.snips import SNIPS
+from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.counting.token_matrix import Cells
+from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
 from blackbox_lb.testing import Exact, ExactModel
 
 TAU = 0.8

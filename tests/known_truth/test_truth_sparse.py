@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.estimate.solver import maximise
-from blackbox_lb.estimate.sparse import sparsify
-from blackbox_lb.estimate.support import Problem, best_support
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.concave_problem import maximise
+from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.estimate.sparse.sparsify import sparsify
+from blackbox_lb.estimate.sparse.support_search import Problem, best_support
 from blackbox_lb.testing import ExactModel
 
 VOCAB = 9

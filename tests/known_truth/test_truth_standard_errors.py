@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate import standard_errors as module
-from blackbox_lb.estimate import tails
-from blackbox_lb.estimate.checks import Vector
-from blackbox_lb.estimate.derivatives import hessian
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.estimate.recipe import Scale
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.standard_errors import standard_errors
+from blackbox_lb.estimate.inputs.checks import Vector
+from blackbox_lb.estimate.inputs.recipe import Scale
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token import tails
+from blackbox_lb.estimate.next_token.derivatives import hessian
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection import standard_errors as module
+from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.estimate.projection.standard_errors import standard_errors
 from blackbox_lb.testing import Exact, ExactModel
 from blackbox_lb.types import NO_TOKEN, UNNAMED
 

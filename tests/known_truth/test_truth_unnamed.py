@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.diagnostics import Censoring, tail_coverage
-from blackbox_lb.estimate.divergence import divergence
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import Fit, projection
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.sparse import sparsify
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import Fit, projection
+from blackbox_lb.estimate.reweighting.divergence import divergence
+from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, tail_coverage
+from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.testing import Exact, ExactModel
 from blackbox_lb.types import NO_TOKEN, UNNAMED
 

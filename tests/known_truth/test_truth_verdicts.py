@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blackbox_lb.estimate.candidates import Candidate, Limits, candidates
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.sweep import Sweep
-from blackbox_lb.evaluate import GREEDY, SAMPLED, Scores, Setting, compare, together
+from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting, compare, together
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.testing import Exact, ExactModel
-from blackbox_lb.testing.model import NOTHING, trim
+from blackbox_lb.testing.exact_model.model import NOTHING, trim
 
 Score = Callable[[tuple[int, ...], int], float]
 Values = npt.NDArray[np.float64]
@@ -25,7 +25,7 @@ TRAIN, VALIDATION, TEST = range(40), range(40, 60), range(60, 110)
 MODEL = ExactModel(VOCABULARY, HORIZON, end=True, prompts=110, sharpness=0.7, seed=3)
 LABEL = parse_reward("length", max_tokens=HORIZON)
 SWEEP = Sweep(tau=(0.5,), l2=(2.0, 20.0))
-LIMITS = Limits(entries=None, low=-100.0, high=100.0, integers=False)
+LIMITS = CompileLimits(entries=None, low=-100.0, high=100.0, integers=False)
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Job:
     score: Score
     seed: int
 
-    def draw(self, prompts: Sequence[int], n: int, setting: Setting, delta: Values | None, salt: int) -> Scores:
+    def draw(self, prompts: Sequence[int], n: int, setting: Setting, delta: Values | None, salt: int) -> PolicyScores:
         """Scores of ``n`` fresh completions of each prompt."""
         of = np.repeat(np.array(prompts), 1 if setting.deterministic else n)
         rows = MODEL.sample(len(of), np.random.default_rng([self.seed, salt]), delta, setting.temperature, prompts=of)
         values = np.array([self.score(trim(row), int(p)) for row, p in zip(rows, of, strict=True)])
         lengths = (rows != NOTHING).sum(axis=1).astype(np.float64)
         split = [tuple(each[of == prompt] for prompt in prompts) for each in (values, lengths)]
-        return Scores(split[0], None, split[1])
+        return PolicyScores(split[0], None, split[1])
 
     def validation(self, candidate: Candidate, salt: int) -> float:
         """What the choice is made by."""
@@ -145,10 +145,10 @@ def test_the_interval_of_the_evaluation_covers(prompts: int, reward: Score) -> N
 
 def _scores(
     model: ExactModel, asked: npt.NDArray[np.int64], reward: Score, rng: np.random.Generator, delta: Values | None
-) -> Scores:
+) -> PolicyScores:
     """Four completions of each prompt."""
     of = np.repeat(asked, 4)
     rows = model.sample(len(of), rng, delta, prompts=of)
     values = np.array([reward(trim(row), int(p)) for row, p in zip(rows, of, strict=True)])
     lengths = (rows != NOTHING).sum(axis=1).astype(np.float64)
-    return Scores(tuple(values.reshape(-1, 4)), None, tuple(lengths.reshape(-1, 4)))
+    return PolicyScores(tuple(values.reshape(-1, 4)), None, tuple(lengths.reshape(-1, 4)))

@@ -13,11 +13,11 @@ from hypothesis.extra import numpy as npst
 from scipy import optimize
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.diagnostics import tail_coverage
-from blackbox_lb.estimate.integers import integer_search
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.solver import maximise
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.concave_problem import maximise
+from blackbox_lb.estimate.reweighting.weight_diagnostics import tail_coverage
+from blackbox_lb.estimate.sparse.integer_search import integer_search
 from blackbox_lb.testing import ExactModel
 
 VOCAB = 12

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate import exact
-from blackbox_lb.estimate.cells import Cells
-from blackbox_lb.estimate.exact import BLOCK, Accumulator, ExactSums
-from blackbox_lb.estimate.ips import IPS
-from blackbox_lb.estimate.ratio import Ratio
-from blackbox_lb.estimate.recipe import Recipe, Unobserved
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.snips import SNIPS
-from blackbox_lb.estimate.statistics import REMEMBERED, Statistics
+from blackbox_lb.estimate.counting import exact_sums as exact
+from blackbox_lb.estimate.counting.exact_sums import BLOCK, Accumulator, ExactSums
+from blackbox_lb.estimate.counting.ips import IPS
+from blackbox_lb.estimate.counting.ratio import Ratio
+from blackbox_lb.estimate.counting.snips import SNIPS
+from blackbox_lb.estimate.counting.statistics import REMEMBERED, Statistics
+from blackbox_lb.estimate.counting.token_matrix import Cells
+from blackbox_lb.estimate.inputs.recipe import Recipe, Unobserved
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 
 Row = tuple[str, float, Sequence[tuple[Any, ...]]]
 """Key, reward, and (token, logprob) or (token, logprob, bounded) of each position."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blackbox_lb.profiles import load_profile
+from blackbox_lb.providers.profile import load_profile
 
 pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.live

@@ -16,8 +16,8 @@ import pytest
 from openai import OpenAI
 
 from blackbox_lb import Bias, apply, load_task
-from blackbox_lb.bias import Entry
-from blackbox_lb.local import LocalEngine, resolve_model
+from blackbox_lb.api.local.engine import LocalEngine, resolve_model
+from blackbox_lb.bias.document import Entry
 
 pytestmark = pytest.mark.live
 END = 2

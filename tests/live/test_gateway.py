@@ -10,7 +10,7 @@ import openai
 import pytest
 from scipy.special import log_softmax
 
-from blackbox_lb.local import LocalEngine, resolve_model
+from blackbox_lb.api.local.engine import LocalEngine, resolve_model
 from blackbox_lb.testing.gateway import RulesGateway
 
 pytest.importorskip("xllamacpp")

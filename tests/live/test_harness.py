@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from blackbox_lb.local import LocalEngine, resolve_model
-from blackbox_lb.tasks.harness import HarnessOptions, Judge, load_harness
-from blackbox_lb.tasks.matching import Matcher
+from blackbox_lb.api.local.engine import LocalEngine, resolve_model
+from blackbox_lb.tasks.harness import HarnessMetric, HarnessOptions, load_harness
+from blackbox_lb.tasks.rewards.matching import Matcher
 
 pytest.importorskip("xllamacpp")
 lm_eval = pytest.importorskip("lm_eval")
@@ -77,7 +77,7 @@ def test_every_answer_is_scored_alike(tmp_path: Path) -> None:
             task = load_harness("gsm8k", HarnessOptions(data, FEWSHOT, filter=name))
             samples = sorted((row for row in logged if row["filter"] == name), key=lambda row: int(row["doc_id"]))
             assert isinstance(task.correct, Matcher)
-            assert isinstance(task.correct.judge, Judge)
+            assert isinstance(task.correct.judge, HarnessMetric)
             assert len(samples) == len(task.test) == QUESTIONS
             for example, sample in zip(task.test, samples, strict=True):
                 ((text,),) = sample["resps"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from blackbox_lb import Bias, load_task
-from blackbox_lb.local import LocalEngine, resolve_model
+from blackbox_lb.api.local.engine import LocalEngine, resolve_model
 from blackbox_lb.testing.gateway import RulesGateway
 
 pytestmark = pytest.mark.live

@@ -20,9 +20,9 @@ import click
 import httpx2
 import pytest
 
-from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.api.local.engine import LocalEngine, resolve_model
+from blackbox_lb.bias.document import Bias, Entry
 from blackbox_lb.cli import main
-from blackbox_lb.local import LocalEngine, resolve_model
 from blackbox_lb.vocabulary import load_vocabulary
 
 JSON: TypeAlias = dict[str, Any]

@@ -27,8 +27,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from blackbox_lb.bias import Bias, Entry
-from blackbox_lb.tokens import PROBE_TEXT, fingerprint
+from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 
 PYTHON, MODEL = os.environ.get("BLB_TEST_VLLM"), os.environ.get("BLB_TEST_VLLM_MODEL")
 DTYPE = os.environ.get("BLB_TEST_VLLM_DTYPE", "float32")

@@ -30,8 +30,8 @@ def test_the_wheel_carries_profiles_data_and_types(built: Path) -> None:
     """Every provider profile, the built-in task's table and py.typed are inside."""
     (wheel,) = built.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {f"blackbox_lb/providers/{name}" for name in PROFILES} <= names
-    assert {"blackbox_lb/tasks/capitals.csv", "blackbox_lb/py.typed"} <= names
+    assert {f"blackbox_lb/providers/profiles/{name}" for name in PROFILES} <= names
+    assert {"blackbox_lb/tasks/sets/capitals.csv", "blackbox_lb/py.typed"} <= names
     assert not [name for name in names if name.startswith(("tests/", "cassettes/", "providers/"))]
 
 

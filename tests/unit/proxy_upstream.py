@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from blackbox_lb.bias import Bias, Entry
-from blackbox_lb.serve.proxy import Proxy
-from blackbox_lb.serve.proxy_names import Names, Served
-from blackbox_lb.serve.proxy_requests import Rule, Upstream
+from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
+from blackbox_lb.deploy.proxy.requests import Rule, Upstream
+from blackbox_lb.deploy.proxy.server import Proxy
 
 VALUES = {2: -100.0, 7: 1.25, 199998: -3.0000000000000004}
 SENT = {"2": -100, "7": 1.25, "199998": -3.0000000000000004}
@@ -104,18 +104,20 @@ class Origin:
                 self.answer(arrived, connection)
 
 
-def proxy_for(upstream: str, *served: Served | Bias | tuple[str, Bias], others: Any = "pass", **options: Any) -> Proxy:
+def proxy_for(
+    upstream: str, *served: ServedBias | Bias | tuple[str, Bias], others: Any = "pass", **options: Any
+) -> Proxy:
     """A proxy with these biases; (alias, bias) for one with an alias."""
-    from blackbox_lb.injection import Injection
+    from blackbox_lb.deploy.injection import Injection
 
     rows = []
     for row in served or (bias(),):
-        if isinstance(row, Served):
+        if isinstance(row, ServedBias):
             rows.append(row)
             continue
         alias, each = row if isinstance(row, tuple) else (None, row)
-        rows.append(Served(each.model, alias, each, Injection(each.logit_bias)))
-    return Proxy(Rule(Names(rows), others), Upstream.parse(upstream), **{"grace": 2.0, **options})
+        rows.append(ServedBias(each.model, alias, each, Injection(each.logit_bias)))
+    return Proxy(Rule(ServedNames(rows), others), Upstream.parse(upstream), **{"grace": 2.0, **options})
 
 
 @contextmanager

@@ -7,7 +7,17 @@ import math
 from pathlib import Path
 from typing import Any, Literal
 
-from blackbox_lb.bias import Bias, Censored, Compiled, Drawn, Entry, Finding, HeldOutGain, Learned, Verdict
+from blackbox_lb.bias.document import (
+    Bias,
+    Censored,
+    Compiled,
+    Entry,
+    HeldOutGain,
+    Learned,
+    RecordedFinding,
+    SamplingRecord,
+    Verdict,
+)
 
 HOSTILE = '</script><script>document.title="pwned"</script><img src=x onerror="alert(1)">\x1b[2J\u202eevil\u202c\x00'
 """What a model or a data file might say: HTML, a control sequence, bidirectional overrides, a NUL."""
@@ -74,7 +84,7 @@ def bias_of(kind: Kind | None, n: int = 300, **fields: Any) -> Bias:
         "provider": "vllm", "model": "SmolLM2-135M-Instruct", "tokenizer": "sha256:abc", "vocab_size": 49_152,
         "task": "capitals", "reward": "correct-and-short", "estimator": "projection", "settings": {"tau": 0.5, "l2": 2.5},
         "data_hash": "c9" * 32, "rollouts": 766, "tokens": 26_641,
-        "sampling": Drawn(max_tokens=48, top_logprobs=20, endpoint="chat"),
+        "sampling": SamplingRecord(max_tokens=48, top_logprobs=20, endpoint="chat"),
         "censoring": Censored(positions=26_641, outside=3_652, bounded=0, mass=0.137, unobserved=None),
         "compiled": Compiled(
             entries_limit=300, kl_lost_nats_per_token=0.00129, kept_share=0.979, clipped=1, rounded=2, dropped=8_484,
@@ -82,9 +92,11 @@ def bias_of(kind: Kind | None, n: int = 300, **fields: Any) -> Bias:
         ),
         "learned": Learned(sampled_fraction=0.092, sigma=0.055, low=-1.3, high=2.97, selected_fraction=0.18, reliability=0.84),
         "findings": (
-            Finding(code="test", word="PASS", sentence="it was tested"),
-            Finding(code="weights", word="INCONCLUSIVE", sentence="the reward weights count as 86", remedy="collect more"),
-            Finding(code="context", word="FAIL", sentence="the correction differs between prompts", remedy="split the task"),
+            RecordedFinding(code="test", word="PASS", sentence="it was tested"),
+            RecordedFinding(code="weights", word="INCONCLUSIVE", sentence="the reward weights count as 86", remedy="collect more"),
+            RecordedFinding(
+                code="context", word="FAIL", sentence="the correction differs between prompts", remedy="split the task"
+            ),
         ),
         "verdict": () if kind is None else verdicts(kind),
         "entries": entries(n),

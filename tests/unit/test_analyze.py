@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.analysis.biased import instructed
-from blackbox_lb.analysis.document import Analysis
-from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.bias.document import Bias, Entry
 from blackbox_lb.cli import main
+from blackbox_lb.jobs.analysis.biased_completions import instructed
+from blackbox_lb.jobs.analysis.document import Analysis
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion, Prompt

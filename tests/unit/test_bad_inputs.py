@@ -15,10 +15,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from blackbox_lb.cli import COMMANDS, main
+from blackbox_lb.cli import main
+from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.server import Fault
+from blackbox_lb.testing.exact_model.server import Fault
 
 Content = str | bytes
 DEEP = 100_000
@@ -475,7 +476,7 @@ def option_cases() -> Iterator[Case]:
     two = ("proxy", "--bias", "bias.json", "--bias", "bias.json", "--upstream", NOWHERE, "--port", "0")
     yield Case("two biases of one name", two, GOOD_BIAS)
     for name in sorted(COMMANDS):
-        command = importlib.import_module(f"blackbox_lb.cli.{name}").command
+        command = importlib.import_module(f"blackbox_lb.cli.commands.{name}").command
         for option in command.params:
             if isinstance(option, click.Option) and (value := outside(option.type)) is not None:
                 yield Case(f"{name} {option.opts[0]} {value}", (name, f"{option.opts[0]}={value}"))

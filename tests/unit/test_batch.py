@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from blackbox_lb.batch import BatchCounts, apply_batch
-from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.deploy.batch_files import BatchCounts, apply_batch
 from blackbox_lb.errors import BiasError, InputError
 
 SENT = {"2": -100, "50256": 0.1, "199998": -3.0000000000000004}

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.batches import lines, plan, run, submit
-from blackbox_lb.batches.api import BatchApi
-from blackbox_lb.batches.job import Job, Jobs
-from blackbox_lb.batches.lines import Ask, asks
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, ServerFailed
+from blackbox_lb.jobs.batches import lines, plan, run, submit
+from blackbox_lb.jobs.batches.lines import Ask, asks
+from blackbox_lb.jobs.batches.provider_api import BatchApi
+from blackbox_lb.jobs.batches.record import BatchRecord, Jobs
 from blackbox_lb.store import RolloutStore, prompt_hash, rollout_key
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.testing.gateway import RulesGateway
@@ -54,8 +54,8 @@ def _machine(monkeypatch: pytest.MonkeyPatch, engine: ExactServer) -> None:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(run, "FIRST_PAUSE", 0.0)
     monkeypatch.setattr(submit, "SETTLING", 0.0)
-    monkeypatch.setattr("blackbox_lb.batches.api.READY_PAUSE", 0.0)
-    monkeypatch.setattr("blackbox_lb.batches.api.retry_pause", lambda state: 0.0)
+    monkeypatch.setattr("blackbox_lb.jobs.batches.provider_api.READY_PAUSE", 0.0)
+    monkeypatch.setattr("blackbox_lb.jobs.batches.provider_api.retry_pause", lambda state: 0.0)
     register_encoding(monkeypatch, "batches", engine.texts, END)
 
 
@@ -124,7 +124,7 @@ def contents(path: Path) -> dict[str, list[tuple[Any, ...]]]:
         }
 
 
-def jobs(folder: Path) -> list[Job]:
+def jobs(folder: Path) -> list[BatchRecord]:
     """The records beside a store."""
     return Jobs(folder / "rollouts.db").all()
 

@@ -27,9 +27,9 @@ from bench.compiling_report import (
 from bench.coupled import Drawn, gain_kept, seed_of
 from bench.pooling import Pooled
 from blackbox_lb import RolloutStore, Trials, connect, load_task, parse_reward
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.progress import Silent
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.testing import Exact, ExactModel, ExactServer
 from blackbox_lb.types import Example, Prompt
 

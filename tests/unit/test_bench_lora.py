@@ -10,9 +10,9 @@ import pytest
 
 from bench.lora_grpo import Run
 from bench.lora_scoring import cut, outcome_of, prompt_text, reward_function
-from blackbox_lb.estimate.select import Goal
-from blackbox_lb.evaluate import Scores
-from blackbox_lb.reproduce import load_configuration, scaled
+from blackbox_lb.estimate.choice.goal import Goal
+from blackbox_lb.jobs.paper import load_configuration, scaled
+from blackbox_lb.rollouts.judging.verdict import PolicyScores
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import Example, Prompt
 
@@ -64,7 +64,7 @@ def test_checkpoints_are_chosen_by_the_goal_of_the_table() -> None:
 
     def outcome(right: list[float], tokens: float) -> object:
         rows = tuple(np.array([each]) for each in right)
-        return outcome_of(Scores(rows, rows, tuple(np.array([tokens]) for _ in right)))
+        return outcome_of(PolicyScores(rows, rows, tuple(np.array([tokens]) for _ in right)))
 
     base = outcome([1, 0, 1, 0] * 10, 100)
     tried = [outcome([1, 1, 1, 0] * 10, 90), outcome([1, 0, 1, 0] * 10, 50), outcome([0, 0, 0, 0] * 10, 5)]

@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import blackbox_lb
-from blackbox_lb import bias as module
-from blackbox_lb.bias import Bias, Censored, Compiled, Drawn, Entry, Finding, Verdict, printable
+from blackbox_lb.bias import document as module
+from blackbox_lb.bias.document import Bias, Censored, Compiled, Entry, RecordedFinding, SamplingRecord, Verdict
 from blackbox_lb.errors import BiasError, TokenizerMismatch
+from blackbox_lb.safety.printable import printable
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 counts = st.integers(0, 2**53)
@@ -69,7 +70,7 @@ biases = st.builds(
     tokens=counts,
     sampling=st.none()
     | st.builds(
-        Drawn,
+        SamplingRecord,
         max_tokens=st.integers(1, 9),
         top_logprobs=counts,
         endpoint=st.sampled_from(["chat", "completions", "responses"]),
@@ -267,8 +268,8 @@ def test_verified_changes_the_verdict_alone() -> None:
 def test_a_new_verdict_takes_the_place_of_what_the_old_test_found() -> None:
     """After blb eval --save no finding speaks of the test before; the others stay."""
     old, kept = (
-        Finding(code="test", word="PASS", sentence="it helped"),
-        Finding(code="reward", word="PASS", sentence="varies"),
+        RecordedFinding(code="test", word="PASS", sentence="it helped"),
+        RecordedFinding(code="reward", word="PASS", sentence="varies"),
     )
     assert make(findings=(old, kept)).verified([row()]).findings == (kept,)
 
@@ -518,9 +519,13 @@ def test_version_is_recorded() -> None:
 
 def test_reading_and_applying_are_light() -> None:
     """Neither numpy, scipy nor any module that learns, collects or talks is loaded to apply a bias."""
-    code = "import sys; from blackbox_lb.client import apply; from blackbox_lb.bias import Bias; print(*sys.modules)"
+    code = "import sys; from blackbox_lb import apply, Bias; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    heavy = {"numpy", "scipy", *(f"blackbox_lb.{name}" for name in ("types", "estimate", "wire", "session"))}
+    heavy = {
+        "numpy",
+        "scipy",
+        *(f"blackbox_lb.{name}" for name in ("estimate", "rollouts", "store", "api.wire", "api.session")),
+    }
     loaded = set(done.stdout.split())
-    assert "blackbox_lb.client" in loaded
+    assert "blackbox_lb.deploy.client" in loaded
     assert not heavy & loaded

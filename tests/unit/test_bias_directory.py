@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.deploy.bias_directory import BiasDirectory, Expected, wanted
+from blackbox_lb.deploy.vllm.batch_rows import NOTHING, REFUSED, Rows, Shelf
 from blackbox_lb.errors import BiasError, TokenizerMismatch
-from blackbox_lb.serve.directory import BiasDirectory, Expected, wanted
-from blackbox_lb.serve.rows import NOTHING, REFUSED, Rows, Shelf
 
 MODEL = Expected("probe-sha256:here", tokens=100, logits=128)
 

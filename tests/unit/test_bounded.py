@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import httpx2
 import pytest
 
-from blackbox_lb.bounded import BoundedClient, at_most
+from blackbox_lb.api.transport.bounded_client import BoundedClient, at_most
 from blackbox_lb.errors import CorruptResponse
 
 

@@ -15,14 +15,15 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackbox_lb import channel
-from blackbox_lb.budget import Budget, Limits, Spent, prompt_bound
-from blackbox_lb.cli import accounts, main
+from blackbox_lb.api.limits.budget import Budget, SpendingLimits, Spent, prompt_bound
+from blackbox_lb.api.transport import channel
+from blackbox_lb.cli import main
+from blackbox_lb.cli import run_limits as accounts
 from blackbox_lb.errors import BudgetExhausted, ConnectionFailed, InputError, Interrupted, RateLimited
-from blackbox_lb.evaluate import GREEDY, SAMPLED
-from blackbox_lb.fitting.plan import FitPlan
-from blackbox_lb.forecast import Forecast, Stage, fit_stages
-from blackbox_lb.prices import Prices, find_prices, parse_prices
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.forecast import Forecast, ForecastStage, fit_stages
+from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task
 from blackbox_lb.testing import ExactModel, ExactServer
@@ -252,7 +253,7 @@ def test_a_judge_of_stored_completions_keeps_to_the_limit(
 
 def test_what_waits_goes_on_when_others_take_less() -> None:
     """Two requests of at most 60 tokens do not fit into 100 at once; each takes 10, so that both are sent, one after the other."""
-    budget, running, most = Budget(Limits(tokens=100)), 0, 0
+    budget, running, most = Budget(SpendingLimits(tokens=100)), 0, 0
 
     async def once() -> Any:
         nonlocal running, most
@@ -279,7 +280,7 @@ def test_no_order_of_answers_passes_the_limit(
     limit: int, requests: list[tuple[int, int, float]], concurrency: int
 ) -> None:
     """Answers of any honest size in any order: the limit holds, and what is refused would not have fitted."""
-    budget, queue = Budget(Limits(tokens=limit)), iter(requests)
+    budget, queue = Budget(SpendingLimits(tokens=limit)), iter(requests)
 
     async def worker() -> None:
         for prompt, completion, share in queue:
@@ -383,4 +384,4 @@ def test_forecasts_add_up() -> None:
     one = Forecast(1, 2, 3, 4, 5)
     assert one + Forecast() == one
     assert one + one == Forecast(2, 4, 6, 8, 10)
-    assert Stage((), 5).max_tokens is None
+    assert ForecastStage((), 5).max_tokens is None

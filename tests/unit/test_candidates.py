@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.candidates import Candidate, Limits, candidates
-from blackbox_lb.estimate.cross_validation import choose_l2
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.estimate.recipe import Scale
-from blackbox_lb.estimate.sweep import EstimatorName, Sweep
+from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
+from blackbox_lb.estimate.inputs.recipe import Scale
+from blackbox_lb.estimate.inputs.sweep import EstimatorName, Sweep
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.cross_validation import choose_l2
+from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.testing import ExactModel
 
 END, TAU = 19, 0.2
@@ -27,9 +27,9 @@ SWEEPS = {name: Sweep((name,), tau=(TAU,), l2=(5.0,), alpha=(0.3,), kappa=(3.0,)
 CLUSTERS = np.append(np.arange(19) % 7, 7)
 
 
-def limits(entries: int | None = None, highest: int | None = HIGHEST, *, integers: bool = False) -> Limits:
+def limits(entries: int | None = None, highest: int | None = HIGHEST, *, integers: bool = False) -> CompileLimits:
     """A provider that takes ids up to ``highest``."""
-    return Limits(entries, -100.0, 100.0, integers, highest)
+    return CompileLimits(entries, -100.0, 100.0, integers, highest)
 
 
 @pytest.mark.parametrize("estimator", SWEEPS)

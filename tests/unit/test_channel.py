@@ -9,8 +9,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from blackbox_lb import channel as channel_module
-from blackbox_lb.channel import RATE_LIMIT_ATTEMPTS, Channel
+from blackbox_lb.api.transport import channel as channel_module
+from blackbox_lb.api.transport.channel import RATE_LIMIT_ATTEMPTS, Channel
+from blackbox_lb.api.transport.rate_limits import OPENAI_HEADERS
+from blackbox_lb.api.transport.retries import ATTEMPTS, FIRST_SLIPS
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
@@ -23,9 +25,7 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
-from blackbox_lb.profiles import load_profile
-from blackbox_lb.rate_limits import OPENAI_HEADERS
-from blackbox_lb.retrying import ATTEMPTS, FIRST_SLIPS
+from blackbox_lb.providers.profile import load_profile
 
 Answer = Callable[[httpx2.Request], httpx2.Response]
 KEY = "sk-0123456789abcdef0123456789abcdef"

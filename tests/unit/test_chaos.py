@@ -13,18 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blackbox_lb import bounded, channel
-from blackbox_lb.bounded import BASE, ceiling
-from blackbox_lb.collect import collect
+from blackbox_lb.api.session import Session
+from blackbox_lb.api.transport import bounded_client as bounded
+from blackbox_lb.api.transport import channel
+from blackbox_lb.api.transport.bounded_client import BASE, ceiling
 from blackbox_lb.errors import BlbError, CorruptResponse, InputError
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.profiles import load_profile
-from blackbox_lb.session import Session
+from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.collect import collect
+from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.testing import MODES, ChaosServer, ExactServer
-from blackbox_lb.testing.chaos_answers import TOKENIZER
-from blackbox_lb.training import training_set
+from blackbox_lb.testing.chaos.broken_answers import TOKENIZER
 from blackbox_lb.types import Completion, Example, Prompt, Sampling
 from tests.unit.chaos_dialects import DIALECTS, KEY, MODEL, Dialect, register
 

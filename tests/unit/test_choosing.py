@@ -14,21 +14,21 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.candidates import Candidate
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.select import Goal, Objective
-from blackbox_lb.estimate.sparse import Sparse
-from blackbox_lb.evaluate import GREEDY, SAMPLED, Scores, Setting
-from blackbox_lb.fitting.choosing import choose
-from blackbox_lb.fitting.tried import Choice
-from blackbox_lb.profiles import load_profile
-from blackbox_lb.progress import Silent
-from blackbox_lb.session import Session
+from blackbox_lb.estimate.choice.candidates import Candidate
+from blackbox_lb.estimate.choice.goal import Goal, Objective
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.sparse.sparsify import Sparse
+from blackbox_lb.jobs.fitting.choice import Choice
+from blackbox_lb.jobs.fitting.choose import choose
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting
+from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.trials import Trials
 from blackbox_lb.types import EndTokens, Example, Prompt
 
 END, MAX_TOKENS, PROMPTS = 5, 6, 16
@@ -249,11 +249,11 @@ class _Told:
     def __init__(self, *rewards: float) -> None:
         self._rewards = iter(rewards)
 
-    async def scores(self, *_: object) -> Scores:
+    async def scores(self, *_: object) -> PolicyScores:
         """The next of them, on one prompt."""
         value = next(self._rewards)
         one = np.zeros(0) if math.isnan(value) else np.array([value])
-        return Scores((one,), None, (one,))
+        return PolicyScores((one,), None, (one,))
 
 
 @pytest.mark.parametrize(

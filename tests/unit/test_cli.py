@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.bias import Bias, Entry, Finding, Verdict
-from blackbox_lb.cli import COMMANDS, main
+from blackbox_lb.bias.document import Bias, Entry, RecordedFinding, Verdict
+from blackbox_lb.cli import main
+from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.testing import ExactModel, ExactServer
 
 ROWS = [
@@ -134,7 +135,7 @@ def test_what_a_file_says_cannot_move_the_cursor(tmp_path: Path) -> None:
         better="higher",
         verdict="NO EVIDENCE",
     )
-    finding = Finding(code=evil, word="FAIL", sentence=evil, remedy=evil)
+    finding = RecordedFinding(code=evil, word="FAIL", sentence=evil, remedy=evil)
     text = dict.fromkeys(("provider", "model", "tokenizer", "task", "reward", "estimator"), evil)
     entry = Entry(id=1, bias=0.5, text=evil)
     Bias(**text, settings={evil: evil}, verdict=(row,), findings=(finding,), entries=(entry,)).save(

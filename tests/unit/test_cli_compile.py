@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.limits import check_limits
 from blackbox_lb.cli import main
-from blackbox_lb.compile import check_limits
-from blackbox_lb.profiles import load_profile
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion, Prompt

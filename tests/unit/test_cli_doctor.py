@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blackbox_lb.cli import main
-from blackbox_lb.profiles import load_profile
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.dialect import Refused
-from blackbox_lb.testing.server import Answer
+from blackbox_lb.testing.exact_model.llamacpp_answers import RefusedRequest
+from blackbox_lb.testing.exact_model.server import Answer
 
 ROWS = [
     {"prompt": f"question {n}", "answer": "a", "split": split}
@@ -43,7 +43,7 @@ class Narrow(ExactServer):
     def post(self, path: str, body: dict[str, Any]) -> Answer:
         """Refuses a larger one, as an API does that has a limit."""
         if len(body.get("logit_bias", [])) > 10:
-            raise Refused(400, "too many entries in logit_bias")
+            raise RefusedRequest(400, "too many entries in logit_bias")
         return super().post(path, body)
 
 

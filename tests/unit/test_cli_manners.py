@@ -20,8 +20,10 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from blackbox_lb.bias import Bias, Entry
-from blackbox_lb.cli import COMMANDS, documents, main, terminal
+from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.cli import json_output as documents
+from blackbox_lb.cli import main, terminal
+from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.cli.settings import find_settings
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion
@@ -80,7 +82,7 @@ def test_help_answers_at_once() -> None:
 @pytest.mark.parametrize("name", ["show", "export", "providers", "proxy", "init", "completion"])
 def test_commands_that_estimate_nothing_load_no_estimator(name: str) -> None:
     """They answer without scipy or openai."""
-    script = f"import sys, blackbox_lb.cli.{name}; print([m for m in ('scipy', 'openai') if m in sys.modules])"
+    script = f"import sys, blackbox_lb.cli.commands.{name}; print([m for m in ('scipy', 'openai') if m in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
 
@@ -88,7 +90,7 @@ def test_commands_that_estimate_nothing_load_no_estimator(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_json_and_quiet(name: str) -> None:
     """All but those for which a reason is stated."""
-    command = importlib.import_module(f"blackbox_lb.cli.{name}").command
+    command = importlib.import_module(f"blackbox_lb.cli.commands.{name}").command
     opts = {opt for param in command.params for opt in param.opts}
     assert ("--json" in opts) is (name not in WITHOUT_JSON)
     assert ("--quiet" in opts) is (name not in WITHOUT_QUIET)

@@ -9,8 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from blackbox_lb.cli import COMMANDS, main
-from blackbox_lb.cli.settings import OWN_TABLE, PER_COMMAND, Settings, find_settings, key_of, keys_of
+from blackbox_lb.cli import main
+from blackbox_lb.cli.commands import COMMANDS
+from blackbox_lb.cli.settings import OWN_TABLE, PER_COMMAND, SettingsFile, find_settings, key_of, keys_of
 from blackbox_lb.errors import InputError
 
 
@@ -206,7 +207,7 @@ def test_a_named_file_that_is_missing(tmp_path: Path) -> None:
 
 def test_no_file_is_no_settings(tmp_path: Path) -> None:
     """Without a file nothing is set."""
-    assert Settings().of("fit", command_of("fit")) == {}
+    assert SettingsFile().of("fit", command_of("fit")) == {}
 
 
 def test_what_the_file_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

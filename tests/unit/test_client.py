@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI, AzureOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
-from blackbox_lb.batch import apply_batch
-from blackbox_lb.bias import Bias, Entry
-from blackbox_lb.channel import Channel
-from blackbox_lb.client import apply
+from blackbox_lb.api.transport.channel import Channel
+from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.deploy.batch_files import apply_batch
+from blackbox_lb.deploy.client import apply
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.profiles import load_profile
+from blackbox_lb.providers.profile import load_profile
 from tests.unit.recording_server import Seen, Server, completion, recording
 
 VALUES = {2: -100.0, 7: 1.25, 50256: 0.1, 199998: -3.0000000000000004}
@@ -244,10 +244,12 @@ def test_other_models_warn_once(server: Server, client: OpenAI, bias: Bias, capl
 
 def test_other_models_pass(server: Server, client: OpenAI, bias: Bias, caplog: pytest.LogCaptureFixture) -> None:
     """``others="pass"`` is a choice, so it says nothing above INFO."""
-    with caplog.at_level(logging.INFO, "blackbox_lb.policy"):
+    with caplog.at_level(logging.INFO, "blackbox_lb.deploy.request_policy"):
         ask(apply(client, bias, others="pass"), model="tiny-2")
     assert "logit_bias" not in server.last.body
-    assert [record.levelno for record in caplog.records if record.name == "blackbox_lb.policy"] == [logging.INFO]
+    assert [record.levelno for record in caplog.records if record.name == "blackbox_lb.deploy.request_policy"] == [
+        logging.INFO
+    ]
 
 
 def test_other_models_raise(server: Server, client: OpenAI, bias: Bias) -> None:

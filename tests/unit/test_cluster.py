@@ -15,16 +15,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb import cluster
 from blackbox_lb.cli import main
-from blackbox_lb.cluster import Cluster
 from blackbox_lb.errors import InputError, NoLogprobs
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.estimate.statistics import Statistics
-from blackbox_lb.fitting import learning
+from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.jobs.fitting import training_rollouts as learning
+from blackbox_lb.rollouts import ray_engine as cluster
+from blackbox_lb.rollouts.ray_engine import Cluster
+from blackbox_lb.rollouts.reading import Reading
+from blackbox_lb.rollouts.training import spread_training, training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.training import Reading, spread_training, training_set
 from tests.unit.ray_fits import Losing, keys_of, stored
 
 ray = pytest.importorskip("ray")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blackbox_lb.cluster import Cluster
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.training import training_set
+from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.rollouts.ray_engine import Cluster
+from blackbox_lb.rollouts.training import training_set
 from tests.unit.ray_fits import Losing, keys_of, stored
 
 ray = pytest.importorskip("ray")

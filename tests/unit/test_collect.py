@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 
-from blackbox_lb import channel
-from blackbox_lb.collect import Collection, collect
+from blackbox_lb.api.limits.concurrency import MOST, Pace
+from blackbox_lb.api.session import Session
+from blackbox_lb.api.transport import channel
+from blackbox_lb.api.transport.retries import MORE_SLIPS
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
@@ -28,11 +30,9 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
-from blackbox_lb.pace import MOST, Pace
-from blackbox_lb.profiles import load_profile
-from blackbox_lb.retrying import MORE_SLIPS
-from blackbox_lb.rules import SamplingRules
-from blackbox_lb.session import Session
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.providers.schema import SamplingRules
+from blackbox_lb.rollouts.collect import Collection, collect
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blackbox_lb.bias import Bias, Entry, Finding
-from blackbox_lb.compile import check_limits, compile_bias, gain_by_entries, highest_id, most_entries, vocabulary_of
+from blackbox_lb.bias.document import Bias, Entry, RecordedFinding
+from blackbox_lb.bias.limits import check_limits, highest_id, most_entries, vocabulary_of
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.estimate.sparse import against, sparsify
-from blackbox_lb.profiles import Profile, load_profile
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.estimate.sparse.sparsify import against, sparsify
+from blackbox_lb.jobs.compiling.compile import compile_bias, gain_by_entries
+from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.testing import ExactModel
 from blackbox_lb.vocabulary import load_vocabulary
 
@@ -174,7 +175,7 @@ def test_entries_that_no_logged_list_holds_are_sent_where_there_is_room(learned:
 
 def test_what_was_found_of_the_other_policy_is_not_said_of_this_one(learned: Bias) -> None:
     """The finding of the test goes with the verdict, and a value that changed has no standard error; other findings stay."""
-    findings = tuple(Finding(code=code, word="PASS", sentence="so it was") for code in ("test", "headroom"))
+    findings = tuple(RecordedFinding(code=code, word="PASS", sentence="so it was") for code in ("test", "headroom"))
     entries = tuple(entry.model_copy(update={"error": 0.1}) for entry in learned.entries)
     judged = Bias(**{**dict(learned), "findings": findings, "entries": entries})
     few = compile_bias(judged, load_profile("vllm"), TABLE, entries=3)

@@ -20,18 +20,18 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax
 from scipy.stats import binom
 
+from blackbox_lb.api.session import Session
 from blackbox_lb.cli import main
-from blackbox_lb.doctor import Finding, Report, check_target, examine, most_requests, most_tokens, save_profile
-from blackbox_lb.doctor.exam import EMOJI, STORY, opening_lists
-from blackbox_lb.doctor.examine import CHECKS, Check
-from blackbox_lb.doctor.steering import _Duel
-from blackbox_lb.doctor.uniformity import Draw, _lower_tail, alike, judge, temperature_of
 from blackbox_lb.errors import AuthenticationFailed, ContentFiltered, InputError, QuotaExhausted, RequestRejected
-from blackbox_lb.profiles import Profile, load_profile
-from blackbox_lb.session import Session
+from blackbox_lb.jobs.doctor import Report, RowFinding, check_target, examine, most_requests, most_tokens, save_profile
+from blackbox_lb.jobs.doctor.asking.exam import EMOJI, STORY, opening_lists
+from blackbox_lb.jobs.doctor.checks.bias_effect import _Duel
+from blackbox_lb.jobs.doctor.checks.uniformity import CellDraw, _lower_tail, alike, judge, temperature_of
+from blackbox_lb.jobs.doctor.run import CHECKS, Check
+from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.dialect import JSON, Dialect, Refused
-from blackbox_lb.testing.server import Answer
+from blackbox_lb.testing.exact_model.llamacpp_answers import JSON, Dialect, RefusedRequest
+from blackbox_lb.testing.exact_model.server import Answer
 from blackbox_lb.types import Completion, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary
 
@@ -129,7 +129,7 @@ def chosen(titles: Sequence[str] | None) -> tuple[Check, ...]:
     return tuple(check for check in CHECKS if titles is None or check.title in wanted)
 
 
-def finding(report: Report, row: str) -> Finding:
+def finding(report: Report, row: str) -> RowFinding:
     """What was found of one row."""
     (found,) = [each for each in report.findings if each.row == row]
     return found
@@ -172,7 +172,7 @@ def rounded(body: JSON) -> None:
 def few(body: JSON) -> None:
     """No more than 64 entries."""
     if len(body.get("logit_bias", [])) > 64:
-        raise Refused(400, "logit_bias is too large")
+        raise RefusedRequest(400, "logit_bias is too large")
 
 
 def cut(body: JSON) -> None:
@@ -309,7 +309,7 @@ def test_a_narrower_limit_of_alternatives_is_bisected() -> None:
 
     def at_most_7(body: JSON) -> None:
         if body["top_logprobs"] > 7:
-            raise Refused(400, "top_logprobs is out of range")
+            raise RefusedRequest(400, "top_logprobs is out of range")
 
     report = self_test(Liar(model(0), 0, at_most_7), altered("logprobs", limit=20))
     assert [(each.row, each.found) for each in report.contradicted] == [("logprobs.limit", 7)]
@@ -392,7 +392,7 @@ def test_a_fit_after_the_doctor(open_row: str | None, tmp_path: Path, monkeypatc
     server, path, data = Studio(model(0), 0), tmp_path / "mine.toml", tmp_path / "data.jsonl"
     words = {token: text.encode() for token, text in enumerate(server.texts) if text}
     vocabulary = Vocabulary("exact", words, {"<|end|>": 25}, 26, server.tokenize)
-    monkeypatch.setattr("blackbox_lb.session._vocabulary", lambda *_: vocabulary)
+    monkeypatch.setattr("blackbox_lb.api.session._vocabulary", lambda *_: vocabulary)
     rows = [{"prompt": f"question {n}", "answer": "a"} for n in range(12)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -443,11 +443,11 @@ def test_a_refusal_contradicts_and_a_failure_does_not() -> None:
 
     def seedless(body: JSON) -> None:
         if "seed" in body:
-            raise Refused(400, "seed is not supported")
+            raise RefusedRequest(400, "seed is not supported")
 
     def broken(body: JSON) -> None:
         if body["temperature"] == 0.5:
-            raise Refused(500, "out of memory")
+            raise RefusedRequest(500, "out of memory")
 
     refused = self_test(Liar(model(0), 0, seedless), titles=["seed"])
     assert finding(refused, "sampling.seed").status == "CONTRADICTED"
@@ -468,7 +468,7 @@ def test_what_ends_the_run(status: int, message: str, error: type[Exception]) ->
     """Where not even a plain request is answered there is nothing to report."""
 
     def never(body: JSON) -> None:
-        raise Refused(status, message)
+        raise RefusedRequest(status, message)
 
     with pytest.raises(error, match=re.escape(message)):
         self_test(Liar(model(0), 0, never))
@@ -480,7 +480,7 @@ def test_the_budget_cannot_be_overdrawn() -> None:
 
     def never(body: JSON) -> None:
         if len(body.get("logit_bias", [])) > 5:
-            raise Refused(400, "too many")
+            raise RefusedRequest(400, "too many")
 
     server = Liar(model(0, 400), 0, never)
     report = self_test(server, altered("bias", entries=399))
@@ -503,7 +503,7 @@ def test_truncation_and_temperature_are_seen() -> None:
     assert temperature_of([draw for seed in range(5) for draw in draws(seed, 0.8)]) == pytest.approx(0.8, abs=0.05)
 
 
-def draws(seed: int, temperature: float, nucleus: float = 1.0, n: int = 600, k: int = 10) -> list[Draw]:
+def draws(seed: int, temperature: float, nucleus: float = 1.0, n: int = 600, k: int = 10) -> list[CellDraw]:
     """Draws from random distributions over 30 tokens of which ``k`` are listed."""
     rng = np.random.default_rng(seed)
     found = []
@@ -511,7 +511,7 @@ def draws(seed: int, temperature: float, nucleus: float = 1.0, n: int = 600, k: 
         shares = np.sort(np.exp(log_softmax(logits)))[::-1]
         policy = np.exp(log_softmax(np.log(shares) / temperature))
         policy[np.cumsum(policy) - policy >= nucleus] = 0
-        found.append(Draw.of(shares[:k], min(int(rng.choice(30, p=policy / policy.sum())), k)))
+        found.append(CellDraw.of(shares[:k], min(int(rng.choice(30, p=policy / policy.sum())), k)))
     return found
 
 
@@ -544,7 +544,7 @@ def test_the_classic_test() -> None:
     assert alike(shares, np.array([1, 1, 0, 0])) is None
 
 
-def report_of(*findings: Finding, provider: str = "fireworks") -> Report:
+def report_of(*findings: RowFinding, provider: str = "fireworks") -> Report:
     """A report with these findings."""
     return Report(load_profile(provider), "a/model", "chat", "http://127.0.0.1:1/v1", findings, 9, 90, 900, 1.0)
 
@@ -553,11 +553,11 @@ def test_a_saved_profile_says_what_was_found(tmp_path: Path) -> None:
     """Contradicted rows hold their true values, confirmed ones their evidence, and what was proven is no guess any more."""
     path = tmp_path / "mine.toml"
     report = report_of(
-        Finding("bias.entries", "none known (a guess)", "CONTRADICTED", "refused above 64", 64),
-        Finding("logprobs.meaning", "before bias", "CONTRADICTED", "the exact tilt", "after bias"),
-        Finding("endpoints.chat.sampled_in_list", "replaces the last", "MEASURED", "not listed", "no"),
-        Finding("neutral", "softmax(logits + bias)", "CONFIRMED", "p = .4"),
-        Finding("logprobs.noise", "", "MEASURED", "at most 0.1 nat"),
+        RowFinding("bias.entries", "none known (a guess)", "CONTRADICTED", "refused above 64", 64),
+        RowFinding("logprobs.meaning", "before bias", "CONTRADICTED", "the exact tilt", "after bias"),
+        RowFinding("endpoints.chat.sampled_in_list", "replaces the last", "MEASURED", "not listed", "no"),
+        RowFinding("neutral", "softmax(logits + bias)", "CONFIRMED", "p = .4"),
+        RowFinding("logprobs.noise", "", "MEASURED", "at most 0.1 nat"),
     )
     save_profile(report, path, "fireworks", "http://127.0.0.1:9/inference/v1")
     mine = load_profile(str(path))
@@ -575,9 +575,9 @@ def test_what_stays_open_stays_a_guess(tmp_path: Path) -> None:
     value that is right in any case."""
     report = replace(
         report_of(
-            Finding("bias", "takes effect (a guess)", "CONFIRMED", "seen"),
-            Finding("bias.entries", "none known (a guess)", "NOT CHECKED", "no time"),
-            Finding("neutral", "softmax (a guess)", "NOT CHECKED", "too little variety"),
+            RowFinding("bias", "takes effect (a guess)", "CONFIRMED", "seen"),
+            RowFinding("bias.entries", "none known (a guess)", "NOT CHECKED", "no time"),
+            RowFinding("neutral", "softmax (a guess)", "NOT CHECKED", "too little variety"),
         ),
         profile=SERVER.model_copy(update={"unknown": ["bias", "neutral", "tokens.id"], "evidence": {}}),
     )
@@ -597,7 +597,7 @@ def test_what_stays_open_stays_a_guess(tmp_path: Path) -> None:
 def test_a_table_of_which_nothing_was_shown_stays_a_guess(tmp_path: Path) -> None:
     """No careful value makes up for a bias that nobody saw act."""
     guesses = ["bias", "tokens"]
-    finding = Finding("bias.entries", "none known", "CONFIRMED", "accepted")
+    finding = RowFinding("bias.entries", "none known", "CONFIRMED", "accepted")
     report = replace(report_of(finding), profile=SERVER.model_copy(update={"unknown": guesses}), entries=9)
     save_profile(replace(report, findings=()), tmp_path / "mine.toml", "llamacpp")
     assert load_profile(str(tmp_path / "mine.toml")).unknown[0] == "bias"
@@ -649,7 +649,7 @@ def test_a_content_filter_that_keeps_everything_back_ends_the_run(monkeypatch: p
 
 def test_no_profile_cures_a_server_that_does_not_sample_what_it_says(tmp_path: Path) -> None:
     """Nothing is written, and the reason is told."""
-    report = report_of(Finding("neutral", "softmax(logits + bias)", "CONTRADICTED", "tail never drawn"))
+    report = report_of(RowFinding("neutral", "softmax(logits + bias)", "CONTRADICTED", "tail never drawn"))
     with pytest.raises(InputError, match="tail never drawn"):
         save_profile(report, tmp_path / "mine.toml", "fireworks")
     assert list(tmp_path.iterdir()) == []

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from blackbox_lb.doctor import Finding, Report, examine
-from blackbox_lb.doctor.examine import CHECKS
-from blackbox_lb.profiles import load_profile
-from blackbox_lb.session import Session
+from blackbox_lb.api.session import Session
+from blackbox_lb.jobs.doctor import Report, RowFinding, examine
+from blackbox_lb.jobs.doctor.run import CHECKS
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.testing.gateway import Lie, RulesGateway
 from blackbox_lb.vocabulary import Vocabulary
@@ -108,7 +108,7 @@ def test_a_deployment_of_another_model_is_found_out(
     assert [each.row for each in report.contradicted] == ["tokens.id"], report.findings
 
 
-def finding(report: Report, row: str) -> Finding:
+def finding(report: Report, row: str) -> RowFinding:
     """What was found of one row."""
     (found,) = [each for each in report.findings if each.row == row]
     return found

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb import channel
+from blackbox_lb.api.drift import DriftWatch
+from blackbox_lb.api.transport import channel
 from blackbox_lb.cli import main
-from blackbox_lb.drift import DriftWatch
-from blackbox_lb.manifest import FILE, profile_hash
-from blackbox_lb.profiles import load_profile
+from blackbox_lb.jobs.records.run_record import FILE, profile_hash
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion

@@ -13,11 +13,18 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from blackbox_lb import embedding, tying
-from blackbox_lb.embedding import load_encoder, resolve_encoder
 from blackbox_lb.errors import ConnectionFailed, InputError
-from blackbox_lb.tying import Clustering, cluster_labels, cluster_vocabulary, special_texts, token_texts, words
-from blackbox_lb.vocabulary import Vocabulary
+from blackbox_lb.vocabulary import Vocabulary, embedding
+from blackbox_lb.vocabulary import clustering as tying
+from blackbox_lb.vocabulary.clustering import (
+    Clustering,
+    cluster_labels,
+    cluster_vocabulary,
+    special_texts,
+    token_texts,
+    words,
+)
+from blackbox_lb.vocabulary.embedding import load_encoder, resolve_encoder
 
 EXTRA = r"pip install 'blackbox-lb\[clusters\]'"
 SMALL = Vocabulary(

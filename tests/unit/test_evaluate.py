@@ -5,10 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blackbox_lb.bias import Verdict
+from blackbox_lb.bias.document import Verdict
 from blackbox_lb.errors import InputError
-from blackbox_lb.evaluate import GREEDY, SAMPLED, Scores, Setting, compare, parse_setting, score, together
-from blackbox_lb.intervals import bootstrap
+from blackbox_lb.rollouts.judging.intervals import bootstrap
+from blackbox_lb.rollouts.judging.verdict import (
+    GREEDY,
+    SAMPLED,
+    PolicyScores,
+    Setting,
+    compare,
+    parse_setting,
+    score,
+    together,
+)
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
 
@@ -38,10 +47,10 @@ def test_scores_by_eye() -> None:
     assert found.tokens[0].tolist() == [4.0, 8.0, 2.0]
 
 
-def rows(*values: list[float]) -> Scores:
+def rows(*values: list[float]) -> PolicyScores:
     """Scores with the same numbers as reward, correctness and tokens."""
     arrays = tuple(np.array(value) for value in values)
-    return Scores(arrays, arrays, arrays)
+    return PolicyScores(arrays, arrays, arrays)
 
 
 def test_a_comparison_by_eye() -> None:

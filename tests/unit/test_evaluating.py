@@ -13,18 +13,26 @@ import pytest
 from click.testing import CliRunner, Result
 from scipy.special import softmax
 
-from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.bias.document import Bias, Entry
 from blackbox_lb.cli import main
-from blackbox_lb.evaluate import GREEDY, SAMPLED, Scores, Setting
-from blackbox_lb.evaluation.arms import NO_ALTERNATIVE, Alternative, Arm, Drawn, alternatives, arms_at, unranked
-from blackbox_lb.evaluation.comparing import Prices, comparisons, policy, resolvable
-from blackbox_lb.evaluation.document import Evaluation
-from blackbox_lb.evaluation.summary import figure, summarise
-from blackbox_lb.intervals import bootstrap
-from blackbox_lb.profiles import load_profile
+from blackbox_lb.jobs.evaluation.arms import (
+    NO_ALTERNATIVE,
+    Alternative,
+    Arm,
+    ArmResult,
+    alternatives,
+    arms_at,
+    unranked,
+)
+from blackbox_lb.jobs.evaluation.compare import Prices, comparisons, policy, resolvable
+from blackbox_lb.jobs.evaluation.document import Evaluation
+from blackbox_lb.jobs.evaluation.summary import figure, summarise
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.judging.intervals import bootstrap
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.tokens import PROBE_TEXT, fingerprint
 from blackbox_lb.types import Example, Message, Prompt
+from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 
 INSTRUCTION = "Say a."
 MODEL = ExactModel(6, 1, prompts=2, sharpness=0.8, seed=2)
@@ -280,13 +288,13 @@ def test_the_best_is_told_by_the_base_model_only(
 
 def arm_of(
     values: list[float], lengths: list[float], bias: str | None = None, other: Alternative = NO_ALTERNATIVE
-) -> Drawn:
+) -> ArmResult:
     """An arm at temperature 1 with one completion a prompt, right where the value is above 0."""
     rows = tuple(np.array([value]) for value in values)
     right = tuple(np.array([float(value > 0)]) for value in values)
-    scores = Scores(rows, right, tuple(np.array([length]) for length in lengths))
+    scores = PolicyScores(rows, right, tuple(np.array([length]) for length in lengths))
     arm = Arm(SAMPLED, bias, {1: 1.0} if bias else {}, other)
-    return Drawn(arm, scores, 10.0, float(np.mean(lengths)), (None,) * len(rows), len(rows))
+    return ArmResult(arm, scores, 10.0, float(np.mean(lengths)), (None,) * len(rows), len(rows))
 
 
 def test_a_policy_by_eye() -> None:
@@ -338,7 +346,7 @@ def test_what_so_few_prompts_can_show() -> None:
     assert not resolvable(5, 1)
 
 
-def told(*arms: Drawn) -> tuple[str, ...]:
+def told(*arms: ArmResult) -> tuple[str, ...]:
     """The sentences about these arms."""
     policies = [policy(each, "points", 8, None) for each in arms]
     return summarise(policies, comparisons(arms, "points"), "points")
@@ -350,7 +358,7 @@ def test_sentences_say_who_wins() -> None:
     base = rng.uniform(1, 2, 40)
     better, worse = Alternative("better"), Alternative("worse")
 
-    def arm(shift: float, bias: str | None = None, other: Alternative = NO_ALTERNATIVE) -> Drawn:
+    def arm(shift: float, bias: str | None = None, other: Alternative = NO_ALTERNATIVE) -> ArmResult:
         return arm_of((base + shift + rng.normal(0, 0.1, 40)).tolist(), [5.0] * 40, bias, other)
 
     lines = told(

@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner
 
 from blackbox_lb import Bias, logit_bias
-from blackbox_lb.bias import Compiled, Drawn, Entry
+from blackbox_lb.bias.document import Compiled, Entry, SamplingRecord
+from blackbox_lb.bias.export import FORMATS, export
 from blackbox_lb.cli import main
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.export import FORMATS, export
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.vocabulary import load_vocabulary
 
@@ -32,7 +32,7 @@ ENDPOINTS = pytest.mark.parametrize("endpoint", ["chat", "completions"])
 
 def learned(endpoint: Any = "chat", **fields: Any) -> Bias:
     """A bias of five tokens, whole numbers among them."""
-    drawn = Drawn(max_tokens=8, top_logprobs=5, endpoint=endpoint)
+    drawn = SamplingRecord(max_tokens=8, top_logprobs=5, endpoint=endpoint)
     entries = tuple(Entry(id=token, bias=value) for token, value in VALUES.items())
     rest = {
         "provider": "own",

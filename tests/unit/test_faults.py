@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blackbox_lb.faults import Fault, FaultKind, classify, retryable
+from blackbox_lb.api.transport.error_answers import Fault, FaultKind, classify, retryable
 
 same = settings(deadline=None, derandomize=True)
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.bias.document import Bias, Entry
 from blackbox_lb.cli import main
-from blackbox_lb.fitting.result import FitResult
-from blackbox_lb.fitting.tried import Measured, Tried
+from blackbox_lb.jobs.fitting.choice import Measured, TriedCandidate
+from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
 
@@ -209,7 +209,9 @@ def result(kl: float, missing: str | None, reward: float = 0.5) -> FitResult:
     bias = Bias(
         provider="p", model="m", tokenizer="t", reward="length", estimator="ips", entries=(Entry(id=1, bias=1.0),)
     )
-    return FitResult(bias, bias, Measured(0.4, 7.0), (Tried("ips", {"tau": 0.5}, 1, reward),), kl, missing, 2, 3)
+    return FitResult(
+        bias, bias, Measured(0.4, 7.0), (TriedCandidate("ips", {"tau": 0.5}, 1, reward),), kl, missing, 2, 3
+    )
 
 
 def test_what_is_not_known_is_null() -> None:

@@ -16,8 +16,8 @@ import pytest
 from blackbox_lb.errors import InputError
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.testing.gateway import SOURCES, RulesGateway
-from blackbox_lb.testing.gateway.budget import Budget, duration
-from blackbox_lb.testing.gateway.fields import FIREWORKS, OPENAI, STOPS, Field
+from blackbox_lb.testing.gateway.requests.fields import FIREWORKS, OPENAI, STOPS, Field
+from blackbox_lb.testing.gateway.rules.rate_buckets import RateBucket, duration
 
 JSON = dict[str, Any]
 MODEL = ExactModel(40, 3, seed=5, end=True)
@@ -406,7 +406,7 @@ def test_token_budget(engine: ExactServer, provider: str, code: str) -> None:
 def test_the_budget_refills_steadily() -> None:
     """A bucket of 60 a minute gives one a second, and durations print as OpenAI prints them."""
     now = [0.0]
-    budget = Budget(60, 6_000, clock=lambda: now[0])
+    budget = RateBucket(60, 6_000, clock=lambda: now[0])
     assert [budget.admit(100) for _ in range(60)] == [None] * 60
     over = budget.admit(1)
     assert over is not None

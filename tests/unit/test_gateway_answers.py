@@ -18,7 +18,7 @@ from scipy.stats import chisquare
 
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.testing.gateway import Lie, RulesGateway
-from blackbox_lb.testing.gateway.positions import Position, blurred
+from blackbox_lb.testing.gateway.engine.logprobs import EnginePosition, blurred
 
 JSON = dict[str, Any]
 SIZE, END = 40, 39
@@ -195,7 +195,7 @@ def test_blurring_keeps_a_distribution() -> None:
     rng = np.random.default_rng(0)
     logprobs = np.sort(log_softmax(rng.normal(size=30)))[::-1]
     for token in (0, 25):
-        before = Position(token, float(logprobs[token]), np.arange(20), logprobs[:20])
+        before = EnginePosition(token, float(logprobs[token]), np.arange(20), logprobs[:20])
         after = blurred(before, 0.0625, 0.2, rng)
         assert np.exp(after.logprobs).sum() == pytest.approx(np.exp(before.logprobs).sum())
         assert after.logprobs.max() <= 0

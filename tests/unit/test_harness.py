@@ -15,12 +15,13 @@ from click.testing import CliRunner
 
 from bench.harness_agreement import agreement
 from blackbox_lb.cli import main
-from blackbox_lb.cli.opening import load
+from blackbox_lb.cli.resources import load
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.tasks import Task, hub_data, load_task, parse_reward
-from blackbox_lb.tasks.harness import HarnessOptions, Judge, load_harness
-from blackbox_lb.tasks.harness_load import working
-from blackbox_lb.tasks.matching import Matcher
+from blackbox_lb.tasks import Task, load_task, parse_reward
+from blackbox_lb.tasks.harness import HarnessMetric, HarnessOptions, load_harness
+from blackbox_lb.tasks.harness.load import working
+from blackbox_lb.tasks.records import hub_data
+from blackbox_lb.tasks.rewards.matching import Matcher
 from blackbox_lb.types import Completion, Example, Prompt
 
 pytest.importorskip("lm_eval")
@@ -106,10 +107,10 @@ def gpqa(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def judge_of(task: Task) -> Judge:
+def judge_of(task: Task) -> HarnessMetric:
     """The harness's verdict in a task."""
     assert isinstance(task.correct, Matcher)
-    assert isinstance(task.correct.judge, Judge)
+    assert isinstance(task.correct.judge, HarnessMetric)
     return task.correct.judge
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb import channel
-from blackbox_lb.bias import Bias
+from blackbox_lb.api.transport import channel
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
-from blackbox_lb.profiles import load_profile
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.testing.gateway import RulesGateway
 from tests.encodings import register_encoding

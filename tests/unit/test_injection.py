@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blackbox_lb.deploy.injection import Injection, quoted, route
 from blackbox_lb.errors import InputError
-from blackbox_lb.injection import Injection, quoted, route
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

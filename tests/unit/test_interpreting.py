@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blackbox_lb.analysis.document import TokenScore
-from blackbox_lb.analysis.interpreting import Texts, bands, families, minimal_pairs, token_scores
-from blackbox_lb.estimate.intervention import intervention_scores
-from blackbox_lb.estimate.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.reweighting.intervention import intervention_scores
+from blackbox_lb.jobs.analysis.document import TokenScore
+from blackbox_lb.jobs.analysis.interpret import Texts, bands, families, minimal_pairs, token_scores
 
 WORDS = ["The", " capital", " of", " France", " is", " Paris", ".", "<end>", "\n", "\x1b[31m", " Lima", " capitals"]
 TEXTS = Texts({n: word.encode() for n, word in enumerate(WORDS) if n != 7}, {7: "<|end|>"}, frozenset({7}))

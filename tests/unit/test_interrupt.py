@@ -119,9 +119,9 @@ def test_the_second_signal_ends_at_once(data: Path, tmp_path: Path) -> None:
 
 SCRIPT = """
 import asyncio, os, signal, sys, threading, time
-from blackbox_lb.budget import Budget
+from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.errors import Interrupted
-from blackbox_lb.interrupts import run_interruptible
+from blackbox_lb.api.limits.interrupts import run_interruptible
 
 def after(seconds, number):
     threading.Timer(seconds, os.kill, (os.getpid(), number)).start()
@@ -155,8 +155,8 @@ def test_without_anything_in_flight(what: str, error: str) -> None:
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     """Under nohup or in the background of a shell, Ctrl-C is for somebody else."""
     script = (
-        "import asyncio, os, signal\nfrom blackbox_lb.budget import Budget\n"
-        "from blackbox_lb.interrupts import run_interruptible\n"
+        "import asyncio, os, signal\nfrom blackbox_lb.api.limits.budget import Budget\n"
+        "from blackbox_lb.api.limits.interrupts import run_interruptible\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "async def main():\n    os.kill(os.getpid(), signal.SIGINT)\n    await asyncio.sleep(0.1)\n    return 'done'\n"
         "print(run_interruptible(main(), Budget()))"

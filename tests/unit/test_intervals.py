@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.intervals import REPLICATES, bootstrap, holm, sample_size, sign_test
+from blackbox_lb.rollouts.judging.intervals import REPLICATES, bootstrap, holm, sample_size, sign_test
 
 
 @pytest.mark.parametrize("size", [8, 45, 800])

@@ -1,8 +1,9 @@
-"""The directions of imports, as README draws them."""
+"""The rooms of the package, ground first, and what must not reach what."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -12,96 +13,86 @@ import pytest
 import blackbox_lb
 
 ROOT = Path(blackbox_lb.__file__).parent
-LAYERS = (
-    {"errors", "hosts", "types", "redaction", "reading"},
-    {"drift", "prices", "rules", "tokens", "bias", "injection", "policy", "packing", "scratch", "tasks"},
-    {"profiles", "vocabulary", "rate_limits", "faults", "embedding"},
-    {"wire", "estimate", "compile", "credentials", "tying"},
-    {"bounded", "budget", "pace", "retrying", "store", "_engine", "hub"},
-    {"channel", "workers", "interrupts"},
-    {"session"},
-    {"local"},
-    {
-        "collect",
-        "progress",
-        "connection",
-        "remote_rewards",
-        "scoring",
-        "training",
-        "cluster",
-        "trials",
-        "testing",
-        "serve",
-    }
-    | {"manifest", "addresses", "batch", "batches", "shards", "client", "export", "openai", "wrapping"}
-    | {"evaluate", "intervals", "provenance"},
-    {"analysis", "evaluation", "plots", "prefixes", "reference"},
-    {"fitting"},
-    {"doctor", "forecast", "reproduce"},
-    {"report"},
-    {"cli"},
+ROOMS = (
+    *("_version", "errors", "types", "safety", "providers", "vocabulary", "bias", "store", "estimate", "tasks", "api"),
+    *("rollouts", "deploy", "serve", "openai", "jobs", "cli", "__init__", "__main__", "testing"),
 )
-"""From the nouns outwards: a module imports from its own layer and from those before it."""
-FORBIDDEN = {
-    "estimate": {"wire", "session", "channel", "store", "collect", "tasks", "profiles"},
-    "wire": {"estimate", "session", "channel", "store", "bias"},
-    "batch": {"estimate", "wire", "session", "store", "types"},
-    "client": {"estimate", "wire", "session", "store", "types"},
-    "bias": {"estimate", "types"},
-    "injection": {"estimate", "types"},
-    "openai": {"estimate", "wire", "session", "store", "types"},
-    "policy": {"estimate", "types"},
-    "serve": {"estimate", "wire", "session", "store"},
-}
-"""What must stay apart although the layers would allow it."""
+"""A room imports only from itself and from rooms that stand before it; ``__init__`` loads its names when they are used."""
+
+HOUSE = "blackbox_lb"
+SENTENCES = (
+    ("deploy reaches no estimator", "blackbox_lb.deploy", "blackbox_lb.estimate", ()),
+    ("wire reaches no session", "blackbox_lb.api.wire", "blackbox_lb.api.session", ()),
+    ("estimate reaches only errors and types", "blackbox_lb.estimate", HOUSE, ("estimate", "errors", "types")),
+    ("bias reaches no estimator", "blackbox_lb.bias", "blackbox_lb.estimate", ()),
+    ("nothing reaches testing", HOUSE, "blackbox_lb.testing", ()),
+)
+"""Sentence; who; what it must not reach, directly or through what it imports; rooms that it may reach all the same."""
 
 
-def modules() -> list[Path]:
-    """Every source file of the package but the public door."""
-    return [
-        path
-        for path in sorted(ROOT.rglob("*.py"))
-        if path.name not in ("__main__.py",) and path != ROOT / "__init__.py"
-    ]
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    paths = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
+    return {name.removesuffix(".__init__"): path for name, path in paths.items()}
 
 
-def part(path: Path) -> str:
-    """The top-level part that a file belongs to."""
-    return path.relative_to(ROOT).with_suffix("").parts[0]
+def room(module: str) -> str:
+    """The room that a module is in."""
+    return [*module.split("."), "__init__"][1]
 
 
-def imported(path: Path) -> set[str]:
-    """The top-level parts that a file imports anywhere, type-checking imports left out."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache
+def imported(module: str) -> frozenset[str]:
+    """The modules of the package that a module imports anywhere; imports for type checkers alone, and the lazy door, left out."""
+    known = modules()
+    tree = ast.parse(known[module].read_text(encoding="utf-8"))
     typing_only = {
         id(node)
         for block in ast.walk(tree)
         if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
         for node in ast.walk(block)
     }
-    names = [
-        node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typing_only
-    ]
-    return {name.split(".")[1] for name in names if name.startswith("blackbox_lb.")}
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typing_only:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names if f"{node.module}.{alias.name}" in known}
+            found |= {node.module} & known.keys()
+        elif isinstance(node, ast.Import) and id(node) not in typing_only:
+            found |= {alias.name for alias in node.names} & known.keys()
+    return frozenset(found)
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_inwards(path: Path) -> None:
-    """A module imports only from its own layer and from those before it."""
-    layer_of = {name: number for number, names in enumerate(LAYERS) for name in names}
-    own = layer_of[part(path)]
-    outward = {name for name in imported(path) if layer_of[name] > own}
-    assert not outward
+def reached(module: str) -> set[str]:
+    """All modules that a module reaches, through any number of imports."""
+    found: set[str] = set()
+    ahead = [module]
+    while ahead:
+        new = imported(ahead.pop()) - found
+        found |= new
+        ahead += new
+    return found
 
 
-@pytest.mark.parametrize("name", FORBIDDEN)
-def test_these_parts_stay_apart(name: str) -> None:
-    """The estimators know no network, the wire knows no estimator, and applying a bias needs neither."""
-    for path in modules():
-        if part(path) == name:
-            assert not imported(path) & FORBIDDEN[name], path
+def inside(module: str, package: str) -> bool:
+    """Whether a module is a package, or in it."""
+    return module == package or module.startswith(f"{package}.")
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_run_one_way(module: str) -> None:
+    """A module imports only from its own room and from rooms before it."""
+    upwards = {name for name in imported(module) if ROOMS.index(room(name)) > ROOMS.index(room(module))}
+    assert not upwards
+
+
+@pytest.mark.parametrize(("who", "what", "but"), [row[1:] for row in SENTENCES], ids=[row[0] for row in SENTENCES])
+def test_these_stay_apart(who: str, what: str, but: tuple[str, ...]) -> None:
+    """The five sentences, directly and through others."""
+    allowed = [f"{HOUSE}.{name}" for name in but]
+    for module in modules():
+        if inside(module, who) and (what == HOUSE or not inside(module, what)):
+            touched = {name for name in reached(module) if inside(name, what)}
+            assert not [name for name in touched if not any(inside(name, each) for each in allowed)], module
 
 
 @pytest.mark.parametrize("door", ["blackbox_lb", "blackbox_lb.cli"])

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.bias import Bias
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
-from blackbox_lb.fitting.learning import FIRST_LOOK
+from blackbox_lb.jobs.fitting.training_rollouts import FIRST_LOOK
 from blackbox_lb.testing import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 6, end=True, prompts=5, sharpness=0.7)

@@ -17,11 +17,11 @@ from typing import ClassVar
 import huggingface_hub.constants
 import pytest
 
-from blackbox_lb import hub
-from blackbox_lb._engine import Settings, _merged
+from blackbox_lb.api.local import hub
+from blackbox_lb.api.local._engine_process import EngineSettings, _merged
+from blackbox_lb.api.local.engine import LocalEngine, _split, resolve_model
+from blackbox_lb.api.local.hub import choose_file
 from blackbox_lb.errors import AuthenticationFailed, BlbError, ConnectionFailed, InputError, ServerFailed
-from blackbox_lb.hub import choose_file
-from blackbox_lb.local import LocalEngine, _split, resolve_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MODEL = b"GGUF" + bytes(range(256)) * 400
@@ -299,7 +299,7 @@ def test_offline_uses_what_is_cached(endpoint: str, tmp_path: Path, monkeypatch:
 
 def test_the_environment_is_honoured(endpoint: str, tmp_path: Path) -> None:
     """HF_ENDPOINT, HF_HOME and HF_TOKEN, read when huggingface_hub is imported, reach a fresh process; the bar is shown there."""
-    script = "from blackbox_lb.local import resolve_model; print(resolve_model('org/gated'))"
+    script = "from blackbox_lb.api.local.engine import resolve_model; print(resolve_model('org/gated'))"
     environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_TOKEN": FakeHub.token}
     environment["TQDM_POSITION"] = "-1"  # shows the bar although stderr is no terminal
     done = subprocess.run(
@@ -357,5 +357,5 @@ def test_the_split_uses_no_more_threads_than_given(threads: int, parallel: int) 
 
 def test_merging_servers_keeps_their_slots_and_threads() -> None:
     """With an accelerator one server takes over what several would have had."""
-    settings = Settings(model="m", name="m", servers=3, threads=2, slots=8, context=512)
+    settings = EngineSettings(model="m", name="m", servers=3, threads=2, slots=8, context=512)
     assert _merged(settings) == {**settings, "servers": 1, "threads": 6, "slots": 24}

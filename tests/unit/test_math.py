@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.tasks import math_equality, math_worker
-from blackbox_lb.tasks.matching import parse_matcher
+from blackbox_lb.tasks.rewards import _math_process as math_worker
+from blackbox_lb.tasks.rewards import math_equality
+from blackbox_lb.tasks.rewards.matching import parse_matcher
 from blackbox_lb.types import Example, Prompt
 
 pytest.importorskip("math_verify")

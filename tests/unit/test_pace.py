@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from blackbox_lb.pace import MOST, REFUSED, Pace
+from blackbox_lb.api.limits.concurrency import MOST, REFUSED, Pace
 
 ENOUGH = 10**6
 

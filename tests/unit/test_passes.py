@@ -11,16 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blackbox_lb.estimate import passes, tails
-from blackbox_lb.estimate.checks import Vector
-from blackbox_lb.estimate.derivatives import expected_by, hessian
-from blackbox_lb.estimate.descent import descend
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.projection import Fit, projection, reward_weights
-from blackbox_lb.estimate.rollouts import Rollouts
-from blackbox_lb.estimate.second_order import Local
-from blackbox_lb.estimate.solver import maximise
-from blackbox_lb.estimate.sums import Sums
+from blackbox_lb.estimate.inputs.checks import Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token import parallel as passes
+from blackbox_lb.estimate.next_token import tails
+from blackbox_lb.estimate.next_token.derivatives import expected_by, hessian
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.next_token.potential import Sums
+from blackbox_lb.estimate.projection.concave_problem import maximise
+from blackbox_lb.estimate.projection.lbfgs import descend
+from blackbox_lb.estimate.projection.projection import Fit, projection, reward_weights
+from blackbox_lb.estimate.sparse.single_changes import Local
 from blackbox_lb.testing import ExactModel
 
 VOCAB = 40
@@ -32,7 +33,7 @@ DATA = MODEL.rollouts(120, lambda tokens, _: 1.0 * (2 in tokens), 0, top=6)
 def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 256 entries, in both precisions."""
     monkeypatch.setattr(tails, "PART", 256)
-    monkeypatch.setattr("blackbox_lb.estimate.normaliser.EXACT", request.param)
+    monkeypatch.setattr("blackbox_lb.estimate.next_token.next_token.EXACT", request.param)
 
 
 def pieces(data: Rollouts, size: int) -> Iterator[Rollouts]:
@@ -61,7 +62,7 @@ def test_a_fit_is_the_same_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> N
 def test_large_tables_are_kept_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """As exact as logprobs in float32, 8 bytes a listed token, with every distribution still summing to 1."""
     exact = NextToken.of(DATA)
-    monkeypatch.setattr("blackbox_lb.estimate.normaliser.EXACT", 0)
+    monkeypatch.setattr("blackbox_lb.estimate.next_token.next_token.EXACT", 0)
     table, delta = NextToken.of(DATA), np.linspace(-2, 2, len(exact.token_ids))
     assert {part.table.dtype for part in exact.lists.parts} == {np.dtype(np.float64)}
     assert {part.table.dtype for part in table.lists.parts} == {np.dtype(np.float32)}
@@ -75,7 +76,7 @@ def test_large_tables_are_kept_in_float32(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_shares_larger_than_a_probability_keep_their_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nearly all of the tail unigram is listed, what is taken from a list is large, and float32 would lose the rest."""
-    monkeypatch.setattr("blackbox_lb.estimate.normaliser.EXACT", 0)
+    monkeypatch.setattr("blackbox_lb.estimate.next_token.next_token.EXACT", 0)
     unigram = np.ones(len(NextToken.of(DATA).token_ids))
     unigram[:6] = 1e6
     table = NextToken.of(DATA).with_unigram(unigram)

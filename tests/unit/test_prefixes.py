@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blackbox_lb.bias import Bias
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError, NoLogprobs, StoreError
-from blackbox_lb.prefixes import logged_prefixes
-from blackbox_lb.profiles import load_profile
+from blackbox_lb.jobs.compiling.logged_prefixes import logged_prefixes
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.testing import CliRunner
 
-from blackbox_lb.provenance import command_line, provenance
+from blackbox_lb.jobs.records.provenance import command_line, provenance
 
 
 def test_no_password_in_the_command() -> None:

@@ -16,8 +16,8 @@ import openai
 import pytest
 from openai import OpenAI
 
+from blackbox_lb.deploy.proxy.server import HEADER
 from blackbox_lb.errors import InputError
-from blackbox_lb.serve.proxy import HEADER
 from blackbox_lb.testing import ExactModel, ExactServer
 from tests.unit.proxy_upstream import (
     ANSWER,

@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
+from blackbox_lb.deploy.injection import Injection
+from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
+from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames, load_served
+from blackbox_lb.deploy.proxy.requests import Rule, Upstream
 from blackbox_lb.errors import BiasError, InputError, ProfileError
-from blackbox_lb.injection import Injection
-from blackbox_lb.serve.proxy_answers import ErrorAnswer
-from blackbox_lb.serve.proxy_names import Names, Served, load_served
-from blackbox_lb.serve.proxy_requests import Rule, Upstream
 from tests.unit.proxy_upstream import SENT, VALUES, bias
 
 CHAT = "/v1/chat/completions"
 
 
-def served(model: str, alias: str | None = None, on_conflict: Any = "raise") -> Served:
+def served(model: str, alias: str | None = None, on_conflict: Any = "raise") -> ServedBias:
     """A bias under a name."""
-    return Served(model, alias, bias(model), Injection(VALUES, on_conflict))
+    return ServedBias(model, alias, bias(model), Injection(VALUES, on_conflict))
 
 
-NAMES = Names([served("gpt"), served("gpt", "short"), served("gpt", "polite"), served("org/m@1", "short")])
+NAMES = ServedNames([served("gpt"), served("gpt", "short"), served("gpt", "polite"), served("org/m@1", "short")])
 
 
 def body(**members: object) -> bytes:
@@ -63,7 +63,7 @@ def test_an_unknown_alias_is_not_found(name: str) -> None:
 def test_two_biases_of_one_name_are_refused(alias: str | None) -> None:
     """At the start: no request could say which is meant."""
     with pytest.raises(InputError, match="two biases for 'gpt"):
-        Names([served("gpt", alias), served("gpt", alias)])
+        ServedNames([served("gpt", alias), served("gpt", alias)])
 
 
 def test_arguments_name_files_and_aliases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_a_provider_checks_and_formats(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="nobody"):
         load_served([str(tmp_path / "b.json")], provider="nobody")
     (row,) = load_served([str(tmp_path / "b.json")], provider="llamacpp")
-    sent = json.loads(Rule(Names([row])).edit(CHAT, body(model="m")).content)
+    sent = json.loads(Rule(ServedNames([row])).edit(CHAT, body(model="m")).content)
     assert sent["logit_bias"] == [[2, -100], [7, 1.25], [199998, -3.0000000000000004]]
 
 
@@ -223,14 +223,14 @@ def test_responses_are_refused_for_a_biased_model() -> None:
 )
 def test_a_bias_of_the_requests_own(rule: Any, expected: dict[str, float]) -> None:
     """The rule for conflicts is the same as that of ``apply``."""
-    names = Names([served("gpt", on_conflict=rule)])
+    names = ServedNames([served("gpt", on_conflict=rule)])
     sent = json.loads(Rule(names).edit(CHAT, body(model="gpt", logit_bias={"7": 1, "9": 2})).content)
     assert sent["logit_bias"] == expected
 
 
 def test_where_the_caller_keeps_its_own_no_bias_is_claimed() -> None:
     """Under "theirs" the answer must not say, nor the counts, that ours was added; without a conflict it is."""
-    rule = Rule(Names([served("gpt", "short", on_conflict="theirs")]))
+    rule = Rule(ServedNames([served("gpt", "short", on_conflict="theirs")]))
     edit = rule.edit(CHAT, body(model="gpt@short", logit_bias={"7": 1}))
     assert (json.loads(edit.content), edit.served) == ({"model": "gpt", "logit_bias": {"7": 1}}, None)
     assert rule.edit(CHAT, body(model="gpt@short")).served is not None
@@ -246,7 +246,7 @@ def test_a_conflict_is_refused_unless_told_otherwise() -> None:
 
 def test_a_bias_that_cannot_be_added_to_is_named() -> None:
     """Under "add" the error says which entry."""
-    rule = Rule(Names([served("gpt", on_conflict="add")]))
+    rule = Rule(ServedNames([served("gpt", on_conflict="add")]))
     with pytest.raises(ErrorAnswer, match="to token 7; give a number"):
         rule.edit(CHAT, body(model="gpt", logit_bias={"7": "x"}))
 

@@ -15,8 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blackbox_lb.api.transport.rate_limits import (
+    FIREWORKS_HEADERS,
+    OPENAI_HEADERS,
+    Budgets,
+    parse_duration,
+    retry_after,
+)
 from blackbox_lb.errors import ProfileError
-from blackbox_lb.rate_limits import FIREWORKS_HEADERS, OPENAI_HEADERS, Budgets, parse_duration, retry_after
 
 same = settings(deadline=None, derandomize=True)
 amounts = st.integers(0, 10**6)

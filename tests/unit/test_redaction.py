@@ -22,16 +22,16 @@ from urllib.parse import quote
 import click
 import pytest
 
-from blackbox_lb.cli import COMMANDS
-from blackbox_lb.credentials import Credentials
+from blackbox_lb.api.session import Session
+from blackbox_lb.api.transport.error_answers import masked
+from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.errors import ProfileError
-from blackbox_lb.faults import masked
-from blackbox_lb.profiles import load_profile, profile_names
-from blackbox_lb.redaction import MASK, Redactor, guarded, known, redacted, watch
-from blackbox_lb.session import Session
+from blackbox_lb.providers.credentials import Credentials
+from blackbox_lb.providers.profile import load_profile, profile_names
+from blackbox_lb.safety.secrets import MASK, Redactor, guarded, known, redacted, watch
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing._listener import Listener, Reply, Request
+from blackbox_lb.testing.loopback.listener import Listener, Reply, Request
 
 ROOT = Path(__file__).parents[2]
 KEY = "pLanted+Key/42-0123456789-abcdefghij"
@@ -176,7 +176,7 @@ def test_no_option_takes_a_key() -> None:
     """What stands on a command line stands in the process list and the shell's history: keys come from the environment."""
     secret = re.compile(r"(?:^|-)(?:api-?key|key|secret|password|auth|credentials?|token)$")
     for name in COMMANDS:
-        for option in importlib.import_module(f"blackbox_lb.cli.{name}").command.params:
+        for option in importlib.import_module(f"blackbox_lb.cli.commands.{name}").command.params:
             if isinstance(option, click.Option):
                 assert not [each for each in option.opts if secret.search(each.lstrip("-"))], (name, option.opts)
 
@@ -297,7 +297,7 @@ def spellings() -> list[bytes]:
 
 
 CRASH = """
-import os, sys, blackbox_lb.cli, blackbox_lb.cli.show as show
+import os, sys, blackbox_lb.cli, blackbox_lb.cli.commands.show as show
 def broken(*arguments, **options):
     try:
         raise ValueError("inner " + os.environ["PLANTED_KEY"])

@@ -13,23 +13,23 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.bias import Bias
-from blackbox_lb.channel import Channel
+from blackbox_lb.api.session import Session
+from blackbox_lb.api.transport.channel import Channel
+from blackbox_lb.api.wire import build_request
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, ProfileError
-from blackbox_lb.profiles import Profile, load_profile
-from blackbox_lb.progress import Silent
-from blackbox_lb.reference import check_reference
-from blackbox_lb.session import Session
+from blackbox_lb.providers.profile import Profile, load_profile
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.progress import Silent
+from blackbox_lb.rollouts.reference import check_reference
 from blackbox_lb.store import RolloutStore, next_token_key
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.dialect import JSON
-from blackbox_lb.testing.server import Answer
-from blackbox_lb.tokens import Tokenizer
-from blackbox_lb.trials import Trials
+from blackbox_lb.testing.exact_model.llamacpp_answers import JSON
+from blackbox_lb.testing.exact_model.server import Answer
 from blackbox_lb.types import Completion, Example, Message, Prompt, Sampling
-from blackbox_lb.wire import build_request
+from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 V, TOP, ASKED = 60, 5, 40
 MODEL = ExactModel(V, 8, end=True, prompts=15, sharpness=0.9)

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb import remote_rewards
-from blackbox_lb.bias import Bias
+from blackbox_lb.api.transport.retries import ATTEMPTS
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.errors import (
     AuthenticationFailed,
@@ -30,14 +30,14 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
-from blackbox_lb.progress import Silent
-from blackbox_lb.remote_rewards import fetch_rewards
-from blackbox_lb.retrying import ATTEMPTS
+from blackbox_lb.rollouts import remote_rewards
+from blackbox_lb.rollouts.progress import Silent
+from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
-from blackbox_lb.tasks.remote import BATCH
+from blackbox_lb.tasks.rewards.endpoint import BATCH
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing._listener import Listener, Reply, Request
+from blackbox_lb.testing.loopback.listener import Listener, Reply, Request
 from blackbox_lb.types import Completion, Example, Message, Prompt
 
 EXAMPLE = Example("q1", Prompt.user("Capital of Norway?"), ("Oslo",))
@@ -117,7 +117,7 @@ def fetch(reward: Reward, path: Path, pairs: list[tuple[Example, Completion]], r
 
 def test_an_endless_answer_is_read_no_further(scorer: Scorer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a reward's server sends is held up to a bound, like every answer; the error names it, and nothing is stored."""
-    monkeypatch.setattr("blackbox_lb.bounded.LIMIT", ContextVar("LIMIT", default=1000))
+    monkeypatch.setattr("blackbox_lb.api.transport.bounded_client.LIMIT", ContextVar("LIMIT", default=1000))
     scorer.answer = lambda _number, body: Reply(200, {"rewards": lengths(body), "more": "x" * 2000})
     with pytest.raises(CorruptResponse, match="more than 1,000 bytes"):
         fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", texts(3))

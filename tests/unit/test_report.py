@@ -14,14 +14,23 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from blackbox_lb.bias import Bias
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
-from blackbox_lb.report import read_run, render, write_report
-from blackbox_lb.report.examples import Side, compared
-from blackbox_lb.report.page import tame
-from blackbox_lb.report.tables import MOST_ROWS, entries_table, token
-from blackbox_lb.report.words import Row, amount, change, headline, judged, of_verdict, plain, rows_of
+from blackbox_lb.jobs.report import read_run, render, write_report
+from blackbox_lb.jobs.report.examples import Side, compared
+from blackbox_lb.jobs.report.page import tame
+from blackbox_lb.jobs.report.tables import MOST_ROWS, entries_table, token
+from blackbox_lb.jobs.report.verdict_text import (
+    VerdictRow,
+    amount,
+    change,
+    headline,
+    judged,
+    of_verdict,
+    plain,
+    rows_of,
+)
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from tests.unit.report_runs import HOSTILE, Kind, bias_of, entries, verdicts, write_run
@@ -33,9 +42,9 @@ def text_of(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", bare)).split())
 
 
-def row(**fields: Any) -> Row:
+def row(**fields: Any) -> VerdictRow:
     """An accuracy row that helps, with some fields changed."""
-    return replace(Row("greedy", "accuracy", 0.4, 0.5, 0.1, 0.05, 0.15, 0.001, 73, "higher", "HELPS"), **fields)
+    return replace(VerdictRow("greedy", "accuracy", 0.4, 0.5, 0.1, 0.05, 0.15, 0.001, 73, "higher", "HELPS"), **fields)
 
 
 @pytest.mark.parametrize(

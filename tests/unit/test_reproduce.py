@@ -17,16 +17,16 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackbox_lb.bias import Bias
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
-from blackbox_lb.evaluation.document import Mean
-from blackbox_lb.provenance import provenance
-from blackbox_lb.reproduce import LoraResult, Reproduction, load_configuration, load_lora
-from blackbox_lb.reproduce import reproduce as job_module
-from blackbox_lb.reproduce.results import mean_of
-from blackbox_lb.reproduce.scaling import FEWEST_PROBLEMS, FEWEST_ROLLOUTS, Rollouts, picked
-from blackbox_lb.reproduce.tables import Table, comparison, markdown, offsets
+from blackbox_lb.jobs.evaluation.document import Mean
+from blackbox_lb.jobs.paper import LoraResult, Reproduction, load_configuration, load_lora
+from blackbox_lb.jobs.paper import run as job_module
+from blackbox_lb.jobs.paper.results import mean_of
+from blackbox_lb.jobs.paper.scaling import FEWEST_PROBLEMS, FEWEST_ROLLOUTS, PlannedRollouts, picked
+from blackbox_lb.jobs.paper.tables import TextTable, comparison, markdown, offsets
+from blackbox_lb.jobs.records.provenance import provenance
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Example, Prompt
@@ -71,7 +71,7 @@ def test_grids_hold_what_the_paper_chose_and_told() -> None:
 @pytest.mark.parametrize("table", ["accuracy", "compression"])
 def test_every_number_says_where_the_paper_has_it(table: str) -> None:
     """Each line of a benchmark that holds a number ends in a comment."""
-    text = resources.files("blackbox_lb.reproduce").joinpath(f"{table}.toml").read_text(encoding="utf-8")
+    text = resources.files("blackbox_lb.jobs.paper").joinpath(f"{table}.toml").read_text(encoding="utf-8")
     parts = [part for part in text.split("\n\n") if part.startswith("[benchmarks.")]
     lines = [line for part in parts for line in part.splitlines() if " = " in line and not line.startswith("title")]
     assert lines
@@ -87,7 +87,7 @@ def test_a_table_that_is_none_is_refused() -> None:
 @given(st.integers(1, 10_000), st.integers(1, 256), st.floats(1e-6, 1))
 def test_a_part_is_a_part(problems: int, samples: int, share: float) -> None:
     """Never more problems or rollouts than there are; as many in all as asked for, but for rounding and the smallest numbers."""
-    full = Rollouts(problems, samples)
+    full = PlannedRollouts(problems, samples)
     part = full.part(share)
     assert 1 <= part.problems <= problems
     assert 1 <= part.samples <= samples
@@ -101,7 +101,7 @@ def test_a_part_is_a_part(problems: int, samples: int, share: float) -> None:
 def test_a_share_that_is_none_is_refused(share: float) -> None:
     """The message has the value and the limits."""
     with pytest.raises(InputError, match="above 0 and at most 1"):
-        Rollouts(10, 10).part(share)
+        PlannedRollouts(10, 10).part(share)
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.randoms())
@@ -304,5 +304,5 @@ def test_a_file_that_is_no_lora_result_is_refused(tmp_path: Path) -> None:
 def test_cells_are_safe_in_markdown() -> None:
     """A bar or a line end in a cell breaks no row."""
     document = SimpleNamespace(table="accuracy", model="m", notes=("one",))
-    page = markdown(document, [Table("t", ("a", "b"), (("x|y", "1\n2"),))])  # type: ignore[arg-type]
+    page = markdown(document, [TextTable("t", ("a", "b"), (("x|y", "1\n2"),))])  # type: ignore[arg-type]
     assert "| x\\|y | 1 2 |" in page

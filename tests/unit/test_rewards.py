@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import load_task, parse_reward
-from blackbox_lb.tasks.matching import normalise, parse_matcher
+from blackbox_lb.tasks.rewards.matching import normalise, parse_matcher
 from blackbox_lb.types import Completion, Example, Prompt
 
 

@@ -15,23 +15,23 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
+from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError, NoLogprobs
-from blackbox_lb.estimate.candidates import Limits
-from blackbox_lb.fitting.rounds import SLACK, Explored, Rounds, check_rounds, explore
-from blackbox_lb.profiles import Profile, load_profile
-from blackbox_lb.progress import Silent
-from blackbox_lb.session import Session
+from blackbox_lb.estimate.choice.candidates import CompileLimits
+from blackbox_lb.jobs.fitting.rounds import SLACK, Explored, Rounds, check_rounds, explore
+from blackbox_lb.providers.profile import Profile, load_profile
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.testing import Exact, ExactModel, ExactServer
-from blackbox_lb.trials import Trials
 from blackbox_lb.types import Example, Prompt
 
 VOCAB, HORIZON, TOP = 12, 4, 5
 MODEL = ExactModel(VOCAB, HORIZON, end=True, prompts=3, sharpness=0.7)
 EXAMPLES = [Example(str(n), Prompt.user(f"question {n}")) for n in range(12)]
 REWARD = parse_reward("length", max_tokens=HORIZON)
-FREE = Limits(None, -100.0, 100.0, False)
+FREE = CompileLimits(None, -100.0, 100.0, False)
 PLAN = Rounds(rounds=3, samples=10, trust=0.2, tau=0.3, l2=5.0)
 COMPLETIONS = "/v1/chat/completions"
 
@@ -98,7 +98,7 @@ def run(
     plan: Rounds = PLAN,
     *,
     profile: Profile | None = None,
-    limits: Limits = FREE,
+    limits: CompileLimits = FREE,
     report: Silent | None = None,
     top: int = TOP,
 ) -> Explored:
@@ -148,9 +148,9 @@ def counts() -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(4, -100.0, 100.0, False), Limits(None, -5.0, 5.0, True)], ids=["few", "whole"]
+    "limits", [CompileLimits(4, -100.0, 100.0, False), CompileLimits(None, -5.0, 5.0, True)], ids=["few", "whole"]
 )
-def test_trust_holds_for_what_is_sent(server: ExactServer, tmp_path: Path, limits: Limits) -> None:
+def test_trust_holds_for_what_is_sent(server: ExactServer, tmp_path: Path, limits: CompileLimits) -> None:
     """Compiled to 4 entries or to whole numbers, the bias of a round is about as close to the one before as trust says."""
     found = run(server, tmp_path, replace(PLAN, samples=30, trust=0.5), limits=limits)
     steps = [sent(server)[n * 120] for n in range(3)]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.bias import Bias
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer

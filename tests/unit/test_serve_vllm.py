@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blackbox_lb.bias import Bias, Entry
+from blackbox_lb.bias.document import Bias, Entry
 from blackbox_lb.errors import BiasError
-from blackbox_lb.tokens import fingerprint
+from blackbox_lb.vocabulary.tokenizer import fingerprint
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
@@ -24,7 +24,7 @@ from vllm import SamplingParams  # noqa: E402
 from vllm.v1.sample import logits_processor as v1  # noqa: E402
 from vllm.v1.worker.gpu.sample import logits_processor as v2  # noqa: E402
 
-from blackbox_lb.serve import table  # noqa: E402
+from blackbox_lb.deploy.vllm import vectors as table  # noqa: E402
 from blackbox_lb.serve import vllm as served  # noqa: E402
 
 IDS = [3, 1, 4, 1, 5]
@@ -83,7 +83,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("BLB_BIAS_DEFAULT", raising=False)
     monkeypatch.setattr(table, "cached_tokenizer_from_config", lambda _: Tokenizer())
     monkeypatch.setattr(served, "VllmConfig", SimpleNamespace)
-    monkeypatch.setattr("blackbox_lb.serve.directory.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("blackbox_lb.deploy.bias_directory.CHECK_SECONDS", 0.0)
     return tmp_path
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from blackbox_lb import channel as channel_module
-from blackbox_lb.channel import Channel
-from blackbox_lb.collect import collect
+from blackbox_lb.api.session import Session
+from blackbox_lb.api.transport import channel as channel_module
+from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.errors import AuthenticationFailed, BlbError, InputError, ModelUnsuitable, ServerFailed
-from blackbox_lb.profiles import load_profile
-from blackbox_lb.session import Session
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.tokens import Tokenizer
 from blackbox_lb.types import Prompt, Sampling
+from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 Answer = Callable[[httpx2.Request], httpx2.Response]
 HELLO = [{"token": "Hello", "bytes": list(b"Hello"), "logprob": -0.5, "top_logprobs": []}]

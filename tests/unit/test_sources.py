@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
-from blackbox_lb.store.archive import export_store, import_store
-from blackbox_lb.store.columnar import ParquetSource
-from blackbox_lb.store.sources import Gathered, open_sources
+from blackbox_lb.store.elsewhere.joined import Gathered, open_sources
+from blackbox_lb.store.elsewhere.parquet_exchange import export_store, import_store
+from blackbox_lb.store.elsewhere.parquet_reading import ParquetSource
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion, Prompt
 from tests.unit.test_store import SETTINGS, arrays, arrays_of, assert_same, completion
@@ -118,7 +118,7 @@ def test_what_is_read_of_parquet_is_what_was_exported(
 def test_reading_in_order_reads_each_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sorted by place, a file of many row groups is read once, however the keys come."""
     filled(tmp_path / "s.db", [(p, s) for p in range(10) for s in range(4)])
-    monkeypatch.setattr("blackbox_lb.store.archive.MOST_ROWS", 3)
+    monkeypatch.setattr("blackbox_lb.store.elsewhere.parquet_exchange.MOST_ROWS", 3)
     export_store(tmp_path / "s.db", tmp_path / "out")
     (source,) = open_sources([str(tmp_path / "out" / "completions.parquet")])
     assert isinstance(source, ParquetSource)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from blackbox_lb.cli import COMMANDS
+from blackbox_lb.cli.commands import COMMANDS
 
 HEAVY = (
     "aiohttp",

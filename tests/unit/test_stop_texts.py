@@ -11,22 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blackbox_lb.collect import batch_of
+from blackbox_lb.api.session import Session
 from blackbox_lb.errors import ProfileError
-from blackbox_lb.estimate.normaliser import NextToken
-from blackbox_lb.estimate.sweep import Sweep
-from blackbox_lb.evaluate import SAMPLED
-from blackbox_lb.fitting.logged import log_of_base
-from blackbox_lb.fitting.run import FitPlan, FitResult, fit
-from blackbox_lb.profiles import Profile, load_profile
-from blackbox_lb.progress import Silent
-from blackbox_lb.provenance import Remembering
-from blackbox_lb.session import Session
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.jobs.fitting.logged_validation import log_of_base
+from blackbox_lb.jobs.fitting.run import FitPlan, FitResult, fit
+from blackbox_lb.jobs.records.provenance import Remembering
+from blackbox_lb.providers.profile import Profile, load_profile
+from blackbox_lb.rollouts.collect import batch_of
+from blackbox_lb.rollouts.columns import columns, openers
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.progress import Silent
+from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.testing import ExactModel, ExactServer, RulesGateway
-from blackbox_lb.training import columns, openers, training_set
-from blackbox_lb.trials import Trials
 from blackbox_lb.types import UNNAMED, Completion, Endpoint, EndTokens, Example, Prompt, Sampling
 from tests.encodings import register_encoding
 

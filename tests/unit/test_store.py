@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from blackbox_lb.errors import StoreError
-from blackbox_lb.packing import Arrays, pack, unpack
 from blackbox_lb.store import MIGRATIONS, RolloutStore, canonical, prompt_hash, request_hash, rollout_key
+from blackbox_lb.store.packing import Arrays, pack, unpack
 from blackbox_lb.types import Completion, Prompt
 
 SETTINGS = {"model": "m", "tokenizer": "t", "sampling": {"temperature": 1.0}}
@@ -187,7 +187,7 @@ FIRST_SCHEMA = """
         prompt_tokens INTEGER NOT NULL,
         n_tokens INTEGER NOT NULL,
         whole INTEGER NOT NULL,          -- 0 where the provider listed fewer tokens than it generated
-        tokens BLOB NOT NULL,            -- ids, logprobs, top ids, top logprobs: see blackbox_lb.packing
+        tokens BLOB NOT NULL,            -- ids, logprobs, top ids, top logprobs: see blackbox_lb.store.packing
         received REAL NOT NULL           -- seconds since 1970
     );
     CREATE INDEX completions_by_request ON completions (request_hash, prompt_hash, sample);

@@ -20,8 +20,8 @@ import pytest
 
 from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
+from blackbox_lb.store.care.upkeep import check
 from blackbox_lb.store.schema import MIGRATIONS, TABLES, statements
-from blackbox_lb.store.upkeep import check
 from blackbox_lb.types import Completion, Prompt
 
 SETTINGS = {"model": "m", "tokenizer": "t"}

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackbox_lb.errors import StoreCorrupt, StoreError
-from blackbox_lb.packing import Arrays, pack, unpack_sampled
 from blackbox_lb.store import RolloutStore
+from blackbox_lb.store.packing import Arrays, pack, unpack_sampled
 from blackbox_lb.types import Completion, Prompt
 
 SETTINGS = {"model": "m", "tokenizer": "t"}

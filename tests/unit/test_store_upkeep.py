@@ -19,10 +19,10 @@ from click.testing import CliRunner, Result
 from blackbox_lb.cli import main
 from blackbox_lb.errors import BlbError, InputError, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
-from blackbox_lb.store.archive import export_store, import_store
+from blackbox_lb.store.care.upkeep import check, compact, merge, recover
+from blackbox_lb.store.elsewhere.parquet_exchange import export_store, import_store
 from blackbox_lb.store.integrity import check_row
 from blackbox_lb.store.schema import TABLES
-from blackbox_lb.store.upkeep import check, compact, merge, recover
 from blackbox_lb.types import Completion, Prompt
 
 SETTINGS = {"model": "m", "tokenizer": "t"}

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.tasks import hub_data, load_examples, load_task
+from blackbox_lb.tasks import load_examples, load_task
+from blackbox_lb.tasks.records import hub_data
 
 datasets = pytest.importorskip("datasets")
 ROWS = [{"q": f"What is {n} + {n}?", "hint": f"twice {n}", "a": str(2 * n), "id": 7, "split": "x"} for n in range(40)]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from blackbox_lb import tasks
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task
-from blackbox_lb.tasks.files import content_hash
-from blackbox_lb.tasks.matching import normalise
+from blackbox_lb.tasks.records.files import content_hash
+from blackbox_lb.tasks.rewards.matching import normalise
 from blackbox_lb.types import Example, Message, Prompt
 
 Write = Callable[[str, str], Path]
@@ -468,7 +468,7 @@ def test_the_article_is_in_the_file_only_where_english_wants_one() -> None:
 
 def test_the_file_is_plain_csv_in_order() -> None:
     """A reader finds a country by the alphabet, and the four columns are the documented ones."""
-    path = Path(tasks.__file__).with_name("capitals.csv")
+    path = Path(tasks.__file__).parent / "sets" / "capitals.csv"
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["country", "article", "capitals", "split"]

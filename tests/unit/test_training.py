@@ -12,16 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blackbox_lb import scratch
-from blackbox_lb import training as module
 from blackbox_lb.errors import InputError, NoLogprobs, StoreError
-from blackbox_lb.estimate import passes, tails
-from blackbox_lb.estimate.projection import projection
-from blackbox_lb.estimate.statistics import Statistics
-from blackbox_lb.scratch import Scratch
+from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.next_token import parallel as passes
+from blackbox_lb.estimate.next_token import tails
+from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.rollouts import scratch
+from blackbox_lb.rollouts import training as module
+from blackbox_lb.rollouts.columns import columns
+from blackbox_lb.rollouts.scratch import Scratch
+from blackbox_lb.rollouts.training import Training, censored, training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.training import Training, censored, columns, training_set
 from blackbox_lb.types import UNNAMED, Completion, EndTokens, Example, Prompt
 
 SETTINGS = {"model": "m", "tokenizer": "t"}

@@ -12,20 +12,21 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from blackbox_lb.bias import MAX_BYTES, Bias, Entry, legible
+from blackbox_lb.bias.document import MAX_BYTES, Bias, Entry
 from blackbox_lb.cli import main
-from blackbox_lb.cli.documents import print_json
+from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.settings import find_settings
 from blackbox_lb.cli.terminal import Terminal, print_table
+from blackbox_lb.deploy.injection import Injection
+from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
+from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
+from blackbox_lb.deploy.proxy.requests import Rule, Upstream
 from blackbox_lb.errors import BiasError, DataError, InputError
-from blackbox_lb.injection import Injection
-from blackbox_lb.reading import MAX_DEPTH, parse_json, parse_toml, read_bounded
-from blackbox_lb.report.page import tame
-from blackbox_lb.serve.proxy_answers import ErrorAnswer
-from blackbox_lb.serve.proxy_names import Names, Served
-from blackbox_lb.serve.proxy_requests import Rule, Upstream
-from blackbox_lb.tasks.files import load_examples
-from blackbox_lb.tasks.rewards import runs_code
+from blackbox_lb.jobs.report.page import tame
+from blackbox_lb.safety.printable import legible
+from blackbox_lb.safety.untrusted import MAX_DEPTH, parse_json, parse_toml, read_bounded
+from blackbox_lb.tasks.records.files import load_examples
+from blackbox_lb.tasks.rewards.reward import runs_code
 from tests.unit.proxy_upstream import VALUES, bias, plain, proxied
 
 HOSTILE = (
@@ -218,7 +219,11 @@ def test_messages_keep_their_lines_and_backslashes() -> None:
 
 # --- The proxy --------------------------------------------------------------------------------------------------------------
 
-RULE = Rule(Names([Served("m", None, bias("m"), Injection(VALUES)), Served("m", "a", bias("m"), Injection(VALUES))]))
+RULE = Rule(
+    ServedNames(
+        [ServedBias("m", None, bias("m"), Injection(VALUES)), ServedBias("m", "a", bias("m"), Injection(VALUES))]
+    )
+)
 BODIES = {
     "nan": b'{"model": "m", "temperature": NaN}',
     "infinity": b'{"model": "m", "temperature": -Infinity}',
@@ -263,7 +268,7 @@ def test_a_target_stays_on_its_host(target: str) -> None:
 
 def test_a_model_called_like_a_path_reaches_no_other_route() -> None:
     """Names of models in a bias file are quoted where they become part of an address."""
-    names = Names([Served("../../admin?x=1#", "a", bias("../../admin?x=1#"), Injection(VALUES))])
+    names = ServedNames([ServedBias("../../admin?x=1#", "a", bias("../../admin?x=1#"), Injection(VALUES))])
     edit = Rule(names).edit("/openai/deployments/..%2F..%2Fadmin%3Fx=1%23@a/chat/completions", b"{}")
     assert edit.target == "/openai/deployments/..%2F..%2Fadmin%3Fx%3D1%23/chat/completions"
     with pytest.raises(ErrorAnswer):

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.tokens import PROBE_TEXT, fingerprint
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
 from blackbox_lb.vocabulary.bpe import BYTE_OF, CHARACTER_OF, PATTERNS, bytes_of_piece, join, splitter
-from blackbox_lb.vocabulary.encodings import cache_name
 from blackbox_lb.vocabulary.table import display_bytes
+from blackbox_lb.vocabulary.tiktoken_encodings import cache_name
+from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"

@@ -12,7 +12,7 @@ import pytest
 import tiktoken
 from click.testing import CliRunner, Result
 
-from blackbox_lb.bias import Bias
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.testing import ExactModel, ExactServer
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from blackbox_lb.budget import Budget
-from blackbox_lb.pace import Pace
-from blackbox_lb.workers import run_all
+from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.concurrency import Pace
+from blackbox_lb.api.limits.workers import run_all
 
 
 class _Skipping(selectors.DefaultSelector):

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import StoreError
-from blackbox_lb.packing import Arrays, pack, unpack
 from blackbox_lb.store import RolloutStore, Writer, request_hash
+from blackbox_lb.store.packing import Arrays, pack, unpack
 from blackbox_lb.types import Completion, Prompt
 
 SETTINGS: dict[str, Any] = {"model": "m", "tokenizer": "t"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blackbox_lb.profiles import Profile
+from blackbox_lb.providers.profile import Profile
 from blackbox_lb.vocabulary import Vocabulary
 
 ROWS: dict[str, Any] = {

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blackbox_lb.api.wire import parse_response
+from blackbox_lb.api.wire.dialects.position import likeliest
 from blackbox_lb.errors import CorruptResponse, NoLogprobs
-from blackbox_lb.profiles import Profile
-from blackbox_lb.rules import EndpointRules
+from blackbox_lb.providers.profile import Profile
+from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import UNNAMED, Completion, Sampling
-from blackbox_lb.wire import parse_response
-from blackbox_lb.wire.position import likeliest
 
 ProfileWith = Callable[..., Profile]
 IDS = {"tokens": {"id": "field id"}}

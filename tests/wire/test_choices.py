@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from blackbox_lb.api.wire import parse_response
 from blackbox_lb.errors import CorruptResponse, NoLogprobs, ProfileError
-from blackbox_lb.profiles import Profile
+from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import UNNAMED, Completion, Endpoint, Sampling
 from blackbox_lb.vocabulary import Vocabulary
-from blackbox_lb.wire import parse_response
 
 ProfileWith = Callable[..., Profile]
 FILTERED: dict[str, Any] = {"finish_reason": "content_filter", "logprobs": None, "content_filter_results": {}}

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blackbox_lb.api.wire import parse_response
 from blackbox_lb.errors import BlbError, CorruptResponse
-from blackbox_lb.profiles import Profile
+from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import Endpoint, Sampling
 from blackbox_lb.vocabulary import Vocabulary
-from blackbox_lb.wire import parse_response
 
 ProfileWith = Callable[..., Profile]
 Path = tuple[Any, ...]

@@ -26,16 +26,16 @@ import yaml  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blackbox_lb.channel import Channel
+from blackbox_lb.api.transport.channel import Channel
+from blackbox_lb.api.wire import AnswerReader, build_request, loads, read_answer
+from blackbox_lb.api.wire.columns.parse import Answer
 from blackbox_lb.errors import BlbError
-from blackbox_lb.packing import Arrays, pack, unpack
-from blackbox_lb.profiles import Profile, load_profile
+from blackbox_lb.providers.profile import Profile, load_profile
+from blackbox_lb.store.packing import Arrays, pack, unpack
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.testing.gateway import RulesGateway
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Endpoint, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary
-from blackbox_lb.wire import Lists, build_request, loads, read_answer
-from blackbox_lb.wire.lists import Answer
 
 FOLDER = Path(__file__).parents[2] / "cassettes"
 DIALECTS: dict[str, tuple[str, Endpoint, str]] = {
@@ -304,7 +304,7 @@ def overwritten(content: bytes, rng: random.Random) -> bytes:
 
 
 PLAIN = ("Azure", "Azure classic", "Fireworks chat", "OpenAI chat", "vLLM chat")
-"""Dialects whose lists ``Lists`` is to read by itself, as far as the profile's rows allow."""
+"""Dialects whose lists ``AnswerReader`` is to read by itself, as far as the profile's rows allow."""
 
 
 def outcome(about: Subject, answer: Any, n: int) -> list[Completion] | str:
@@ -332,9 +332,9 @@ def assert_same(found: list[Completion] | str, truth: list[Completion] | str) ->
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_lists_are_read_as_the_plain_reader_reads_them(name: str, pytestconfig: pytest.Config) -> None:
-    """Whatever is done to an answer, its fields and its bytes, ``Lists`` and the plain reader say the same of it, bit for bit."""
+    """Whatever is done to an answer, its fields and its bytes, both readers say the same of it, bit for bit."""
     about = subject(name)
-    lists = Lists(about.profile, about.profile.endpoint(about.endpoint), about.vocabulary)
+    lists = AnswerReader(about.profile, about.profile.endpoint(about.endpoint), about.vocabulary)
 
     @times(examples(pytestconfig))
     @given(
@@ -364,9 +364,9 @@ def test_lists_are_read_as_the_plain_reader_reads_them(name: str, pytestconfig: 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_ordinary_answers_are_not_left_to_the_plain_reader(name: str) -> None:
-    """The recorded answers are of the plain kind, but for those of a profile with a row that ``Lists`` leaves alone."""
+    """The recorded answers are of the plain kind, but for those of a profile with a row that ``AnswerReader`` leaves alone."""
     about = subject(name)
-    lists = Lists(about.profile, about.profile.endpoint(about.endpoint), about.vocabulary)
+    lists = AnswerReader(about.profile, about.profile.endpoint(about.endpoint), about.vocabulary)
     for whole, n in about.answers:
         answer = lists.loads(json.dumps(whole, separators=(",", ":")).encode())
         if about.profile.logprobs.propensity != "logprob" or "Fireworks" in name:
@@ -424,7 +424,7 @@ def test_the_exact_models_answers_are_read_alike(
         known = Vocabulary("exact", ordinary, {"<|endoftext|>": 39}, 40, server.tokenize)
         at = server if provider == "llamacpp" else stack.enter_context(RulesGateway(provider, server, key=KEY))
         asyncio.run(ask(at.base_url))
-    about, lists = Subject(profile, endpoint, sampling, known, []), Lists(profile, rules, known)
+    about, lists = Subject(profile, endpoint, sampling, known, []), AnswerReader(profile, rules, known)
     for content in contents:
         found = lists.loads(content)
         assert isinstance(found, Answer) == (endpoint == "chat" and hosted)
@@ -512,7 +512,7 @@ def test_what_is_odd_about_a_list_is_read_as_ever(odd: str, before: bool) -> Non
     tokens = {97: b"a", 98: b"b", 195: b"\xc3", 169: b"\xa9", 34: b'"', 0: b"\0", 33: b"a" * 33, 1000: b"a" * 1000}
     known = Vocabulary("odd", tokens, {}, 2000, lambda text: list(text.encode()))
     about = Subject(seen.profile, "chat", Sampling(top_logprobs=2), known, [])
-    lists = Lists(about.profile, about.profile.endpoint("chat"), known)
+    lists = AnswerReader(about.profile, about.profile.endpoint("chat"), known)
     assert isinstance(lists.loads(listed(GOOD, GOOD)), Answer)
     row = [odd, GOOD, GOOD] if before else [GOOD, GOOD, odd]
     for content in (
@@ -534,7 +534,7 @@ def test_what_is_odd_about_a_list_is_read_as_ever(odd: str, before: bool) -> Non
 def test_lists_with_blanks_are_of_the_plain_kind(name: str) -> None:
     """Indented answers, as OpenAI's own API sends them, are not left to the plain reader, nor are fields in SGLang's order."""
     about = subject(name)
-    lists = Lists(about.profile, about.profile.endpoint(about.endpoint), about.vocabulary)
+    lists = AnswerReader(about.profile, about.profile.endpoint(about.endpoint), about.vocabulary)
     for whole, n in about.answers:
         swapped = json.loads(json.dumps(whole), object_pairs_hook=in_another_order)
         for content in (json.dumps(whole, indent=2), json.dumps(whole), json.dumps(swapped, separators=(",", ":"))):

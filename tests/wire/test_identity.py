@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from blackbox_lb.api.wire.dialects.token_identity import Identity
 from blackbox_lb.errors import CorruptResponse, ProfileError
-from blackbox_lb.profiles import Profile
-from blackbox_lb.rules import EndpointRules
+from blackbox_lb.providers.profile import Profile
+from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import UNNAMED
 from blackbox_lb.vocabulary import Vocabulary
-from blackbox_lb.wire.identity import Identity
 
 ProfileWith = Callable[..., Profile]
 

@@ -19,11 +19,11 @@ import pytest
 import tiktoken
 import yaml  # type: ignore[import-untyped]
 
+from blackbox_lb.api.wire import parse_response
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs, ProfileError
-from blackbox_lb.profiles import load_profile
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.types import Completion, Endpoint, Sampling
 from blackbox_lb.vocabulary import load_vocabulary
-from blackbox_lb.wire import parse_response
 
 FOLDER = Path(os.environ.get("BLB_RECORDINGS") or Path(__file__).parents[2].parent / "shared" / "recordings")
 FILES = sorted(path for path in FOLDER.rglob("*") if path.suffix in (".json", ".jsonl", ".yaml", ".sse"))

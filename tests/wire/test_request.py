@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from blackbox_lb.api.wire import build_request
 from blackbox_lb.errors import InputError, ProfileError
-from blackbox_lb.profiles import Profile, load_profile, profile_names
+from blackbox_lb.providers.profile import Profile, load_profile, profile_names
 from blackbox_lb.types import Endpoint, Message, Prompt, Sampling
-from blackbox_lb.wire import build_request
 
 ProfileWith = Callable[..., Profile]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blackbox_lb.api.wire import parse_response
 from blackbox_lb.errors import CorruptResponse, NoLogprobs
-from blackbox_lb.profiles import load_profile
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.types import Completion, Endpoint, Sampling
-from blackbox_lb.wire import parse_response
 
 K = Sampling(top_logprobs=3)
 

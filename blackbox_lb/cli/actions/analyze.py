@@ -10,24 +10,32 @@ from typing import Any
 
 import click
 
-from blackbox_lb.analysis.biased import Biased, Shifts, ask_shifts, biased_completions, draw, shifts_by_lists
-from blackbox_lb.analysis.document import Analysis, TokenScore
-from blackbox_lb.analysis.run import analyze
-from blackbox_lb.bias import Bias, legible, printable
-from blackbox_lb.cli.accounts import run
-from blackbox_lb.cli.analyze import ANALYSIS
-from blackbox_lb.cli.documents import print_json
-from blackbox_lb.cli.opening import connect_to, load, open_trials
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.limits import vocabulary_of
+from blackbox_lb.cli.commands.analyze import ANALYSIS
+from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
+from blackbox_lb.cli.resources import connect_to, load, open_trials
+from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table, reporter
-from blackbox_lb.compile import vocabulary_of
-from blackbox_lb.embedding import Encoder, load_encoder
 from blackbox_lb.errors import BlbError, InputError, ProfileError
-from blackbox_lb.forecast import Stage
-from blackbox_lb.profiles import Profile, load_profile, profile_names
-from blackbox_lb.provenance import Remembering, provenance
+from blackbox_lb.jobs.analysis.biased_completions import (
+    Biased,
+    Shifts,
+    ask_shifts,
+    biased_completions,
+    draw,
+    shifts_by_lists,
+)
+from blackbox_lb.jobs.analysis.document import Analysis, TokenScore
+from blackbox_lb.jobs.analysis.run import analyze
+from blackbox_lb.jobs.forecast import ForecastStage
+from blackbox_lb.jobs.records.provenance import Remembering, provenance
+from blackbox_lb.providers.profile import Profile, load_profile, profile_names
+from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
+from blackbox_lb.vocabulary.embedding import Encoder, load_encoder
 
 __all__ = ["execute"]
 
@@ -99,7 +107,7 @@ def _profile(bias: Bias, provider: str | None) -> Profile:
 
 async def _draw(bias: Bias, options: dict[str, Any], listener: Remembering) -> None:
     task, reward = load(options | {"reward": "length", "correct": None})
-    stages = [Stage(task.test, 2 * options["samples"])]
+    stages = [ForecastStage(task.test, 2 * options["samples"])]
     async with open_trials(options, task, reward, bias, stages=lambda trials: stages) as trials:
         await draw(replace(trials, report=listener), task.test, bias, options["samples"])
 
@@ -107,7 +115,7 @@ async def _draw(bias: Bias, options: dict[str, Any], listener: Remembering) -> N
 async def _exact(bias: Bias, biased: Biased, options: dict[str, Any], listener: Remembering) -> Shifts:
     task = Task("stored", (), (), biased.examples)
     asked = options | {"endpoint": options["endpoint"] or biased.endpoint, "part": "--full-vocab"}
-    stages = [Stage(biased.examples[:1], options["full_vocab"])]
+    stages = [ForecastStage(biased.examples[:1], options["full_vocab"])]
     async with open_trials(
         asked, task, parse_reward("length", max_tokens=1), bias, stages=lambda trials: stages
     ) as trials:

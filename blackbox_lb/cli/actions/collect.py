@@ -9,21 +9,21 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from blackbox_lb.batches import OfflineSession, Pending, cancel_batches, collect_batches
-from blackbox_lb.batches.offline import tokenizer_beside
-from blackbox_lb.batches.plan import no_batch
-from blackbox_lb.bias import legible
-from blackbox_lb.cli.accounts import run
-from blackbox_lb.cli.documents import print_json
-from blackbox_lb.cli.opening import COLLECTING, load, open_trials
+from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.resources import COLLECTING, load, open_trials
+from blackbox_lb.cli.run_limits import run
 from blackbox_lb.errors import InputError
-from blackbox_lb.evaluate import SAMPLED
-from blackbox_lb.forecast import Stage
-from blackbox_lb.profiles import load_profile
-from blackbox_lb.shards import Shard
+from blackbox_lb.jobs.batches import OfflineSession, Pending, cancel_batches, collect_batches
+from blackbox_lb.jobs.batches.offline import tokenizer_beside
+from blackbox_lb.jobs.batches.plan import no_batch
+from blackbox_lb.jobs.batches.shards import Shard
+from blackbox_lb.jobs.forecast import ForecastStage
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.training import censored, training_set
+from blackbox_lb.safety.printable import legible
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.training import censored, training_set
-from blackbox_lb.trials import Trials
 from blackbox_lb.types import Example
 
 __all__ = ["execute"]
@@ -69,8 +69,8 @@ async def _run(options: dict[str, Any], task: Task, reward: Reward) -> Summary:
     if options["shard"] is not None:
         examples = options["shard"].of(examples)
 
-    def stages(trials: Trials) -> Iterable[Stage]:
-        return [Stage(examples, options["samples_per_prompt"])]
+    def stages(trials: Trials) -> Iterable[ForecastStage]:
+        return [ForecastStage(examples, options["samples_per_prompt"])]
 
     async with open_trials(options, task, reward, needs=COLLECTING, stages=stages) as trials:
         if not examples:

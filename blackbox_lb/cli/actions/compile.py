@@ -9,15 +9,17 @@ from typing import Any
 
 import click
 
-from blackbox_lb.bias import Bias, Compiled, legible, printable
-from blackbox_lb.cli.documents import print_json
+from blackbox_lb.bias.document import Bias, Compiled
+from blackbox_lb.bias.limits import highest_id, most_entries, vocabulary_of
+from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
 from blackbox_lb.cli.terminal import print_table
-from blackbox_lb.compile import Kept, compile_bias, gain_by_entries, highest_id, most_entries, vocabulary_of
 from blackbox_lb.errors import InputError, ProfileError
-from blackbox_lb.plots import check_plot, gain_plot
-from blackbox_lb.prefixes import Prefixes, logged_prefixes
-from blackbox_lb.profiles import Profile, load_profile, profile_names
+from blackbox_lb.jobs.compiling.compile import Kept, compile_bias, gain_by_entries
+from blackbox_lb.jobs.compiling.logged_prefixes import Prefixes, logged_prefixes
+from blackbox_lb.jobs.compiling.plot import check_plot, gain_plot
+from blackbox_lb.providers.profile import Profile, load_profile, profile_names
+from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.tasks.load import BUILT_IN
 
 __all__ = ["execute"]

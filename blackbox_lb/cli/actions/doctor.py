@@ -10,15 +10,15 @@ from typing import Any
 
 import click
 
-from blackbox_lb.cli.documents import print_json
-from blackbox_lb.cli.opening import connect_to
+from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.resources import connect_to
 from blackbox_lb.cli.terminal import print_table
-from blackbox_lb.credentials import Credentials
-from blackbox_lb.doctor import Report, check_target, examine, most_requests, most_tokens, save_profile
-from blackbox_lb.doctor.probe import IN_FLIGHT
 from blackbox_lb.errors import BlbError, InputError
-from blackbox_lb.profiles import Profile, load_profile
-from blackbox_lb.rules import Json
+from blackbox_lb.jobs.doctor import Report, check_target, examine, most_requests, most_tokens, save_profile
+from blackbox_lb.jobs.doctor.asking.probe import IN_FLIGHT
+from blackbox_lb.providers.credentials import Credentials
+from blackbox_lb.providers.profile import Profile, load_profile
+from blackbox_lb.providers.schema import Json
 
 __all__ = ["execute"]
 

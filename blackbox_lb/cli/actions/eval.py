@@ -10,23 +10,24 @@ from typing import Any
 
 import click
 
-from blackbox_lb.bias import Bias, legible, printable
-from blackbox_lb.cli.accounts import prices_of, run
-from blackbox_lb.cli.documents import print_json
-from blackbox_lb.cli.opening import COLLECTING, SAMPLING_WITH_A_BIAS, load, open_trials, run_folder
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.limits import check_limits
+from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.resources import COLLECTING, SAMPLING_WITH_A_BIAS, load, open_trials, run_folder
+from blackbox_lb.cli.run_limits import prices_of, run
 from blackbox_lb.cli.terminal import print_table
-from blackbox_lb.compile import check_limits
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.evaluate import GREEDY, SAMPLED, parse_setting
-from blackbox_lb.evaluation.arms import alternatives
-from blackbox_lb.evaluation.comparing import verdicts
-from blackbox_lb.evaluation.document import Comparison, Evaluation, Mean
-from blackbox_lb.evaluation.run import EvalPlan, evaluate
-from blackbox_lb.evaluation.summary import figure
-from blackbox_lb.forecast import eval_stages
-from blackbox_lb.progress import chance
+from blackbox_lb.jobs.evaluation.arms import alternatives
+from blackbox_lb.jobs.evaluation.compare import verdicts
+from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, Mean
+from blackbox_lb.jobs.evaluation.run import EvalPlan, evaluate
+from blackbox_lb.jobs.evaluation.summary import figure
+from blackbox_lb.jobs.forecast import eval_stages
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
+from blackbox_lb.rollouts.progress import chance
+from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.trials import Trials
 
 __all__ = ["execute"]
 

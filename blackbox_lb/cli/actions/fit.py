@@ -11,22 +11,22 @@ from typing import Any, Literal
 
 import click
 
-from blackbox_lb.cli.accounts import run
-from blackbox_lb.cli.documents import print_json
-from blackbox_lb.cli.opening import load, open_trials, run_folder
+from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.resources import load, open_trials, run_folder
+from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import findings_list, print_table, settings_text, verdict_table
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.estimate.select import Goal
-from blackbox_lb.estimate.sweep import Sweep
-from blackbox_lb.evaluate import parse_setting
-from blackbox_lb.fitting.fidelity import Fidelity
-from blackbox_lb.fitting.plan import FitPlan
-from blackbox_lb.fitting.result import FitResult
-from blackbox_lb.fitting.run import fit
-from blackbox_lb.forecast import fit_stages
-from blackbox_lb.provenance import Remembering, provenance
+from blackbox_lb.estimate.choice.goal import Goal
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.jobs.fitting.list_fidelity import Fidelity
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.fitting.run import fit
+from blackbox_lb.jobs.forecast import fit_stages
+from blackbox_lb.jobs.records.provenance import Remembering, provenance
+from blackbox_lb.rollouts.judging.verdict import parse_setting
+from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.training import Engine
 
 __all__ = ["execute"]
 
@@ -116,12 +116,12 @@ async def _run(options: dict[str, Any], task: Task, reward: Reward, plan: FitPla
             return await fit(replace(trials, report=heard, engine=engine), task, plan), heard.remarks
 
 
-def _engine(options: dict[str, Any]) -> AbstractContextManager[Engine | None]:
+def _engine(options: dict[str, Any]) -> AbstractContextManager[FitEngine | None]:
     if options["engine"] == "here":
         if options["workers"]:
             raise InputError(f"--workers {options['workers']} are those of --engine ray; give both, or neither")
         return nullcontext()
-    from blackbox_lb.cluster import Cluster
+    from blackbox_lb.rollouts.ray_engine import Cluster
 
     return Cluster(options["workers"])
 

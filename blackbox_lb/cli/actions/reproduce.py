@@ -10,30 +10,30 @@ from typing import Any
 
 import click
 
-from blackbox_lb.cli.accounts import run as run_within_limits
-from blackbox_lb.cli.documents import print_json
-from blackbox_lb.cli.opening import open_trials, run_folder
+from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.resources import open_trials, run_folder
+from blackbox_lb.cli.run_limits import run as run_within_limits
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import InputError
-from blackbox_lb.forecast import Forecast, at_most
-from blackbox_lb.profiles import load_profile
-from blackbox_lb.provenance import Remembering, provenance
-from blackbox_lb.reproduce import (
+from blackbox_lb.jobs.forecast import Forecast, at_most
+from blackbox_lb.jobs.paper import (
+    BenchmarkRun,
     Configuration,
-    Job,
     Reproduction,
     Scaled,
     load_configuration,
     load_lora,
     rewards_of,
-    run,
     scaled,
 )
-from blackbox_lb.reproduce.notes import differences, plan_sentences
-from blackbox_lb.reproduce.problems import load_problems
-from blackbox_lb.reproduce.results import BenchmarkResult
-from blackbox_lb.reproduce.tables import Table, comparison, details, markdown
-from blackbox_lb.trials import Trials
+from blackbox_lb.jobs.paper.notes import differences, plan_sentences
+from blackbox_lb.jobs.paper.problems import load_problems
+from blackbox_lb.jobs.paper.results import BenchmarkResult
+from blackbox_lb.jobs.paper.run import run
+from blackbox_lb.jobs.paper.tables import TextTable, comparison, details, markdown
+from blackbox_lb.jobs.records.provenance import Remembering, provenance
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.judging.trials import Trials
 
 __all__ = ["execute"]
 
@@ -140,7 +140,7 @@ async def _run(
                 served = (trials.session.model, trials.session.endpoint)
                 yield replace(trials, report=remembering)
 
-        results.append(await run(Job(configuration, part, folder, options["seed"] or 0), opened))
+        results.append(await run(BenchmarkRun(configuration, part, folder, options["seed"] or 0), opened))
     return results, *served
 
 
@@ -163,12 +163,12 @@ def _print_plan(plan: Sequence[str], parts: Sequence[Scaled], configuration: Con
     print_json({"plan": stages, "sentences": list(plan)})
 
 
-def _write(folder: Path, document: Reproduction, tables: Sequence[Table]) -> None:
+def _write(folder: Path, document: Reproduction, tables: Sequence[TextTable]) -> None:
     (folder / "reproduction.json").write_text(document.model_dump_json(indent=2) + "\n", encoding="utf-8")
     (folder / "reproduction.md").write_text(markdown(document, tables), encoding="utf-8")
 
 
-def _print(tables: Sequence[Table], notes: Sequence[str], folder: Path) -> None:
+def _print(tables: Sequence[TextTable], notes: Sequence[str], folder: Path) -> None:
     for table in tables:
         print_table(table.title, table.header, table.rows, left=table.left)
     click.echo("What differs from the paper:")

@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from blackbox_lb.bias import Bias
-from blackbox_lb.cli.accounts import price_judge, run
-from blackbox_lb.cli.documents import print_json
-from blackbox_lb.cli.opening import load
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
+from blackbox_lb.cli.resources import load
+from blackbox_lb.cli.run_limits import price_judge, run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import InputError, StoreError
-from blackbox_lb.evaluate import parse_setting
-from blackbox_lb.progress import short
-from blackbox_lb.scoring import SPLITS, Group, Record, Settings, rescore
+from blackbox_lb.jobs.scoring import SPLITS, Group, ScoredCompletion, Settings, rescore
+from blackbox_lb.rollouts.judging.verdict import parse_setting
+from blackbox_lb.rollouts.progress import short
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Task, parse_reward
-from blackbox_lb.tasks.remote import is_address
+from blackbox_lb.tasks.rewards.endpoint import is_address
 
 __all__ = ["execute"]
 
@@ -95,7 +95,7 @@ def _filter(options: dict[str, Any]) -> Callable[[Settings], bool]:
 
 
 @contextmanager
-def _lines(path: Path | None) -> Iterator[Callable[[Record], None]]:
+def _lines(path: Path | None) -> Iterator[Callable[[ScoredCompletion], None]]:
     """A watcher that writes each completion as one JSON line; of none where there is no path."""
     if path is None:
         yield lambda _record: None
@@ -108,7 +108,7 @@ def _lines(path: Path | None) -> Iterator[Callable[[Record], None]]:
         yield lambda record: print(json.dumps(_line(record), ensure_ascii=False), file=file)
 
 
-def _line(record: Record) -> dict[str, Any]:
+def _line(record: ScoredCompletion) -> dict[str, Any]:
     completion = record.completion
     return {
         "split": record.split,

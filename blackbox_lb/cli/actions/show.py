@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
-from blackbox_lb.bias import Bias, Entry, Learned, printable
-from blackbox_lb.cli.documents import print_json
+from blackbox_lb.bias.document import Bias, Entry, Learned
+from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.terminal import findings_list, print_table, settings_text, verdict_table
-from blackbox_lb.progress import short
+from blackbox_lb.rollouts.progress import short
+from blackbox_lb.safety.printable import printable
 
 __all__ = ["execute"]
 

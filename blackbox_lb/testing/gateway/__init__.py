@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from blackbox_lb.testing.gateway.engine.settings import Lie, Options
 from blackbox_lb.testing.gateway.gateway import Call, RulesGateway
-from blackbox_lb.testing.gateway.schema import InvalidRequest
-from blackbox_lb.testing.gateway.settings import Lie, Options
-from blackbox_lb.testing.gateway.sources import SOURCES
+from blackbox_lb.testing.gateway.openai_schema import InvalidRequest
+from blackbox_lb.testing.gateway.rule_sources import SOURCES
 
 __all__ = ["SOURCES", "Call", "InvalidRequest", "Lie", "Options", "RulesGateway"]

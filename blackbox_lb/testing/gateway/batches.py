@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from blackbox_lb.testing._listener import Reply
-from blackbox_lb.testing.gateway.batch_words import BatchWords
-from blackbox_lb.testing.gateway.fields import Endpoint
-from blackbox_lb.testing.gateway.refusals import JSON
+from blackbox_lb.testing.gateway.errors.batches import BatchWords
+from blackbox_lb.testing.gateway.errors.openai import JSON
+from blackbox_lb.testing.gateway.requests.fields import Endpoint
+from blackbox_lb.testing.loopback.listener import Reply
 
 __all__ = ["Answerer", "BatchDesk", "BatchJob"]
 

@@ -14,28 +14,28 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.testing._listener import Listener, Reply, Request
-from blackbox_lb.testing.gateway.azure_rules import AzureRules
 from blackbox_lb.testing.gateway.batches import BatchDesk
-from blackbox_lb.testing.gateway.budget import Budget, Over, duration
-from blackbox_lb.testing.gateway.fields import Endpoint
-from blackbox_lb.testing.gateway.fireworks_rules import FireworksRules
-from blackbox_lb.testing.gateway.openai_rules import OpenAIRules, Route
-from blackbox_lb.testing.gateway.reading import Reading, read
-from blackbox_lb.testing.gateway.refusals import JSON, Refusal
-from blackbox_lb.testing.gateway.schema import InvalidRequest, invalid
-from blackbox_lb.testing.gateway.settings import Fault, Options, Settings
-from blackbox_lb.testing.gateway.sources import SOURCES
-from blackbox_lb.testing.gateway.upstream import Upstream, UpstreamFailed
-from blackbox_lb.testing.gateway.wishes import stops_of, want_of
+from blackbox_lb.testing.gateway.engine.completion_view import CompletionView, read
+from blackbox_lb.testing.gateway.engine.from_request import stops_of, want_of
+from blackbox_lb.testing.gateway.engine.settings import Fault, Options, RequestSettings
+from blackbox_lb.testing.gateway.engine.upstream import UpstreamEngine, UpstreamFailed
+from blackbox_lb.testing.gateway.errors.openai import JSON, Refusal
+from blackbox_lb.testing.gateway.openai_schema import InvalidRequest, invalid
+from blackbox_lb.testing.gateway.requests.fields import Endpoint
+from blackbox_lb.testing.gateway.rule_sources import SOURCES
+from blackbox_lb.testing.gateway.rules.azure import AzureRules
+from blackbox_lb.testing.gateway.rules.fireworks import FireworksRules
+from blackbox_lb.testing.gateway.rules.openai import OpenAIRules, Route
+from blackbox_lb.testing.gateway.rules.rate_buckets import Over, RateBucket, duration
+from blackbox_lb.testing.loopback.listener import Listener, Reply, Request
 
-__all__ = ["Call", "Engine", "RulesGateway"]
+__all__ = ["Call", "RulesGateway", "ServedEngine"]
 
 PROVIDERS: Mapping[str, type[OpenAIRules]] = {"openai": OpenAIRules, "azure": AzureRules, "fireworks": FireworksRules}
 KEEP_OUT = {"authorization", "api-key", "x-api-key", "cookie"}
 
 
-class Engine(Protocol):
+class ServedEngine(Protocol):
     """Anything with the address of a llama.cpp server, such as LocalEngine or ExactServer."""
 
     @property
@@ -63,7 +63,7 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class _Running:
     listener: Listener
-    upstream: Upstream
+    upstream: UpstreamEngine
     rules: OpenAIRules
 
 
@@ -83,7 +83,7 @@ class RulesGateway:
     def __init__(
         self,
         rules: str,
-        upstream: str | Engine,
+        upstream: str | ServedEngine,
         *,
         requests_per_minute: int = 30_000,
         tokens_per_minute: int = 150_000_000,
@@ -104,7 +104,7 @@ class RulesGateway:
         self.requests: list[JSON] = []
         self.calls: list[Call] = []
         self.invalid_requests: list[InvalidRequest] = []
-        self._budget = Budget(requests_per_minute, tokens_per_minute)
+        self._budget = RateBucket(requests_per_minute, tokens_per_minute)
         self._accepted, self._lock = 0, threading.Lock()
         self._running: _Running | None = None
         words = self._provider.batches
@@ -113,7 +113,7 @@ class RulesGateway:
     def __enter__(self) -> RulesGateway:
         """InputError if no llama.cpp server answers upstream."""
         at = self._upstream if isinstance(self._upstream, str) else self._upstream.base_url
-        upstream = Upstream(at, self._concurrency)
+        upstream = UpstreamEngine(at, self._concurrency)
         self._running = _Running(Listener(self._reply), upstream, self._provider(self._settings, upstream))
         self._running.listener.start()
         return self
@@ -261,7 +261,7 @@ class RulesGateway:
         try:
             draws = self._now().upstream.draw(want)
             rng = np.random.default_rng([self._settings.seed, number, 3])
-            readings: list[Reading] = [
+            readings: list[CompletionView] = [
                 read(self._settings, rules.shown, draw, want, stops_of(body), rng) for draw in draws
             ]
             self._budget.charge(sum(reading.tokens for reading in readings))
@@ -271,7 +271,7 @@ class RulesGateway:
 
 
 def _check(
-    rules: str, provider: type[OpenAIRules], settings: Settings, quota: int | None, requests: int, tokens: int
+    rules: str, provider: type[OpenAIRules], settings: RequestSettings, quota: int | None, requests: int, tokens: int
 ) -> None:
     if (settings.filter_prompts or settings.filter_completions) and not provider.has_filter:
         raise InputError(f"{rules} has no recorded content filter; use the rules azure")

@@ -1,0 +1,1 @@
+"""Everything that talks to a model: the wire, the transport with its limits, one session, the embedded engine, and drift."""

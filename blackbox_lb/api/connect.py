@@ -1,0 +1,79 @@
+"""From a provider's name to an open session; an embedded engine is started first and stopped last."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.session import Session
+from blackbox_lb.errors import InputError
+from blackbox_lb.providers.credentials import TokenProvider
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.types import Endpoint
+
+__all__ = ["connect"]
+
+
+@asynccontextmanager
+async def connect(
+    provider: str,
+    *,
+    model: str | None = None,
+    base_url: str | None = None,
+    endpoint: Endpoint | None = None,
+    tokenizer: str | None = None,
+    token_provider: TokenProvider | None = None,
+    concurrency: int | None = None,
+    max_tokens: int = 256,
+    longest_prompt: int = 0,
+    needs: Iterable[str] = (),
+    own_vocabulary: bool = False,
+    budget: Budget | None = None,
+    session: type[Session] = Session,
+) -> AsyncIterator[Session]:
+    """A session with the provider's model. ``concurrency``, ``max_tokens`` and ``longest_prompt`` (characters) size an
+    embedded engine's slots.
+
+    ``needs``: rows of the profile that must be known, or nothing is asked. own_vocabulary: read the vocabulary of an embedded model
+    from its file, for whoever wants the text of every token. budget: of all its completion requests. session: its kind.
+
+    Raises:
+        BlbError: unknown provider, missing key, model not found, server down.
+    """
+    profile = load_profile(provider)
+    profile.require(needs, "the run")
+    async with AsyncExitStack() as stack:
+        if profile.connection.embedded:
+            if base_url is not None:
+                raise InputError(
+                    f"{provider} starts its own engine and takes no --base-url; use --provider llamacpp for a server"
+                )
+            from blackbox_lb.api.local.engine import LocalEngine, resolve_model
+
+            slots = concurrency or profile.connection.concurrency
+            path = resolve_model(model)
+            engine = stack.enter_context(LocalEngine(path, parallel=slots, context=_room(longest_prompt) + max_tokens))
+            model, base_url = None, engine.base_url
+            if own_vocabulary and tokenizer is None:
+                tokenizer = str(path)
+        opened = session(
+            profile,
+            model=model,
+            base_url=base_url,
+            endpoint=endpoint,
+            tokenizer=tokenizer,
+            token_provider=token_provider,
+            budget=budget,
+        )
+        yield await stack.enter_async_context(opened)
+
+
+PROMPT_ROOM = 1024
+"""Tokens of a slot that an embedded engine keeps for the prompt at least."""
+CHARACTERS_A_TOKEN = 2
+"""Fewer than in any language that is written with spaces: a prompt must not outgrow its slot."""
+
+
+def _room(longest_prompt: int) -> int:
+    return max(PROMPT_ROOM, PROMPT_ROOM // 4 + longest_prompt // CHARACTERS_A_TOKEN)

@@ -1,0 +1,1 @@
+"""How much and how fast: budgets, requests in flight, bounded groups of workers, and Ctrl-C."""

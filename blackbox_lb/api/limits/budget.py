@@ -1,0 +1,211 @@
+"""Budget: what one command may send in all, reserved before a request goes out and settled with what its answer says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from blackbox_lb.api.wire.envelope import count
+from blackbox_lb.errors import BudgetExhausted, ConnectionFailed, ContentFiltered, CorruptResponse, Interrupted
+from blackbox_lb.providers.prices import Prices
+
+__all__ = ["Budget", "SpendingLimits", "Spent", "prompt_bound"]
+
+TEMPLATE_TOKENS = 64
+"""Tokens that a chat template adds to a prompt at most: markers, dates, a default system message."""
+MESSAGE_TOKENS = 8
+"""Tokens that a template adds to each message."""
+NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+
+
+@dataclass(frozen=True, slots=True)
+class SpendingLimits:
+    """Most requests, tokens (prompts and completions together) and US dollars; None: any number."""
+
+    requests: int | None = None
+    tokens: int | None = None
+    dollars: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Requests that were sent, tries that failed among them, their tokens and their price in US dollars; sums by ``+``.
+
+    ``guessed``: answers that were lost on the way or told no usage, which count with the most that they can have been.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    dollars: float = 0.0
+    guessed: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Of prompts and completions."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            self.requests + other.requests,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.dollars + other.dollars,
+            self.guessed + other.guessed,
+        )
+
+    def __str__(self) -> str:
+        """What it is in words."""
+        price = f", ${self.dollars:.4f}" if self.dollars else ""
+        guessed = f" ({self.guessed:,} without usage, counted in full)" if self.guessed else ""
+        return (
+            f"{self.requests:,} requests{guessed}, {self.prompt_tokens:,} prompt and {self.completion_tokens:,} completion "
+            f"tokens{price}"
+        )
+
+
+def prompt_bound(texts: list[str]) -> int:
+    """Tokens of a prompt of these messages at most: none is shorter than a byte, and a template adds some."""
+    return TEMPLATE_TOKENS + sum(len(text.encode("utf-8", "replace")) + MESSAGE_TOKENS for text in texts)
+
+
+class Budget:
+    """What everything that one command sends has in common. ``spent`` grows; ``prices``, and ``judge_prices`` of the model that
+    judges: None where they are not known.
+
+    A request is reserved at the most that it can take. Where that does not fit, it waits for those in flight, which mostly take
+    less; with none in flight the budget is exhausted. So no limit is passed while the provider's usage is honest, and what is
+    left at the end is less than one request could have taken. ``opening`` is called before the first request.
+    """
+
+    def __init__(self, limits: SpendingLimits | None = None, prices: Prices | None = None) -> None:
+        self.limits, self.prices, self.judge_prices = limits or SpendingLimits(), prices, prices
+        self.opening: Callable[[], None] | None = None
+        self.spent = Spent()
+        self.in_flight = 0
+        self.closed = False
+        self.closing: list[Callable[[], None]] = []
+        self._reserved: dict[object, Spent] = {}
+        self._waiting: dict[asyncio.Task[Any] | None, asyncio.Future[None]] = {}
+
+    async def metered(
+        self, once: Callable[[], Awaitable[Any]], prompt: int, completion: int, prices: Prices | None = None
+    ) -> Any:
+        """The answer of ``once``, one try of a request of at most so many tokens; ``prices``: the budget's unless told.
+
+        Raises:
+            BudgetExhausted: it could pass a limit. Interrupted: the budget was closed. Nothing was sent in either case.
+        """
+        rates = prices or self.prices
+        most, ticket = _priced(prompt, completion, rates), object()
+        await self._reserve(most, ticket)
+        taken = Spent()
+        try:
+            answer = await once()
+            taken = _used(answer, prompt, completion, rates)
+        except Exception as error:
+            taken = _lost(error, most, _priced(prompt, 0, rates))
+            raise
+        finally:
+            del self._reserved[ticket]
+            self.in_flight -= 1
+            self.spent += taken
+            self._wake()
+        return answer
+
+    def close(self) -> None:
+        """Let nothing new begin; what is in flight goes on, what waits is dropped."""
+        self.closed = True
+        for drop in [self.drop_waiting, *self.closing]:
+            drop()
+
+    def check(self) -> None:
+        """Raise Interrupted where the budget is closed."""
+        if self.closed:
+            raise Interrupted("Interrupted")
+
+    def drop_waiting(self) -> None:
+        """Cancel the tasks that wait for room: nothing of theirs is on the way."""
+        for task in self._waiting:
+            if task is not None:
+                task.cancel()
+
+    async def _reserve(self, most: Spent, ticket: object) -> None:
+        self.check()
+        if self.opening is not None:
+            self.opening()
+            self.opening = None
+        while (limit := self._passed_by(most)) is not None:
+            if not self.in_flight:
+                raise self._exhausted(limit, most)
+            await self._change()
+            self.check()
+        self._reserved[ticket] = most
+        self.in_flight += 1
+
+    def _passed_by(self, most: Spent) -> str | None:
+        """The option whose limit a request could pass."""
+        total, limits = sum(self._reserved.values(), self.spent) + most, self.limits
+        if limits.requests is not None and total.requests > limits.requests:
+            return f"--max-requests {limits.requests:,}"
+        if limits.tokens is not None and total.tokens > limits.tokens:
+            return f"--max-tokens-total {limits.tokens:,}"
+        if limits.dollars is not None and total.dollars > limits.dollars:
+            return f"--max-cost {limits.dollars:g}"
+        return None
+
+    def _exhausted(self, limit: str, most: Spent) -> BudgetExhausted:
+        next_one = f"up to {most.tokens:,} tokens" + (f" or ${most.dollars:.4f}" if most.dollars else "")
+        return BudgetExhausted(
+            f"stopped at {limit}: sent were {self.spent}, and the next request could take {next_one}; raise the limit in the "
+            "same command to go on, which pays only for what is missing"
+        )
+
+    async def _change(self) -> None:
+        task, future = asyncio.current_task(), asyncio.get_running_loop().create_future()
+        self._waiting[task] = future
+        try:
+            await future
+        finally:
+            del self._waiting[task]
+
+    def _wake(self) -> None:
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_result(None)
+
+
+def _priced(prompt: int, completion: int, prices: Prices | None) -> Spent:
+    return Spent(1, prompt, completion, 0.0 if prices is None else prices.dollars(prompt, completion))
+
+
+def _used(answer: Any, prompt: int, completion: int, prices: Prices | None) -> Spent:
+    """What an answer says it took; the most it can have taken where it does not say."""
+    usage = answer if isinstance(answer, dict) else {}
+    asked, made = count(usage, "prompt_tokens", "input_tokens"), count(usage, "completion_tokens", "output_tokens")
+    taken = _priced(prompt if asked is None else asked, completion if made is None else made, prices)
+    return taken + Spent(guessed=int(made is None))
+
+
+def _lost(error: Exception, most: Spent, prompt: Spent) -> Spent:
+    """What a failed try has cost at most. A refusal costs nothing but the request; an answer that did not arrive may be paid.
+
+    Azure bills the prompt that its content filter refuses: learn.microsoft.com, Azure OpenAI, "Plan to manage costs".
+    """
+    if isinstance(error, ContentFiltered):
+        return prompt
+    never_sent = isinstance(error, ConnectionFailed) and _was_never_sent(error)
+    if isinstance(error, ConnectionFailed | CorruptResponse) and not never_sent:
+        return most + Spent(guessed=1)
+    return Spent(requests=1)
+
+
+def _was_never_sent(error: BaseException) -> bool:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, NEVER_SENT):
+        cause = cause.__cause__
+    return cause is not None

@@ -1,0 +1,99 @@
+"""An orderly end: the first Ctrl-C or SIGTERM lets what is in flight arrive, the second ends at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TypeVar
+
+from blackbox_lb.api.limits.budget import Budget
+
+__all__ = ["asking", "run_interruptible"]
+
+T = TypeVar("T")
+ORDERLY = ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL))
+"""The signals, and what must be installed for them: a program that ignores one, as under nohup, goes on ignoring it."""
+NOTICE = b"\nStopping: what is in flight is received and kept; Ctrl-C again stops now.\n"
+
+
+def run_interruptible(main: Coroutine[Any, Any, T], budget: Budget) -> T:
+    """Like ``asyncio.run``, but the first signal closes ``budget`` and the second raises KeyboardInterrupt.
+
+    Handlers of ``signal`` and not of the loop: they run while the loop computes, too, and on Windows.
+
+    Raises:
+        Interrupted: after the first signal, once nothing is in flight.
+    """
+    stop = _Stop(budget)
+    with stop.installed():
+        return asyncio.run(stop.watched(main))
+
+
+class _Stop:
+    """The signals that came, and the loop that they are told to."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget, self._signals = budget, 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """The handlers, inside; signals reach only the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: expected for number, expected in ORDERLY if signal.getsignal(number) is expected}
+        for number in before:
+            signal.signal(number, self._on_signal)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def watched(self, main: Coroutine[Any, Any, T]) -> T:
+        """``main``; its cancellation after a signal is an Interrupted."""
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        try:
+            return await main
+        except asyncio.CancelledError:
+            self._budget.check()
+            raise
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._signals += 1
+        if self._signals > 1 or self._loop is None:
+            if self._loop is not None:
+                self._loop.set_exception_handler(lambda loop, context: None)  # tasks that are cut off are no news
+            raise KeyboardInterrupt
+        if sys.stderr.isatty():
+            os.write(2, NOTICE)  # a handler may interrupt a print, which cannot be entered twice
+        self._loop.call_soon_threadsafe(self._close)
+
+    def _close(self) -> None:
+        self._budget.close()
+        # Whatever was received is stored in the same step of its task, so that nothing is lost where nothing is in flight.
+        if not self._budget.in_flight and self._task is not None:
+            self._task.cancel()
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """Inside, Ctrl-C is a KeyboardInterrupt at once: a question waits for an answer, and nothing is in flight."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

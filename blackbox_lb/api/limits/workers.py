@@ -1,0 +1,60 @@
+"""Many at a time, and an orderly end: what is in flight is received, what has not been sent is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from blackbox_lb.api.limits.budget import Budget
+
+__all__ = ["run_all"]
+
+T = TypeVar("T")
+
+
+async def run_all(
+    items: Sequence[T],
+    receive: Callable[[T], Awaitable[None]],
+    concurrency: int | Callable[[], int],
+    budget: Budget,
+    drop_waiting: Callable[[], None] = lambda: None,
+) -> None:
+    """Run ``receive`` over all ``items``, in their order, at most ``concurrency`` at a time: a number, or what tells it.
+
+    On the first failure, and once ``budget`` is closed, no new ones start, ``drop_waiting`` cancels those that were not sent yet,
+    the others end, and then it is raised.
+    """
+    queue, failures, workers = deque(items), list[Exception](), 0
+
+    def most() -> int:
+        return concurrency if isinstance(concurrency, int) else concurrency()
+
+    def fill() -> None:
+        nonlocal workers
+        for _ in range(min(most() - workers, len(queue))):
+            workers += 1
+            group.create_task(worker())
+
+    async def worker() -> None:
+        nonlocal workers
+        try:
+            while queue and workers <= most() and not failures and not budget.closed:
+                await receive(queue.popleft())
+                fill()
+        except asyncio.CancelledError:
+            if not failures and not budget.closed:
+                raise
+        except Exception as error:  # noqa: BLE001  (raised again below, once the others have been stored)
+            failures.append(error)
+            budget.drop_waiting()
+            drop_waiting()
+        finally:
+            workers -= 1
+
+    async with asyncio.TaskGroup() as group:
+        fill()
+    if failures:
+        raise failures[0]
+    budget.check()

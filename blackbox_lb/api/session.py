@@ -1,0 +1,410 @@
+"""One model behind one inference API: prompts in, completions out; its tokenizer, its vocabulary, its endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from blackbox_lb.api.drift import DriftWatch
+from blackbox_lb.api.limits.budget import Budget, prompt_bound
+from blackbox_lb.api.limits.concurrency import MOST, Pace
+from blackbox_lb.api.transport.channel import Channel
+from blackbox_lb.api.transport.retries import ATTEMPTS
+from blackbox_lb.api.wire import AnswerReader, build_request, loads, read_answer
+from blackbox_lb.api.wire.dialects.token_identity import checked_id
+from blackbox_lb.api.wire.envelope import count
+from blackbox_lb.bias.limits import highest_id
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    ContentFiltered,
+    CorruptResponse,
+    InputError,
+    ProfileError,
+    ProviderError,
+    RequestRejected,
+)
+from blackbox_lb.providers.credentials import TokenProvider
+from blackbox_lb.providers.profile import Profile
+from blackbox_lb.types import Completion, Endpoint, EndTokens, Prompt, Sampling
+from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
+from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, Tokenizer, fingerprint
+
+__all__ = ["Session"]
+
+OPENAI_VOCABULARIES = frozenset({"cl100k_base", "o200k_base", "o200k_harmony", "p50k_base", "r50k_base"})
+UNAUTHORIZED = 401
+CHARACTERS_A_TOKEN = 4
+"""Rule of thumb for the size of a prompt in rate-limit budgets, where being wrong costs a little waiting."""
+
+
+class Session:
+    """One model behind one inference API, for as many requests as are wanted. Use as an asynchronous context manager.
+
+    ``base_url`` and the API key default to the environment variables that the profile names. Without ``model`` the server's only
+    model is taken, without ``endpoint`` the first of the profile. ``tokenizer`` names the vocabulary of a provider that does
+    not tell token ids: a tiktoken encoding or a file (see ``load_vocabulary``). ``budget``: what all of its completion requests are
+    counted in; ``drift``: what has answered so far; ``pace``: how many of them are in flight.
+
+    Raises:
+        InputError: no such endpoint or address; on entering, no such vocabulary.
+        AuthenticationFailed: no key. ModelUnsuitable: a model that cannot be adapted. Nothing was sent in either case.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        *,
+        model: str | None = None,
+        base_url: str | None = None,
+        endpoint: Endpoint | None = None,
+        tokenizer: str | None = None,
+        attempts: int = ATTEMPTS,
+        token_provider: TokenProvider | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        self.profile = profile
+        self.budget = budget or Budget()
+        self.drift = DriftWatch(profile.models.fleet)
+        in_flight = profile.connection.concurrency
+        self.pace = Pace(in_flight, in_flight if profile.connection.embedded else MOST)
+        self._prompt_tokens: dict[tuple[Prompt, Endpoint], int] = {}
+        self._lists: dict[Endpoint, AnswerReader] = {}
+        self.endpoint = next(iter(profile.endpoints)) if endpoint is None else endpoint
+        profile.endpoint(self.endpoint)
+        profile.check_model(model)
+        self._model = model
+        self._tokenizer = tokenizer
+        self.vocabulary: Vocabulary | None = None
+        self._model_behind: str | None = None
+        self._channel = Channel(profile, base_url, attempts=attempts, token_provider=token_provider)
+
+    @property
+    def channel(self) -> Channel:
+        """What talks to the API, for whoever asks it for more than completions."""
+        return self._channel
+
+    @property
+    def base_url(self) -> str:
+        """The API's address."""
+        return self._channel.base_url
+
+    @property
+    def model(self) -> str:
+        """The model's name as the provider knows it; known after entering the context."""
+        if self._model is None:
+            raise InputError("the session has not been entered: its model is not known yet")
+        return self._model
+
+    @property
+    def biased_endpoint(self) -> Endpoint:
+        """Where a bias can be sent: the session's own endpoint, else the first that takes one."""
+        names = [self.endpoint, *self.profile.endpoints]
+        return next((name for name in names if self.profile.endpoint(name).bias), self.endpoint)
+
+    @property
+    def end_tokens(self) -> EndTokens:
+        """How the tokens that end a completion are listed, and which ids they may have, as far as that is known."""
+        special = self.vocabulary.special.values() if self.vocabulary else ()
+        return EndTokens(self.profile.logprobs.end_token_listed, frozenset(special))
+
+    @property
+    def tells_base_logprobs(self) -> bool:
+        """Whether completions sampled with a bias carry the unbiased model's logprobs."""
+        same = self.biased_endpoint == self.endpoint
+        return same and self.profile.logprobs.meaning == "before bias"
+
+    @property
+    def highest_id(self) -> int | None:
+        """The highest token id that ``logit_bias`` accepts; None where all are, or where it is not known."""
+        return highest_id(self.profile, self.vocabulary)
+
+    async def __aenter__(self) -> Self:
+        try:
+            self.vocabulary = _vocabulary(self.profile, self._model, self._tokenizer)
+            served = await self._served()
+            if self._model is None:
+                if len(served) != 1:
+                    raise InputError(
+                        f"{self.base_url} serves {len(served)} models; choose one with --model: {', '.join(served)}"
+                    )
+                self._model = served[0]
+                self.profile.check_model(self._model)
+        except BaseException:
+            await self._channel.close()
+            raise
+        self.budget.closing.append(self._channel.drop_waiting)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.budget.closing.remove(self._channel.drop_waiting)
+        await self._channel.close()
+
+    async def complete(
+        self,
+        prompt: Prompt | Sequence[int],
+        sampling: Sampling,
+        bias: Mapping[int, float] | None = None,
+        endpoint: Endpoint | None = None,
+    ) -> Completion:
+        """One completion; see ``complete_many``."""
+        return (await self.complete_many(prompt, sampling, bias, 1, endpoint))[0]
+
+    async def complete_many(
+        self,
+        prompt: Prompt | Sequence[int],
+        sampling: Sampling,
+        bias: Mapping[int, float] | None = None,
+        n: int = 1,
+        endpoint: Endpoint | None = None,
+    ) -> list[Completion]:
+        """``n`` completions by one request. A prompt that the provider's content filter refuses gives ``n`` empty ones.
+
+        On the completions endpoint a prompt may be token ids (see ``prompt_ids``).
+
+        Raises:
+            ProviderError: one of its subclasses, each with the provider's own words.
+        """
+        where = endpoint or self.endpoint
+
+        def read(answer: Any) -> list[Completion]:
+            return self.completions_in(answer, sampling, n, where)
+
+        try:
+            found: list[Completion] = await self.answer(prompt, sampling, bias, n, where, read, self._parser(where))
+        except ContentFiltered:
+            return [Completion.empty("content_filter", self.model)] * n
+        return found
+
+    def completions_in(
+        self, answer: Any, sampling: Sampling, n: int = 1, endpoint: Endpoint | None = None
+    ) -> list[Completion]:
+        """The completions of an answer to a request for ``n``, whichever way it came; see ``read_answer``.
+
+        Raises:
+            ProviderError: it cannot be read. InputError: it is of a model with another vocabulary.
+        """
+        self._check_model_behind(answer)
+        try:
+            return read_answer(self.profile, endpoint or self.endpoint, answer, sampling, self.vocabulary, n)
+        except ProviderError as error:
+            raise type(error)(self._channel.masked(str(error))) from error
+
+    def parse(self, content: bytes) -> Any:
+        """The JSON of an answer of the session's endpoint, its long lists as columns where they are of the plain kind."""
+        return self._parser(self.endpoint)(content)
+
+    @property
+    def unreadable(self) -> int:
+        """Answers so far that could not be read and were asked for again."""
+        return self._channel.slips.bad
+
+    @property
+    def refusals(self) -> int:
+        """Requests so far that the server refused for load, or did not answer in time."""
+        return self._channel.refusals
+
+    def drop_waiting(self) -> None:
+        """Cancel the tasks whose requests have not been sent yet."""
+        self.budget.drop_waiting()
+        self._channel.drop_waiting()
+
+    def _check_model_behind(self, answer: Any) -> None:
+        """A deployment's name may be another model's: the answer tells which one it is, and so which tokenizer.
+
+        Raises:
+            InputError: the vocabulary is another OpenAI model's. ModelUnsuitable: it is a model that cannot be adapted.
+        """
+        model = answer.get("model") if isinstance(answer, dict) else None
+        if self.vocabulary is None or not isinstance(model, str) or model == self._model_behind:
+            return
+        self.profile.check_model(model)
+        right, used = vocabulary_of_model(model), self.vocabulary.name
+        if right is not None and used in OPENAI_VOCABULARIES and used != right:
+            raise InputError(
+                f"{self.model!r} on {self.profile.name} is {model}, whose tokenizer is {right}, and not {used}; "
+                f"give --tokenizer {right}"
+            )
+        self._model_behind = model
+
+    async def answer(
+        self,
+        prompt: Prompt | Sequence[int],
+        sampling: Sampling,
+        bias: Mapping[int, float] | None = None,
+        n: int = 1,
+        endpoint: Endpoint | None = None,
+        read: Callable[[Any], Any] = lambda answer: answer,
+        parse: Callable[[bytes], Any] = loads,
+    ) -> Any:
+        """What ``read`` makes of the provider's answer, or the answer as it came, for whoever wants to see more of it than
+        completions hold. What ``read`` calls corrupt is asked for again, within reason. ``parse``: how the JSON is read.
+
+        Raises:
+            ProviderError: one of its subclasses; ContentFiltered where the content filter refuses the prompt.
+        """
+        where = endpoint or self.endpoint
+        body = build_request(self.profile, where, model=self.model, prompt=prompt, sampling=sampling, bias=bias, n=n)
+        path = self.profile.endpoint(where).path.replace("{model}", self.model)
+        size = len(prompt.text) // CHARACTERS_A_TOKEN if isinstance(prompt, Prompt) else len(prompt)
+        generated, most = n * sampling.max_tokens, self._most_tokens(prompt, where)
+        received = await self._channel.post(
+            path,
+            body,
+            prompt_tokens=size,
+            generated=generated,
+            around=lambda once: self.budget.metered(once, most, generated),
+            read=lambda answer: (answer, read(answer)),
+            parse=parse,
+        )
+        answer, found = received
+        counted = count(answer, "prompt_tokens", "input_tokens") if isinstance(answer, dict) else None
+        if counted is not None and isinstance(prompt, Prompt):
+            self._prompt_tokens[prompt, where] = counted
+        return found
+
+    def _parser(self, endpoint: Endpoint) -> Callable[[bytes], Any]:
+        """What reads the answers of an endpoint; it remembers the tokens that it saw, under the vocabulary of now."""
+        lists = self._lists.get(endpoint)
+        if lists is None or lists.vocabulary is not self.vocabulary:
+            lists = AnswerReader(self.profile, self.profile.endpoint(endpoint), self.vocabulary)
+            self._lists[endpoint] = lists
+        return lists.loads
+
+    def _most_tokens(self, prompt: Prompt | Sequence[int], endpoint: Endpoint) -> int:
+        """Tokens of a prompt at most: as an answer to it counted them, else by its bytes."""
+        if not isinstance(prompt, Prompt):
+            return len(prompt)
+        counted = self._prompt_tokens.get((prompt, endpoint))
+        return prompt_bound([message.content for message in prompt.messages]) if counted is None else counted
+
+    async def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """The token ids that the session's endpoint makes of a prompt, as the rows ``reference`` of the profile say.
+
+        Raises:
+            ProfileError: the profile has no such rows.
+        """
+        rules = self.profile.reference
+        if rules is None or self.profile.tokenizer.tokenize is None:
+            raise ProfileError(
+                f"{self.profile.name} is not known to take a prompt as token ids; it has no rows under [reference]"
+            )
+        text: Any = prompt.text
+        if self.endpoint == "chat":
+            messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+            text = await self._field(
+                rules.chat.path, rules.chat.answer, {"messages": messages, **rules.chat.fields}, (str, list)
+            )
+        if isinstance(text, list):
+            return [checked_id(self.profile.name, token) for token in text]
+        route = self.profile.tokenizer.tokenize
+        ids = await self._field(route.path, "tokens", {route.text: text, **rules.text}, (list,))
+        return [checked_id(self.profile.name, token) for token in ids]
+
+    async def _field(self, path: str, name: str, body: dict[str, Any], kinds: tuple[type, ...]) -> Any:
+        """The field ``name`` of the answer of one of the server's own routes."""
+        answer = await self._channel.post(self._channel.root(path), {"model": self.model, **body})
+        if not isinstance(answer, dict) or not isinstance(answer.get(name), kinds):
+            raise CorruptResponse(f"{self.profile.name} answered {path} without {name!r}: {str(answer)[:200]}")
+        return answer[name]
+
+    async def tokenizer(self) -> Tokenizer:
+        """The fingerprint of the model's tokenizer, and its size where that is known.
+
+        Raises:
+            InputError: ``--tokenizer`` names another tokenizer than the server's.
+        """
+        if self.profile.tokenizer.source != "server":
+            if self.vocabulary is None:
+                return Tokenizer(f"model:{self.model}", None)
+            return Tokenizer(self.vocabulary.fingerprint, self.vocabulary.size)
+        served = await self._served_tokenizer()
+        if self.vocabulary is not None and self.vocabulary.fingerprint != served.fingerprint:
+            raise InputError(
+                f"--tokenizer {self.vocabulary.name} is not the tokenizer of {self.model}: it splits the probe text differently "
+                f"({self.vocabulary.fingerprint}, the server {served.fingerprint}); give the model's own"
+            )
+        return served
+
+    async def texts_of(self, tokens: Sequence[int]) -> list[str | None]:
+        """What each token id prints as; fragments of a character print as U+FFFD, and None where nobody tells."""
+        if self.vocabulary is not None:
+            raw = [self.vocabulary.bytes_of(token) for token in tokens]
+            return [None if each is None else each.decode("utf-8", "replace") for each in raw]
+        if self.profile.tokenizer.source != "server":
+            return [None] * len(tokens)
+        gate = asyncio.Semaphore(self.profile.connection.concurrency)
+
+        async def one(token: int) -> str:
+            async with gate:
+                return await self._text_of(token)
+
+        return list(await asyncio.gather(*(one(token) for token in tokens)))
+
+    async def _text_of(self, token: int) -> str:
+        route = self.profile.tokenizer.detokenize
+        if route is None:
+            raise InputError(f"{self.profile.name} has no row tokenizer.detokenize")
+        return str(await self._field(route.path, route.answer, {"tokens": [token], **route.fields}, (str,)))
+
+    async def _served_tokenizer(self) -> Tokenizer:
+        route = self.profile.tokenizer.tokenize
+        if route is None:
+            raise InputError(f"{self.profile.name} has no row tokenizer.tokenize")
+        body = {"model": self.model, route.text: PROBE_TEXT, **route.fields}
+        answer = await self._channel.post(self._channel.root(route.path), body)
+        ids = answer.get("tokens") if isinstance(answer, dict) else None
+        if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids) or not ids:
+            raise CorruptResponse(
+                f"{self.profile.name} answered {route.path} without a list of token ids: {str(answer)[:200]}"
+            )
+        return Tokenizer(fingerprint(ids), await self._vocabulary_size())
+
+    async def _vocabulary_size(self) -> int | None:
+        row = self.profile.tokenizer.vocabulary_size
+        if row is None:
+            return None
+        value: Any = (await self._channel.get("/models"))["data"][0]
+        for key in row.removeprefix("models ").split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        return value if isinstance(value, int) else None
+
+    async def _served(self) -> Sequence[str]:
+        """Names of the models that the server offers; also the proof that something answers, and that it takes the key."""
+        needed = self._model is None
+        try:
+            answer = await self._channel.get("/models")
+            return [str(model["id"]) for model in answer["data"]]
+        except (AuthenticationFailed, RequestRejected, CorruptResponse) as error:
+            # A key may be allowed to sample and not to list; only one that is wrong is refused with 401.
+            if needed or _status(error) == UNAUTHORIZED:
+                raise
+        except (KeyError, TypeError) as error:
+            if needed:
+                said = self._channel.masked(str(answer)[:100])
+                raise CorruptResponse(
+                    f"{self.base_url}/models does not list models ({said}); is this an OpenAI-compatible API?"
+                ) from error
+        return []
+
+
+def _status(error: ProviderError) -> int | None:
+    return getattr(error.__cause__, "status_code", None)
+
+
+def _vocabulary(profile: Profile, model: str | None, tokenizer: str | None) -> Vocabulary | None:
+    """The vocabulary that the user names, or that tiktoken knows for the model's name."""
+    if tokenizer is not None:
+        return load_vocabulary(tokenizer)
+    if profile.tokenizer.source != "openai names":
+        return None
+    name = vocabulary_of_model(model or "")
+    if name is None:
+        raise InputError(
+            f"the tokenizer of {model!r} on {profile.name} cannot be told from its name; give --tokenizer o200k_base "
+            "(the gpt-4o and gpt-4.1 families) or cl100k_base (gpt-4, gpt-3.5-turbo)"
+        )
+    return load_vocabulary(name)

@@ -1,0 +1,338 @@
+"""The one place that talks HTTP: the openai SDK's client, rate-limit budgets, retries, errors mapped to the tree in ``errors``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import openai
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
+
+from blackbox_lb.api.transport.bounded_client import BoundedClient, at_most, ceiling
+from blackbox_lb.api.transport.error_answers import Fault, classify, masked
+from blackbox_lb.api.transport.rate_limits import Budgets
+from blackbox_lb.api.transport.retries import ATTEMPTS, SLOW_ATTEMPTS, Slips, asked_pause, is_passing, retry_pause
+from blackbox_lb.api.wire import loads
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    ContentFiltered,
+    CorruptResponse,
+    InputError,
+    ProviderError,
+    QuotaExhausted,
+    RateLimited,
+    RequestRejected,
+    ServerFailed,
+)
+from blackbox_lb.providers.credentials import Credentials, TokenProvider, environment
+from blackbox_lb.providers.profile import Profile
+from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.secrets import Redactor
+
+__all__ = ["Channel"]
+
+RATE_LIMIT_ATTEMPTS = 20
+"""Tries of a request that is refused for its rate alone: each waits as long as the provider says, and one of them will pass."""
+NEEDED = frozenset(
+    {"logprobs", "top_logprobs", "logit_bias", "temperature", "top_p", "presence_penalty", "frequency_penalty"}
+)
+"""Request fields without which a model cannot be adapted: what it returns, what it takes, and what makes its sampling neutral."""
+REQUEST_TIMEOUT = 600.0
+"""Seconds for one completion: a full queue in front of a slow server is normal, silence for ten minutes is not."""
+
+OF_LOAD = frozenset({"rate limit", "overloaded", "timeout"})
+"""Refusals that fewer requests at a time would have spared."""
+CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=1_000, keepalive_expiry=5.0)
+"""Those of the SDK's own client, but that as many are kept open as are in use."""
+MOST_QUOTED = 10_000
+"""Characters of an answer in which secrets are masked before its beginning is quoted: cut first, a part of one would be left."""
+
+log = logging.getLogger(__name__)
+
+
+class Channel:
+    """Requests to one API, for as long as it is open. ``attempts``: tries of a request, rate limits aside.
+
+    ``transport`` stands in for the network. ``refusals`` counts the answers that blame the server's load, and those that did not
+    come in time.
+
+    Raises:
+        InputError: no usable address. AuthenticationFailed: no key where one is needed.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        base_url: str | None = None,
+        *,
+        attempts: int = ATTEMPTS,
+        token_provider: TokenProvider | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        _check_sdk()
+        self.profile = profile
+        self.base_url = _address(profile, base_url)
+        self._attempts = attempts
+        self._budgets = Budgets(profile.connection.rate_limit_headers)
+        self.slips, self.refusals = Slips(), 0
+        self._turn = asyncio.Lock()
+        self._waiting: set[asyncio.Task[Any]] = set()
+        self._credentials = Credentials(profile, token_provider)
+        self._redactor, self._repeated = Redactor(lambda: self._credentials.secrets), False
+        self._client = self._sdk(BoundedClient, httpx2.Timeout(REQUEST_TIMEOUT), transport)
+
+    def _sdk(
+        self,
+        kind: type[httpx2.AsyncClient],
+        timeout: httpx2.Timeout,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(
+            base_url=self.base_url,
+            api_key="the credentials hook knows",
+            max_retries=0,
+            timeout=timeout,
+            default_query=self.profile.connection.query,
+            http_client=kind(
+                timeout=timeout,
+                limits=CONNECTIONS,
+                # A proxy for the outside world cannot reach this machine's own servers.
+                trust_env=not is_loopback(httpx2.URL(self.base_url).host),
+                event_hooks={"request": [self._credentials]},
+                # The hook would add the key again on the way to whatever host a redirect names.
+                follow_redirects=False,
+                transport=transport,
+            ),
+        )
+
+    def for_files(self, timeout: httpx2.Timeout) -> openai.AsyncOpenAI:
+        """The SDK's client of the same API under the same key, for answers of any size; whoever takes it closes it."""
+        return self._sdk(httpx2.AsyncClient, timeout)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    def root(self, path: str) -> str:
+        """The address of a path that lies beside the API's ``/v1``."""
+        return self.base_url.removesuffix("/v1") + path
+
+    def masked(self, text: str) -> str:
+        """``text`` without anything that could be a secret: whatever quotes the other side goes through here."""
+        return masked(text, self._credentials.secrets)
+
+    def parsed(self, content: bytes, parse: Callable[[bytes], Any] = loads) -> Any:
+        """What ``parse`` reads in an answer that came in a file, as of one that came alone. CorruptResponse: it is no JSON."""
+        return self._json(httpx2.Response(200, content=content, request=httpx2.Request("GET", self.base_url)), parse)
+
+    def error_of(self, error: openai.OpenAIError) -> ProviderError:
+        """An error of the SDK's, of whichever client, as one of ours."""
+        return self._mapped(error, None)
+
+    def refusal(self, status: int | None, body: Any) -> ProviderError:
+        """What an error answer means that came in a file: its status, where it has one, and its body."""
+        return self._refused(status, body, None)
+
+    def drop_waiting(self) -> None:
+        """Cancel the requests that wait for their turn or for another try: nothing of theirs is on the way."""
+        for task in self._waiting:
+            task.cancel()
+
+    async def get(self, path: str) -> Any:
+        """The JSON at ``path``. A server that is not there is not waited for, one that is loading its model is."""
+
+        async def once() -> Any:
+            try:
+                return self._json(await self._client.get(path, cast_to=httpx2.Response))
+            except openai.OpenAIError as error:
+                raise self._mapped(error, None) from error
+
+        return await self._tried(once, lambda error: is_passing(error) and not isinstance(error, ConnectionFailed))
+
+    async def post(
+        self,
+        path: str,
+        body: dict[str, Any],
+        *,
+        prompt_tokens: int = 0,
+        generated: int = 0,
+        around: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]] = lambda once: once(),
+        read: Callable[[Any], Any] = lambda answer: answer,
+        parse: Callable[[bytes], Any] = loads,
+    ) -> Any:
+        """What ``read`` makes of the JSON answer to ``body``, after as many retries as the fault deserves.
+
+        ``prompt_tokens``: about how many the prompt has; ``generated``: how many may be generated. The request waits until the
+        provider's budgets allow for them. ``around`` is called with every try; ``parse``: how the JSON is read. An answer that
+        cannot be read is asked for again as long as it is one slip among many (``Slips``).
+
+        Raises:
+            ProviderError: one of its subclasses, each with the provider's own words.
+        """
+
+        async def once() -> Any:
+            found = read(await around(lambda: self._once(path, body, prompt_tokens + generated, generated, parse)))
+            self.slips.good += generated > 0
+            return found
+
+        with at_most(ceiling(body, generated)):
+            return await self._tried(once, lambda error: is_passing(error) or self.slips.passing(error))
+
+    async def _tried(self, once: Callable[[], Awaitable[Any]], passing: Callable[[BaseException], bool]) -> Any:
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception(passing), wait=retry_pause, stop=self._enough, sleep=self._sleep, reraise=True
+        ):
+            with attempt:
+                return await once()
+        raise AssertionError("tenacity ends by returning or raising")  # pragma: no cover
+
+    async def _sleep(self, seconds: float) -> None:
+        with self._waits():
+            await asyncio.sleep(seconds)
+
+    @contextmanager
+    def _waits(self) -> Iterator[None]:
+        """Inside, the task may be dropped without loss."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._waiting.add(task)
+        try:
+            yield
+        finally:
+            self._waiting.discard(task)
+
+    async def _once(
+        self, path: str, body: dict[str, Any], tokens: int, generated: int, parse: Callable[[bytes], Any]
+    ) -> Any:
+        # First come, first served: else small requests would overtake a large one for ever.
+        with self._waits():
+            async with self._turn:
+                while (delay := self._budgets.wait(tokens, started := time.monotonic(), generated=generated)) > 0:
+                    await asyncio.sleep(delay)
+
+        def learn(response: httpx2.Response) -> None:
+            self._budgets.update(
+                response.headers, time.monotonic(), started=started, tokens=tokens, generated=generated
+            )
+
+        try:
+            response = await self._client.post(path, body=body, cast_to=httpx2.Response)
+        except openai.APIStatusError as error:
+            learn(error.response)
+            mapped = self._mapped(error, body.get("model"))
+            if isinstance(mapped, RateLimited):
+                self._budgets.refused(asked_pause(error.response.headers), time.monotonic())
+            raise mapped from error
+        except openai.OpenAIError as error:
+            raise self._mapped(error, None) from error
+        learn(response)
+        answer = self._json(response, parse)
+        if isinstance(answer, dict) and answer.get("error") and not answer.get("choices"):
+            # Gateways answer 200 with another server's refusal inside, and so does Azure for some filtered prompts.
+            raise self._refused(None, answer, body.get("model"))
+        return answer
+
+    def _json(self, response: httpx2.Response, parse: Callable[[bytes], Any] = loads) -> Any:
+        content = self._redactor.answer(response.content)
+        if content != response.content and not self._repeated:
+            self._repeated = True
+            log.warning("%s repeats a key in its answers; [masked] stands for it in what is kept", self.base_url)
+        try:
+            return parse(content)
+        except (ValueError, RecursionError) as error:
+            text = self.masked(response.text[:MOST_QUOTED])[:100]
+            raise CorruptResponse(
+                f"{self.base_url} answered {response.request.url.path} with something that is not JSON: {text!r}"
+            ) from error
+
+    def _enough(self, state: RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome else None
+        most = RATE_LIMIT_ATTEMPTS if isinstance(error, RateLimited) and self._attempts > 1 else self._attempts
+        if error is not None and isinstance(error.__cause__, openai.APITimeoutError | TimeoutError):
+            most = min(most, SLOW_ATTEMPTS)
+        return state.attempt_number >= most
+
+    def _mapped(self, error: openai.OpenAIError, model: str | None) -> ProviderError:
+        """The provider's error as one of ours, in the provider's own words."""
+        self._redactor.clean(error)
+        if not isinstance(error, openai.APIStatusError):
+            self.refusals += isinstance(error, openai.APITimeoutError)
+            cause = f" ({error.__cause__})" if error.__cause__ else ""
+            reason = self.masked(f"{error}{cause}")
+            return ConnectionFailed(
+                f"no answer from {self.base_url}: {reason}; is the server running? Another address goes in --base-url"
+            )
+        if error.status_code < 400:
+            to = self.masked(error.response.headers.get("location", "no address"))
+            return RequestRejected(
+                f"{self.profile.name} answered {error.status_code}: {self.base_url} has moved to {to}; keys are not sent along: "
+                "give the new address with --base-url"
+            )
+        return self._refused(error.status_code, error.response.text if error.body is None else error.body, model)
+
+    def _refused(self, status: int | None, body: Any, model: str | None) -> ProviderError:
+        fault = classify(status, body, self.profile.name, secrets=self._credentials.secrets)
+        self.refusals += fault.kind in OF_LOAD
+        return self._error(fault, model)
+
+    def _error(self, fault: Fault, model: str | None) -> ProviderError:
+        said = str(fault)
+        rules = self.profile.connection
+        match fault.kind:
+            case "authentication":
+                where = f"; keys are made at {rules.api_key_url}" if rules.api_key_url else ""
+                return AuthenticationFailed(f"{said}; check the key in {rules.api_key_env or 'your profile'}{where}")
+            case "quota":
+                return QuotaExhausted(
+                    f"{said}; what was received is kept, the same command goes on once there is credit"
+                )
+            case "rate limit":
+                return RateLimited(f"{said}; lower --concurrency or wait, what was received is kept")
+            case "content filter":
+                return ContentFiltered(said)
+            case "unsupported" if fault.limit is not None:
+                return RequestRejected(f"{said}; ask for at most {fault.limit} with --top-logprobs")
+            case "unsupported" if model is not None and fault.parameter in NEEDED:
+                return self.profile.unsuitable(model, fault.message)
+            case "overloaded" | "server" | "timeout" | "conflict":
+                return ServerFailed(f"{said}; what was received is kept, the same command goes on from there")
+            case "not found" if model is not None:
+                return RequestRejected(f"{said}; is {model!r} the model's name and {self.base_url} its address?")
+            case _:
+                return RequestRejected(said)
+
+
+def _check_sdk() -> None:
+    if not hasattr(openai, "DefaultAsyncHttpx2Client"):
+        raise InputError(
+            f"openai {openai.__version__} cannot talk through httpx2, which sending prompts needs; install openai 2.49 or newer "
+            "(applying a bias works with any from 2.0 on)"
+        )
+
+
+def _address(profile: Profile, base_url: str | None) -> str:
+    rules = profile.connection
+    address = (base_url or environment(rules.base_url_env) or rules.base_url or "").rstrip("/")
+    remedy = f"give one with --base-url{f' or in {rules.base_url_env}' if rules.base_url_env else ''}"
+    if not address:
+        raise InputError(
+            f"{profile.name} has no address of its own; {remedy}, as in https://HOST{rules.base_path or '/v1'}"
+        )
+    try:
+        url = httpx2.URL(address)
+        usable = url.scheme in ("http", "https") and url.host and 0 <= (url.port or 0) < 65_536
+    except (httpx2.InvalidURL, ValueError):
+        usable = False
+    if not usable:
+        raise InputError(f"the address {address.rpartition('@')[2]!r} is not a http(s) URL; {remedy}")
+    if url.userinfo or url.query:
+        raise InputError(
+            "the address holds a password or a query; keys belong in the environment, a query in connection.query of a profile"
+        )
+    return address if address.endswith(rules.base_path) else address + rules.base_path

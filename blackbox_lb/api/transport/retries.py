@@ -1,0 +1,62 @@
+"""Trying again: which faults pass by themselves, and how long to leave the other side alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tenacity import RetryCallState, wait_exponential_jitter
+
+from blackbox_lb.api.transport.rate_limits import retry_after
+from blackbox_lb.errors import ConnectionFailed, CorruptResponse, NoLogprobs, QuotaExhausted, RateLimited, ServerFailed
+
+__all__ = ["ATTEMPTS", "SLOW_ATTEMPTS", "Slips", "asked_pause", "is_passing", "retry_pause"]
+
+ATTEMPTS = 6
+"""Tries of one request: with exponential waits these span about half a minute, the time a server takes to restart."""
+SLOW_ATTEMPTS = 2
+"""Tries of a request that nobody answers in time, where each takes many minutes."""
+FIRST_SLIPS, MORE_SLIPS, SLIPS_A_GOOD = 2, 5, 0.25
+"""Unreadable answers that are asked for again: before any could be read, after that, and more for each that could."""
+LONGEST_WAIT = 20.0
+"""Seconds; a provider's own retry-after may ask for more and gets it, up to ``LONGEST_RETRY_AFTER``."""
+LONGEST_RETRY_AFTER = 120.0
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same request may succeed later. A spent quota answers 429 too, and never does."""
+    return isinstance(error, RateLimited | ConnectionFailed | ServerFailed) and not isinstance(error, QuotaExhausted)
+
+
+class Slips:
+    """Tells an answer that was damaged on its way, which a second one replaces, from a server that never speaks its dialect.
+
+    Every answer is paid for. So the first that cannot be read are asked for again ``FIRST_SLIPS`` times in all, and where some were
+    read already, as long as at most one in five is bad. ``good``, ``bad``: completion requests so far that gave such an answer.
+    """
+
+    def __init__(self) -> None:
+        self.good, self.bad = 0, 0
+
+    def passing(self, error: BaseException) -> bool:
+        """Whether what was answered is worth asking for again; counts it. A model without logprobs never had any."""
+        if not isinstance(error, CorruptResponse | NoLogprobs):
+            return False
+        self.bad += 1
+        if not self.good:
+            return isinstance(error, CorruptResponse) and self.bad <= FIRST_SLIPS
+        return self.bad <= MORE_SLIPS + SLIPS_A_GOOD * self.good
+
+
+def asked_pause(headers: Mapping[str, str]) -> float:
+    """Seconds that the other side wants to be left alone."""
+    return min(retry_after(headers) or 0.0, LONGEST_RETRY_AFTER)
+
+
+backoff = wait_exponential_jitter(multiplier=0.5, max=LONGEST_WAIT, jitter=1.0)
+
+
+def retry_pause(state: RetryCallState) -> float:
+    """Seconds until the next try: exponential with jitter, or longer where the other side says so."""
+    error = state.outcome.exception() if state.outcome else None
+    response = getattr(error.__cause__ if error else None, "response", None)
+    return max(backoff(state), 0.0 if response is None else asked_pause(response.headers))

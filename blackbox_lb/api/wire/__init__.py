@@ -1,0 +1,12 @@
+"""The wire: requests as dictionaries, answers as completions; pure functions that never touch a network.
+
+A provider profile chooses, row by row, how a request is written and in which dialect its answer is read.
+"""
+
+from __future__ import annotations
+
+from blackbox_lb.api.wire.columns.parse import AnswerReader, loads
+from blackbox_lb.api.wire.request import asks_logprobs, build_request, check_stop
+from blackbox_lb.api.wire.response import parse_response, read_answer
+
+__all__ = ["AnswerReader", "asks_logprobs", "build_request", "check_stop", "loads", "parse_response", "read_answer"]

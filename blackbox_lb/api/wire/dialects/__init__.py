@@ -1,0 +1,1 @@
+"""How each kind of endpoint lists tokens: one module a dialect, each from one answer's JSON to positions."""

@@ -1,0 +1,48 @@
+"""The dialect of chat completions: ``logprobs.content``, one entry a token with its alternatives inside.
+
+llama.cpp answers in it on the legacy completions endpoint too, and the Responses API puts the same entries elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blackbox_lb.api.wire.dialects.position import Position, PositionReader
+from blackbox_lb.api.wire.dialects.token_identity import checked_bytes
+from blackbox_lb.errors import NoLogprobs
+from blackbox_lb.types import UNNAMED
+
+__all__ = ["positions"]
+
+
+def positions(reader: PositionReader, choice: dict[str, Any]) -> list[Position]:
+    """Every token position of ``choice``. A refusal's tokens stand in a list of their own, ``logprobs.refusal``, and count alike:
+    they were sampled from the same model, and the refusal is what the user gets."""
+    lists = [choice["logprobs"].get(name) for name in ("content", "refusal")]
+    if lists == [None, None]:
+        raise NoLogprobs(
+            f"{reader.profile.name} returned `logprobs` without `content`; the model or server gives no token logprobs"
+        )
+    entries = [entry for each in lists for entry in each or []]
+    ids = reader.sampled_ids(choice, len(entries))
+    return [_position(reader, entry, None if ids is None else ids[t]) for t, entry in enumerate(entries)]
+
+
+def _position(reader: PositionReader, entry: dict[str, Any], sampled: int | None) -> Position:
+    identity = reader.identity
+    token = identity.of_entry(entry)
+    if sampled is not None:
+        identity.check(token, sampled)
+        token = sampled
+    alternatives = entry.get("top_logprobs") or []
+    named = [identity.of_entry(each) for each in alternatives]
+    listed = [(other, each["logprob"]) for other, each in zip(named, alternatives, strict=True)]
+    position = reader.position(token, entry["logprob"], listed, reader.propensity_of(entry))
+    if reader.profile.tokens.bytes_exact:
+        # Not the sampled entry's: where fragments of a character were left out, it carries the bytes of the whole character.
+        position.bytes = {
+            other: checked_bytes(reader.profile.name, each["bytes"])
+            for other, each in zip(named, alternatives, strict=True)
+            if other != UNNAMED and each.get("bytes")
+        }
+    return position

@@ -1,0 +1,48 @@
+"""The dialect of legacy completions: parallel lists ``tokens``, ``token_logprobs`` and ``top_logprobs``, a mapping a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blackbox_lb.api.wire.dialects.position import Position, PositionReader
+from blackbox_lb.errors import CorruptResponse
+from blackbox_lb.types import UNNAMED
+
+__all__ = ["positions"]
+
+
+def positions(reader: PositionReader, choice: dict[str, Any]) -> list[Position]:
+    """Every token position of ``choice``; a logprob of null, which only an echoed prompt's first token has, is refused."""
+    lists, provider = choice["logprobs"], reader.profile.name
+    tokens, logprobs = lists["tokens"], lists["token_logprobs"]
+    tops = lists.get("top_logprobs") or [{}] * len(tokens)
+    if not len(tokens) == len(logprobs) == len(tops):
+        raise CorruptResponse(
+            f"{provider} returned {len(tokens)} tokens, {len(logprobs)} logprobs and {len(tops)} lists of alternatives"
+        )
+    if None in logprobs:
+        raise CorruptResponse(
+            f"{provider} returned the logprob null for token {logprobs.index(None)} of {len(tokens)}, as for the first token of "
+            "an echoed prompt; only completions without their prompt are read, so leave out echo"
+        )
+    ids = reader.sampled_ids(choice, len(tokens)) or [reader.identity.of_text(token) for token in tokens]
+    propensities = reader.propensity_of(lists) or [None] * len(tokens)
+    rows = zip(tokens, ids, logprobs, tops, propensities, strict=True)
+    return [_position(reader, *row) for row in rows]
+
+
+def _position(
+    reader: PositionReader, text: str, sampled: int, logprob: Any, top: dict[str, Any] | None, propensity: Any
+) -> Position:
+    identity, top = reader.identity, top or {}
+    if reader.rules.sampled_ids is not None:
+        identity.check(identity.of_text(text), sampled)
+    named = {other: identity.of_text(other) for other in top}
+    if len(top) < reader.asked and UNNAMED in named.values():
+        # Fewer than asked for: a text of two tokens is a key once, with the logprob of the less likely one, and hides the other,
+        # which may be more likely than any that is listed.
+        named = {}
+    if named.get(text) == UNNAMED and top[text] == logprob:
+        # Its text alone names no token, but this is the sampled one: the same text with the same logprob to the last digit.
+        named[text] = sampled
+    return reader.position(sampled, logprob, [(token, top[other]) for other, token in named.items()], propensity)

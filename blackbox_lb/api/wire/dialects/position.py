@@ -1,0 +1,156 @@
+"""One token position as every dialect reads it: the sampled token, and the alternatives that are sure to be the likeliest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from blackbox_lb.api.wire.dialects.token_identity import Identity, checked_id
+from blackbox_lb.errors import CorruptResponse, NoLogprobs
+from blackbox_lb.providers.profile import Profile
+from blackbox_lb.providers.schema import EndpointRules
+from blackbox_lb.types import UNNAMED
+
+__all__ = ["Position", "PositionReader", "checked_logprob", "likeliest"]
+
+ROUNDING = 1e-3
+"""Largest positive logprob, in nats, that is float rounding rather than a broken answer; it is read as 0."""
+LEAST = -1000.0
+"""A sampled token below this many nats cannot have been sampled: such numbers stand for "not computed"."""
+UNLISTED = 0.01
+"""Most probability of all tokens that are not listed, where the least that is listed has none: those are less likely still."""
+LOWEST = -3e38
+"""About the least number that a float32 column holds; an alternative below it has probability 0 all the same."""
+
+
+@dataclass(slots=True)
+class Position:
+    """``top``: (id, logprob) from most likely. ``bounded``: ``logprob`` is only what the sampled token's cannot exceed.
+
+    ``propensity``: its logprob under the policy that sampled it, where the provider tells both. ``bytes``: what is known of the
+    bytes of tokens seen here.
+    """
+
+    id: int
+    logprob: float
+    top: list[tuple[int, float]]
+    bounded: bool = False
+    propensity: float | None = None
+    bytes: dict[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PositionReader:
+    """What a dialect needs to read one position. ``asked``: alternatives in the request, 0 where no logprobs were asked for, -1
+    for the whole vocabulary."""
+
+    profile: Profile
+    rules: EndpointRules
+    identity: Identity
+    asked: int
+
+    def position(self, token: int, logprob: Any, listed: Iterable[tuple[int, Any]], propensity: Any = None) -> Position:
+        """The position of a sampled token (``UNNAMED`` where nothing names it) with its alternatives (id, logprob).
+
+        Where the provider put the number that stands for "not given" (the row ``logprobs.censored``), the token is not among the
+        alternatives, so that the least of them bounds its logprob; where there are none, nothing but 0 does. An alternative with
+        that number is not listed at all, nor is any that might be less likely.
+        """
+        censored = self.profile.logprobs.censored
+        known = [(each, checked_logprob(self.profile, value)) for each, value in self._told(list(listed))]
+        self._check_mass(known, token, logprob)
+        top = likeliest(self.rules, known, self.asked)
+        bounded = False
+        if censored is not None and logprob == censored:
+            here = [value for each, value in known if each == token and token != UNNAMED]
+            bounded, logprob = not here, here[0] if here else (top[-1][1] if top else 0.0)
+        value = checked_logprob(self.profile, logprob, sampled=True)
+        return Position(token, value, top, bounded, self._propensity(propensity))
+
+    def _told(self, listed: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        """The alternatives before the first without a logprob: it may be likelier than those behind it, and than those before it
+        where they are not in order."""
+        censored = self.profile.logprobs.censored
+        first = next((i for i, (_, value) in enumerate(listed) if value == censored and censored is not None), None)
+        if first is None:
+            return listed
+        values = [checked_logprob(self.profile, value) for _, value in listed if value != censored]
+        in_order = self.rules.dialect != "legacy" and values == sorted(values, reverse=True)
+        return listed[:first] if in_order else []
+
+    def _check_mass(self, known: list[tuple[int, float]], token: int, logprob: Any) -> None:
+        """CorruptResponse where an alternative has no probability and yet tokens that are not listed must have some."""
+        if not known or min(value for _, value in known) > LEAST:
+            return
+        listed = dict(known)
+        own = [] if token in listed or not isinstance(logprob, int | float) else [min(float(logprob), 0.0)]
+        mass = sum(math.exp(value) for value in (*(value for _, value in known), *own))
+        if mass < 1 - UNLISTED:
+            raise CorruptResponse(
+                f"{self.profile.name} lists an alternative with the logprob {min(listed.values()):g} beside others that have a "
+                f"probability of {mass:.3f} together; unlisted tokens must be less likely than it and cannot have the rest"
+            )
+
+    def propensity_of(self, where: Mapping[str, Any]) -> Any:
+        """The field of ``where`` that the row ``logprobs.propensity`` names; None where that is the logprob itself.
+
+        Raises:
+            NoLogprobs: the field is missing, so that what the token was sampled from is not known.
+        """
+        name = self.profile.logprobs.propensity
+        if name == "logprob":
+            return None
+        if where.get(name) is None:
+            raise NoLogprobs(
+                f"{self.profile.name} returned no `{name}`, the logprob that its tokens are sampled from; choose a model or an "
+                "endpoint that returns it"
+            )
+        return where[name]
+
+    def sampled_ids(self, choice: Mapping[str, Any], n: int) -> list[int] | None:
+        """The ``n`` sampled ids, where the row ``sampled_ids`` names a field of the choice that lists them."""
+        if self.rules.sampled_ids is None:
+            return None
+        found: Any = choice
+        for key in self.rules.sampled_ids.split("."):
+            found = found.get(key) if isinstance(found, Mapping) else None
+        if not isinstance(found, list) or len(found) != n:
+            raise CorruptResponse(
+                f"{self.profile.name} listed {n} tokens and, in `{self.rules.sampled_ids}`, the ids of "
+                f"{len(found) if isinstance(found, list) else 'none'}; the field must list the completion's tokens, all of them"
+            )
+        return [checked_id(self.profile.name, token) for token in found]
+
+    def _propensity(self, value: Any) -> float | None:
+        return None if value is None else checked_logprob(self.profile, value, sampled=True)
+
+
+def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> float:
+    """``value`` in nats, at most 0. Raises CorruptResponse on NaN, a positive number or one that cannot be a logprob."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value > ROUNDING:
+        raise CorruptResponse(f"{profile.name} returned the logprob {value!r:.40}; a logprob is a number at most 0")
+    if sampled and value < LEAST:
+        raise CorruptResponse(
+            f"{profile.name} returned the logprob {value!r} for a token that it sampled; that is a placeholder, not a logprob, "
+            "and its profile does not list it under logprobs.censored"
+        )
+    return min(float(value), 0.0) if value > LOWEST else -math.inf
+
+
+def likeliest(rules: EndpointRules, listed: Iterable[tuple[int, float]], asked: int) -> list[tuple[int, float]]:
+    """The alternatives, most likely first, of which it is sure that no unlisted token is more likely.
+
+    Where the sampled token replaces the last of the ``asked`` alternatives, only those before the last are sure; the same where
+    fewer are listed, because a server's own limit cuts a list there just as well. ``asked`` of -1 means the whole vocabulary, of
+    which all are. Tokens without an id may be several.
+    """
+    top = sorted(listed, key=lambda pair: (-pair[1], pair[0]))  # equal ones by id, in whatever order a mapping has them
+    named = [token for token, _ in top if token != UNNAMED]
+    if len(set(named)) != len(named):
+        raise CorruptResponse("one token is listed twice among the alternatives of a position")
+    if asked < 0:
+        return top
+    sure = min(asked, len(top)) - 1 if rules.sampled_in_list == "replaces the last" else asked
+    return top[: max(sure, 0)]

@@ -1,0 +1,154 @@
+"""The envelope of an answer: its choices, their texts, and what it says about the number of tokens.
+
+An answer of the Responses API is read as one choice of a chat completion, so that the rest of the wire knows one envelope.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from blackbox_lb.errors import CorruptResponse
+from blackbox_lb.providers.profile import Profile
+from blackbox_lb.providers.schema import EndpointRules
+
+__all__ = ["choices_of", "count", "is_blank", "is_filtered", "lengths", "quoted", "text_of"]
+
+MOST_TOKENS = 2**31
+"""No answer has as many; numbers beyond fit into no column."""
+ENDED = {"max_output_tokens": "length", None: "length"}
+"""``incomplete_details.reason`` of the Responses API -> the finish reason of a chat completion, where their names differ."""
+
+
+def quoted(answer: Any) -> str:
+    """The beginning of an answer, for a message."""
+    try:
+        return str(answer)[:200]
+    except RecursionError:  # what the parser can nest, Python cannot always print
+        return reprlib.repr(answer)[:200]
+
+
+def choices_of(profile: Profile, rules: EndpointRules, answer: Any) -> list[dict[str, Any]]:
+    """The answer's choices, in its own order; one that is no object is an empty one, which nothing can be read from.
+
+    Raises:
+        CorruptResponse: there are none, or two with the same ``index``.
+    """
+    if rules.dialect == "responses":
+        return [_response(profile, answer)]
+    given = answer.get("choices") if isinstance(answer, Mapping) else None
+    found = given if isinstance(given, list) else []
+    if not any(isinstance(each, dict) for each in found):
+        raise _without(profile, answer, "choices")
+    places = Counter(each.get("index") for each in found if isinstance(each, dict) and type(each.get("index")) is int)
+    if places and max(places.values()) > 1:
+        raise CorruptResponse(
+            f"{profile.name} answered with {max(places.values())} choices of index {places.most_common(1)[0][0]}; each completion "
+            "of a request has an index of its own"
+        )
+    return [each if isinstance(each, dict) else {} for each in found]
+
+
+def _without(profile: Profile, answer: Any, name: str) -> CorruptResponse:
+    return CorruptResponse(f"{profile.name} answered without {name}: {quoted(answer)}")
+
+
+def _response(profile: Profile, answer: Any) -> dict[str, Any]:
+    """The choice that a chat completion would have: https://platform.openai.com/docs/api-reference/responses/object."""
+    output = answer.get("output") if isinstance(answer, Mapping) else None
+    if not isinstance(output, list) or not all(isinstance(each, dict) for each in output):
+        raise _without(profile, answer, "output")
+    status = answer.get("status", "completed")
+    if status not in ("completed", "incomplete"):
+        said = quoted(answer.get("error"))
+        raise CorruptResponse(
+            f"{profile.name} answered with status {status!r:.40}, neither completed nor incomplete: {said}"
+        )
+    reason = (answer.get("incomplete_details") or {}).get("reason")
+    parts = [part for item in output if item.get("type") == "message" for part in item["content"]]
+    total = count(answer, "output_tokens")
+    if status == "completed" and not parts and total:
+        raise _without(profile, answer, "a message, although it is complete and has tokens")
+    texts = [part for part in parts if part.get("type") == "output_text"]
+    # A refusal never has logprobs in this API; a text without them was not given those that were asked for.
+    silent = any(part["text"] and not part.get("logprobs") for part in texts)
+    entries = [entry for part in texts for entry in part.get("logprobs") or []]
+    if 0 < (total or 0) < len(entries):
+        raise CorruptResponse(
+            f"{profile.name} lists {len(entries)} tokens of a response and counts {total} in `usage`; one of the two is wrong"
+        )
+    return {
+        "finish_reason": "stop" if status == "completed" else ENDED.get(reason, reason),
+        "message": {"content": "".join(part["text"] if part in texts else part.get("refusal", "") for part in parts)},
+        "logprobs": None if silent else {"content": entries},
+    }
+
+
+def is_filtered(choice: Mapping[str, Any]) -> bool:
+    """Whether the provider's content filter withheld the completion: Azure then sends neither logprobs nor a message."""
+    return choice.get("finish_reason") == "content_filter" and choice.get("logprobs") is None
+
+
+def is_blank(choice: Mapping[str, Any], text: str) -> bool:
+    """Whether an ended completion looks like one of no token: no text, and logprobs that are null or list nothing."""
+    logprobs, meta = choice.get("logprobs") or {}, choice.get("meta_info") or {}
+    ended = not text and choice.get("finish_reason") in ("stop", "length")
+    return (
+        ended
+        and isinstance(logprobs, dict)
+        and isinstance(meta, dict)
+        and not any([*logprobs.values(), meta.get("output_token_logprobs")])
+    )
+
+
+def text_of(choice: Mapping[str, Any]) -> str:
+    """What the user gets: the content, or the refusal in its place."""
+    message = choice.get("message")
+    if is_filtered(choice):
+        return str((message or choice).get("content") or choice.get("text") or "")
+    if message is None:
+        return str(choice["text"] or "")
+    return str(message["content"] or message.get("refusal") or "")
+
+
+def count(answer: Mapping[str, Any], *names: str) -> int | None:
+    """The first of the fields ``names`` of the answer's ``usage`` that is a whole number from 0; None where none is.
+
+    ValueError: a number that no answer has tokens.
+    """
+    usage = answer.get("usage")
+    values = [usage.get(name) for name in names] if isinstance(usage, Mapping) else []
+    found = next((each for each in values if isinstance(each, int) and not isinstance(each, bool) and each >= 0), None)
+    if found is not None and found >= MOST_TOKENS:
+        raise ValueError(f"usage counts {found:.3g} tokens")
+    return found
+
+
+def lengths(
+    total: int | None,
+    listed: Sequence[int],
+    reasons: Sequence[str],
+    *,
+    end_token_listed: bool | None,
+    most_cut: int = 0,
+) -> list[tuple[int | None, bool]]:
+    """For each choice, how many tokens it says it generated and whether all of them are listed.
+
+    ``total``: completion tokens of the answer, over all choices. ``listed``: tokens listed of each choice. Where several choices do
+    not sum to the total nobody knows which one is short, so none counts as whole. A choice that stopped may have one more than it
+    lists unless the end token is sure to be listed: gpt-4o counted it among ``completion_tokens`` and did not list it,
+    gpt-4o-mini does neither. ``most_cut``: most tokens of a stop text that a choice which stopped may have generated without
+    listing them; a single choice is then as whole as it can be, and of several nobody knows how long each is.
+    """
+    if total is None:
+        return [(None, True) for _ in listed]
+    ends = [int(end_token_listed is not True and reason == "stop") for reason in reasons]
+    for hidden in ([0] * len(listed), ends):
+        if sum(listed) + sum(hidden) == total:
+            return [(own + more, True) for own, more in zip(listed, hidden, strict=True)]
+    if len(listed) == 1:
+        cut = total - listed[0] - ends[0]
+        return [(total, reasons[0] == "stop" and 0 < cut <= most_cut)]
+    return [(None, False) for _ in listed]

@@ -1,0 +1,145 @@
+"""One request body: the prompt, neutral sampling, the logprobs that are wanted, and the bias."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.providers.profile import Profile
+from blackbox_lb.providers.schema import EndpointRules
+from blackbox_lb.types import Endpoint, Prompt, Sampling
+
+__all__ = ["asks_logprobs", "build_request", "check_stop"]
+
+INCLUDE = "message.output_text.logprobs"
+"""What the Responses API calls token logprobs (https://platform.openai.com/docs/api-reference/responses/create)."""
+
+
+def asks_logprobs(rules: EndpointRules, top_logprobs: int) -> bool:
+    """Whether a request for this many alternatives a token asks for logprobs: not for 0, nor where the endpoint gives none."""
+    return rules.ask_logprobs != "no" and top_logprobs != 0
+
+
+def build_request(
+    profile: Profile,
+    endpoint: Endpoint,
+    *,
+    model: str,
+    prompt: Prompt | Sequence[int],
+    sampling: Sampling,
+    bias: Mapping[int, float] | None = None,
+    n: int = 1,
+) -> dict[str, Any]:
+    """The JSON body that draws ``n`` completions from softmax((logits + bias) / temperature), nothing truncated.
+
+    A ``prompt`` of token ids is sent as they are. ``bias`` maps token ids to nats; it must already fit the profile's limits (see
+    ``compile``). Without alternatives (``sampling.top_logprobs`` 0) nothing is said of logprobs, so that a model that refuses or
+    lacks them answers too.
+
+    Raises:
+        ProfileError: the provider has no such endpoint, or it lists fewer alternatives, gives fewer completions a request, or takes
+            no seed, no bias or fewer stop texts, where that is asked for.
+        InputError: a prompt of several messages on the completions endpoint, or one of token ids on another.
+    """
+    rules = profile.endpoint(endpoint)
+    _check(profile, endpoint, sampling, n)
+    body: dict[str, Any] = {"model": model, **_prompt(endpoint, prompt), **profile.neutral, **profile.request}
+    body |= {"temperature": sampling.temperature, rules.max_tokens: sampling.max_tokens, **_logprobs(rules, sampling)}
+    if n > 1:
+        body["n"] = n
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    if bias:
+        if not rules.bias:
+            raise ProfileError(f"{profile.name} takes no bias on its {endpoint} endpoint{_others(profile, 'bias')}")
+        body["logit_bias"] = logit_bias(profile, bias)
+    return body
+
+
+def logit_bias(profile: Profile, bias: Mapping[int, float]) -> dict[str, float] | list[list[float]]:
+    """The value of ``logit_bias`` in the form that the provider takes; whole values as integers where it takes no others."""
+    if not profile.bias.fractions:
+        bias = {token: int(value) if value == int(value) else value for token, value in bias.items()}
+    if profile.bias.format == "pairs":
+        return [[token, value] for token, value in bias.items()]
+    return {str(token): value for token, value in bias.items()}
+
+
+def check_stop(profile: Profile, endpoint: Endpoint, stop: Sequence[str]) -> None:
+    """Raise ProfileError where the endpoint takes no stop texts, or fewer; InputError where one is empty: it would stop at once."""
+    if not stop:
+        return
+    if not profile.endpoint(endpoint).stop:
+        raise ProfileError(
+            f"{profile.name} takes no stop texts on its {endpoint} endpoint, {len(stop)} are asked for: {list(stop)}"
+            f"{_others(profile, 'stop') or '; use a task without stop texts'}"
+        )
+    most = profile.sampling.stops
+    if most is not None and len(stop) > most:
+        raise ProfileError(
+            f"{profile.name} takes at most {most} stop texts a request, {len(stop)} are asked for: {list(stop)}; use a task with "
+            "fewer, or a provider that takes more"
+        )
+    if "" in stop:
+        raise InputError(
+            f"one of the stop texts {list(stop)} is empty, which ends every completion at once; leave it out"
+        )
+
+
+def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> None:
+    check_stop(profile, endpoint, sampling.stop)
+    rules = profile.endpoint(endpoint)
+    limit = profile.logprobs.limit if rules.top_logprobs is None else rules.top_logprobs
+    asked = asks_logprobs(rules, sampling.top_logprobs)
+    if asked and limit is not None and sampling.top_logprobs > limit:
+        raise ProfileError(
+            f"{profile.name} lists at most {limit} top logprobs a token, {sampling.top_logprobs} were asked for; "
+            f"{profile.logprobs.limit_remedy}"
+        )
+    # The Responses API has no n, whatever the provider's other endpoints take; without lists of tokens, only the sum over all
+    # completions of a request would tell how long they are.
+    most = 1 if rules.dialect == "responses" or not asked else profile.sampling.n
+    if not 1 <= n <= most:
+        raise ProfileError(
+            f"{profile.name} gives 1 to {most} completions a request, {n} were asked for; send several requests"
+        )
+    if sampling.seed is not None and not profile.sampling.seed:
+        raise ProfileError(
+            f"{profile.name} takes no seed, {sampling.seed} was asked for; leave --seed out, its runs cannot be repeated"
+        )
+
+
+def _others(profile: Profile, row: str) -> str:
+    """A remedy: the endpoints whose ``row`` is true, where there are any."""
+    names = [name for name, rules in profile.endpoints.items() if getattr(rules, row)]
+    return f"; use --endpoint {' or '.join(names)}" if names else ""
+
+
+def _prompt(endpoint: Endpoint, prompt: Prompt | Sequence[int]) -> dict[str, Any]:
+    if not isinstance(prompt, Prompt):
+        if endpoint != "completions":
+            raise InputError(f"the {endpoint} endpoint takes no prompt of token ids; use --endpoint completions")
+        return {"prompt": list(prompt)}
+    if endpoint != "completions":
+        messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+        return {"messages" if endpoint == "chat" else "input": messages}
+    if len(prompt.messages) != 1:
+        raise InputError(
+            f"the completions endpoint takes one text, this prompt has {len(prompt.messages)} messages; use --endpoint chat"
+        )
+    return {"prompt": prompt.messages[0].content}
+
+
+def _logprobs(rules: EndpointRules, sampling: Sampling) -> dict[str, Any]:
+    if not asks_logprobs(rules, sampling.top_logprobs):
+        return {}
+    k = sampling.top_logprobs
+    asked: dict[str, dict[str, Any]] = {
+        "count": {"logprobs": k},
+        "flag": {"logprobs": True, "top_logprobs": k},
+        "include": {"include": [INCLUDE], "top_logprobs": k},
+    }
+    return asked[rules.ask_logprobs]

@@ -1,0 +1,315 @@
+"""One answer: choices become completions, in arrays, with every number checked on the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from blackbox_lb.api.wire.columns.arrays import arrays_of
+from blackbox_lb.api.wire.columns.parse import Answer, Aside, LogprobColumns, loads
+from blackbox_lb.api.wire.dialects import chat as content
+from blackbox_lb.api.wire.dialects import completions as legacy
+from blackbox_lb.api.wire.dialects import sglang as meta
+from blackbox_lb.api.wire.dialects.position import Position, PositionReader
+from blackbox_lb.api.wire.dialects.token_identity import REPLACEMENT, Identity
+from blackbox_lb.api.wire.envelope import choices_of, count, is_blank, is_filtered, lengths, quoted, text_of
+from blackbox_lb.api.wire.request import asks_logprobs
+from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
+from blackbox_lb.providers.profile import Profile
+from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, Endpoint, FloatArray, Sampling
+
+if TYPE_CHECKING:
+    from blackbox_lb.vocabulary import Vocabulary
+
+__all__ = ["parse_response", "read_answer"]
+
+Fault: TypeAlias = NoLogprobs | CorruptResponse
+SHAPE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError)
+"""What Python raises where an answer has another shape than its dialect."""
+
+DIALECTS: dict[str, Callable[[PositionReader, dict[str, Any]], list[Position]]] = {
+    "content": content.positions,
+    "legacy": legacy.positions,
+    "meta": meta.positions,
+    "responses": content.positions,
+}
+
+
+def read_answer(
+    profile: Profile, endpoint: Endpoint, answer: Any, sampling: Sampling, vocabulary: Vocabulary | None, n: int
+) -> list[Completion]:
+    """``parse_response`` of an answer to a request for ``n`` completions. One with more or fewer is read where it is whole.
+
+    Raises:
+        CorruptResponse: more or fewer than ``n``, and their tokens are not those that the provider counts.
+    """
+    found = parse_response(profile, endpoint, answer, sampling, vocabulary)
+    if len(found) != n and not all(each.whole for each in found):
+        raise CorruptResponse(
+            f"{profile.name} answered with {len(found)} completions where n = {n} were asked for, and its `usage` counts other "
+            "tokens than they list; ask again, or set sampling.n = 1 in its profile"
+        )
+    return found
+
+
+def parse_response(
+    profile: Profile, endpoint: Endpoint, answer: Any, sampling: Sampling, vocabulary: Vocabulary | None = None
+) -> list[Completion]:
+    """All completions of one answer, in the order of its choices.
+
+    A sampled token that nothing names is ``UNNAMED`` in ``token_ids``, and its completion is not whole. A completion that a content
+    filter withheld has no positions and is not whole; nor has one without logprobs, where the endpoint gives none or none were
+    asked for. The same becomes of a choice that cannot be read where another one of the answer can: the answer is paid. Is such a
+    choice blank (``is_blank``) and does the provider count as many tokens as the other choices list, it is a whole completion of
+    no tokens.
+
+    Raises:
+        NoLogprobs: no choice with token logprobs, which were asked for.
+        CorruptResponse: no choices, or none without a NaN or positive logprob, a missing id, a list out of step with the tokens;
+            neither logprobs nor a count of the tokens of a text.
+        ProfileError: tokens are told by their bytes or text and ``vocabulary`` is missing, or not the model's.
+    """
+    if isinstance(answer, Answer):
+        try:
+            return _parsed(profile, endpoint, answer, sampling, vocabulary)
+        except (Aside, BlbError):
+            answer = loads(answer.content)
+    return _parsed(profile, endpoint, answer, sampling, vocabulary)
+
+
+def _parsed(
+    profile: Profile, endpoint: Endpoint, answer: Any, sampling: Sampling, vocabulary: Vocabulary | None
+) -> list[Completion]:
+    rules = profile.endpoint(endpoint)
+    reader = PositionReader(profile, rules, Identity(profile, rules, vocabulary), sampling.top_logprobs)
+    with _described(profile, answer):
+        choices = choices_of(profile, rules, answer)
+        read, faults = zip(*(_attempt(reader, endpoint, choice, answer) for choice in choices), strict=True)
+        if all(faults) and not (len(choices) == 1 and _cut_at_once(profile, choices[0], _total(answer), sampling)):
+            raise faults[0]
+        if sampling.stop and len(read) == 1:
+            read = (_up_to_stop(read[0], _total(answer)),)
+        sizes = _sizes(profile, answer, choices, read, faults, sampling)
+        prompt_tokens, model = count(answer, "prompt_tokens", "input_tokens") or 0, str(answer.get("model") or "")
+        system = str(answer.get("system_fingerprint") or "")
+        completions = [
+            replace(
+                each,
+                prompt_tokens=prompt_tokens,
+                model=model,
+                generated=generated,
+                whole=each.whole and complete,
+                fingerprint=system,
+            )
+            for each, (generated, complete) in zip(read, sizes, strict=True)
+        ]
+        for each in completions:
+            _check_text(each)
+        if not asks_logprobs(rules, sampling.top_logprobs):
+            _check_counted(profile, endpoint, completions)
+        return completions
+
+
+@contextmanager
+def _described(profile: Profile, answer: Any) -> Iterator[None]:
+    """Whatever goes wrong in here because the answer has another shape than its profile says is a CorruptResponse."""
+    try:
+        yield
+    except BlbError:
+        raise
+    except SHAPE as error:
+        raise CorruptResponse(
+            f"{profile.name} answered in a shape that its profile does not describe ({type(error).__name__}: {str(error)[:100]}): "
+            f"{quoted(answer)}"
+        ) from error
+
+
+def _attempt(
+    reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any], answer: Any
+) -> tuple[Completion, Fault | None]:
+    """The completion as far as it can be read, and why it cannot be read any further."""
+    try:
+        with _described(reader.profile, answer):
+            positions = _read(reader, endpoint, choice)
+            return _completion(text_of(choice), choice, positions), None
+    except (NoLogprobs, CorruptResponse) as fault:
+        with suppress(*SHAPE):
+            text = text_of(choice)
+            return _completion(text, choice, [] if is_blank(choice, text) else None), fault
+        return _completion("", choice, None), fault
+
+
+def _read(reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any]) -> list[Position] | dict[str, Any] | None:
+    """Every token position, or their arrays; None where there can be none."""
+    if reader.rules.ask_logprobs == "no" or is_filtered(choice):
+        return None
+    if not isinstance(choice.get("logprobs"), dict):
+        if not asks_logprobs(reader.rules, reader.asked):
+            return None
+        raise NoLogprobs(
+            f"{reader.profile.name} returned no logprobs on its {endpoint} endpoint; learning needs the logprobs of sampled "
+            f"tokens: choose a model or server that returns them{_others(reader.profile, endpoint)}, or ask for none with "
+            "--top-logprobs 0, which leaves --estimator ratio"
+        )
+    content = choice["logprobs"].get("content")
+    if isinstance(content, LogprobColumns):
+        return arrays_of(reader, choice, content)
+    return DIALECTS[reader.rules.dialect](reader, choice)
+
+
+def _others(profile: Profile, endpoint: Endpoint) -> str:
+    """A remedy: the other endpoints that give logprobs, where there are any."""
+    names = [name for name, rules in profile.endpoints.items() if rules.ask_logprobs != "no" and name != endpoint]
+    return f", or --endpoint {' or '.join(names)}" if names else ""
+
+
+def _sizes(
+    profile: Profile,
+    answer: dict[str, Any],
+    choices: Sequence[dict[str, Any]],
+    read: Sequence[Completion],
+    faults: Sequence[Fault | None],
+    sampling: Sampling,
+) -> list[tuple[int | None, bool]]:
+    """For each choice, how many tokens it says it generated and whether all of them were read."""
+    # The provider counts the tokens of a choice that was withheld or cannot be read: the sum then says nothing of the others.
+    hidden = [
+        is_filtered(choice) or (fault is not None and not each.whole)
+        for choice, each, fault in zip(choices, read, faults, strict=True)
+    ]
+    total = None if len(choices) > 1 and any(hidden) else _total(answer)
+    sizes = lengths(
+        total,
+        [len(each.token_ids) for each in read],
+        [each.finish_reason for each in read],
+        end_token_listed=profile.logprobs.end_token_listed,
+        most_cut=0 if profile.logprobs.stop_text_listed else _longest(sampling.stop),
+    )
+    sizes = [
+        (size, complete and not _lacks_a_token(profile, choice, each, size))
+        for (size, complete), choice, each in zip(sizes, choices, read, strict=True)
+    ]
+    confirmed = total is not None and all(complete for _, complete in sizes)
+    if confirmed or not any(faults):
+        return sizes
+    return [(None, fault is None) for fault in faults]  # a blank choice was none, as far as anyone knows
+
+
+def _lacks_a_token(profile: Profile, choice: dict[str, Any], read: Completion, size: int | None) -> bool:
+    """Whether the one token that is counted and not listed is part of the text, and so no end token, as far as that can be told."""
+    if size is None or size != len(read.token_ids) + 1:
+        return False
+    spelled = _spelled(profile, choice)
+    return spelled is not None and spelled != read.text.encode("utf-8", "surrogatepass")
+
+
+def _spelled(profile: Profile, choice: dict[str, Any]) -> bytes | None:
+    """What the listed tokens spell; None where the list does not tell."""
+    lists = choice.get("logprobs")
+    if not isinstance(lists, dict):
+        return None
+    if isinstance(lists.get("tokens"), list):
+        texts = lists["tokens"]
+        plain = all(
+            isinstance(text, str) and not text.startswith(("bytes:", "<|")) and "\ufffd" not in text for text in texts
+        )
+        return "".join(texts).encode("utf-8", "surrogatepass") if plain else None
+    entries = [entry for name in ("content", "refusal") for entry in lists.get(name) or []]
+    if not all(isinstance(entry.get("bytes"), list) for entry in entries):
+        return None
+    spelled = b"".join(bytes(entry["bytes"]) for entry in entries)
+    return spelled if profile.tokens.bytes_exact or REPLACEMENT not in spelled else None
+
+
+def _check_text(completion: Completion) -> None:
+    """UnicodeEncodeError, a ValueError, for half of a surrogate pair: it is no text, and no file takes it."""
+    for text in (completion.text, completion.finish_reason, completion.model, completion.fingerprint):
+        text.encode()
+
+
+def _total(answer: dict[str, Any]) -> int | None:
+    return count(answer, "completion_tokens", "output_tokens")
+
+
+def _longest(stop: Sequence[str]) -> int:
+    """Most tokens that one of the stop texts can be: one for each of its bytes, and one for a space that a tokenizer puts first."""
+    return max((len(text.encode()) + 1 for text in stop), default=0)
+
+
+def _cut_at_once(profile: Profile, choice: dict[str, Any], total: int | None, sampling: Sampling) -> bool:
+    """Whether the completion began with a stop text, so that nothing of it is listed: llama.cpp then says nothing of logprobs.
+
+    There may be a text all the same, that of the token in whose middle the stop text begins.
+    """
+    if profile.logprobs.stop_text_listed or total is None or not 0 < total <= _longest(sampling.stop):
+        return False
+    return choice.get("finish_reason") == "stop" and is_blank(choice, "")
+
+
+def _up_to_stop(completion: Completion, total: int | None) -> Completion:
+    """Without the tokens past the stop text that the legacy endpoint of OpenAI lists and does not count."""
+    if total is None or not 0 < total < len(completion.token_ids) or completion.finish_reason != "stop":
+        return completion
+    parts = {name: getattr(completion, name)[:total] for name in ("token_ids", "logprobs", "top_ids", "top_logprobs")}
+    for name in ("propensities", "bounded"):
+        values = getattr(completion, name)
+        parts[name] = None if values is None else values[:total]
+    return replace(completion, **parts)
+
+
+def _check_counted(profile: Profile, endpoint: Endpoint, completions: Sequence[Completion]) -> None:
+    """Raise CorruptResponse for a text of which nothing tells how many tokens it has."""
+    for each in completions:
+        if each.text and not len(each.token_ids) and each.generated is None:
+            raise CorruptResponse(
+                f"{profile.name} gave no logprobs on its {endpoint} endpoint, and its `usage` does not tell how many tokens a "
+                f"text of {len(each.text)} characters has; choose a model or server that reports completion_tokens, with one "
+                f"completion a request{_others(profile, endpoint)}"
+            )
+
+
+def _completion(text: str, choice: dict[str, Any], read: list[Position] | dict[str, Any] | None) -> Completion:
+    fields = read if isinstance(read, dict) else _stacked(read)
+    return Completion(text=text, finish_reason=str(choice.get("finish_reason")), **fields)
+
+
+def _stacked(read: list[Position] | None) -> dict[str, Any]:
+    """The arrays of a completion's positions."""
+    positions = read or []
+    top_ids, top_logprobs = _table([position.top for position in positions])
+    return {
+        "token_ids": np.array([position.id for position in positions], dtype=np.int32),
+        "logprobs": np.array([position.logprob for position in positions], dtype=np.float32),
+        "top_ids": top_ids,
+        "top_logprobs": top_logprobs,
+        "whole": read is not None and all(position.id != UNNAMED for position in positions),
+        "token_bytes": {token: raw for position in positions for token, raw in position.bytes.items()},
+        "propensities": _propensities(positions),
+        "bounded": _bounded(positions),
+    }
+
+
+def _propensities(positions: Sequence[Position]) -> FloatArray | None:
+    values = [position.propensity for position in positions if position.propensity is not None]
+    return np.array(values, dtype=np.float32) if values else None
+
+
+def _bounded(positions: Sequence[Position]) -> BoolArray | None:
+    bounded = np.array([position.bounded for position in positions], dtype=np.bool_)
+    return bounded if bounded.any() else None
+
+
+def _table(rows: Iterable[list[tuple[int, float]]]) -> tuple[Any, Any]:
+    """Ragged rows of (id, logprob) as two (t, k) arrays, padded with -1 and -inf."""
+    rows = list(rows)
+    width = max((len(row) for row in rows), default=0)
+    ids = np.full((len(rows), width), NO_TOKEN, dtype=np.int32)
+    logprobs = np.full((len(rows), width), -np.inf, dtype=np.float32)
+    for t, row in enumerate(rows):
+        if row:
+            ids[t, : len(row)], logprobs[t, : len(row)] = zip(*row, strict=True)
+    return ids, logprobs

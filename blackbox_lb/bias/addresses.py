@@ -1,0 +1,107 @@
+"""Addresses: how a profile's address, key and query are written into code and shell commands that run elsewhere."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from blackbox_lb.providers.schema import Connection
+
+__all__ = ["ANY", "Address", "literal"]
+
+ANY = Connection(base_url_env="OPENAI_BASE_URL", api_key_env="OPENAI_API_KEY", api_key_required=False)
+"""An API of which nothing is known: where the variables of OpenAI's own SDK say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where requests go. In Python: expressions of the address, the key and the query, None where the SDK reads OPENAI_BASE_URL and
+    OPENAI_API_KEY by itself; header: where the key goes. In a shell: lines that set URL, what follows it, the header with the key.
+    """
+
+    url: str | None
+    key: str | None
+    header: str
+    query: str | None
+    set_url: str
+    shell_path: str
+    shell_key: str
+
+    @classmethod
+    def of(cls, rules: Connection, base_url: str | None, prefix: str, route: str) -> Address:
+        """prefix: of the endpoint's path, before the ``route`` that OpenAI's SDK appends by itself."""
+        url, set_url = _address(rules, base_url)
+        key, value = _key(rules)
+        scheme = "Bearer " if rules.api_key_header == "Authorization" else ""
+        shell = f"{rules.api_key_header}: {scheme}{value}" if value else ""
+        query, shell_query = _query(rules)
+        shell_path = shlex.quote(prefix + route) + shell_query
+        if rules.api_key_required and (rules.base_url_env, rules.api_key_env) == (ANY.base_url_env, ANY.api_key_env):
+            return cls(url if base_url else None, None, "Authorization", query, set_url, shell_path, shell)
+        url = f"{url} + {literal(prefix)}" if prefix else url
+        return cls(url, key, rules.api_key_header, query, set_url, shell_path, shell)
+
+    def arguments(self, url: str, headers: str, query: str) -> list[str]:
+        """Keyword arguments that give the address, the key and the query under the names of one library."""
+        given = [] if self.url is None else [f"{url}={self.url}"]
+        if self.key is not None:
+            given.append(f"api_key={self.key}")
+            if self.header != "Authorization":
+                given.append(f"{headers}={{{literal(self.header)}: {self.key}}}")
+        return given if self.query is None else [*given, f"{query}={self.query}"]
+
+
+def _query(rules: Connection) -> tuple[str | None, str]:
+    """The query parameters that go with every request, as a Python expression and as a shell appends them to a path."""
+    parameters = {**dict.fromkeys(rules.query_env, ""), **rules.query}
+    if not parameters:
+        return None, ""
+    python, shell = [], []
+    for name, value in parameters.items():
+        given, text, variable = literal(value), quote(value, safe=""), rules.query_env.get(name)
+        if variable is not None:
+            given, text = f"os.environ.get({literal(variable)}, {given})", f"${{{variable}:-{text}}}"
+        python.append(f"{literal(name)}: {given}")
+        shell.append(f"{quote(name, safe='')}={text}")
+    return f"{{{', '.join(python)}}}", f'"?{"&".join(shell)}"'
+
+
+def _key(rules: Connection) -> tuple[str, str]:
+    """The key as a Python expression and as a shell reads it; none where the API has none."""
+    name = rules.api_key_env
+    if not name:
+        return '"none"', ""
+    if rules.api_key_required:
+        return f"os.environ[{literal(name)}]", f"${name}"
+    return f'os.environ.get({literal(name)}, "none")', f"${{{name}:-none}}"
+
+
+def _address(rules: Connection, base_url: str | None) -> tuple[str, str]:
+    """The address as a Python expression, and the shell lines that put it into URL."""
+    name, path = rules.base_url_env, rules.base_path
+    if base_url is not None or name is None:
+        fixed = (base_url or rules.base_url or "").rstrip("/")
+        return literal(fixed), f"URL={shlex.quote(fixed)}"
+    if rules.base_url is not None:
+        return (
+            f"os.environ.get({literal(name)}, {literal(rules.base_url)})",
+            f"URL=${{{name}:-{shlex.quote(rules.base_url)}}}",
+        )
+    url, shell = (
+        f"os.environ[{literal(name)}]",
+        f': "${{{name}:?set it to the address of the API}}"\nURL=${name}',
+    )
+    if not path:
+        return url, shell
+    quoted = shlex.quote(path)
+    return (
+        f'{url}.rstrip("/").removesuffix({literal(path)}) + {literal(path)}',
+        f"{shell}\nURL=${{URL%/}}\nURL=${{URL%{quoted}}}{quoted}",
+    )
+
+
+def literal(value: object) -> str:
+    """A Python literal in ASCII, which a terminal shows as it is; in double quotes where none has to be escaped."""
+    text = ascii(value)
+    return text if '"' in text else text.replace("'", '"')

@@ -1,0 +1,240 @@
+"""Exporting a bias: the numbers, or code that is ready to run, for every tool that sends requests of its own."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from blackbox_lb.bias.addresses import ANY, Address, literal
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.limits import check_limits, highest_id, vocabulary_of
+from blackbox_lb.errors import BiasError, InputError
+from blackbox_lb.providers.profile import Profile, load_profile, profile_names
+from blackbox_lb.safety.printable import printable
+from blackbox_lb.types import Endpoint
+
+__all__ = ["FORMATS", "export", "logit_bias"]
+
+PROMPT = "Hello"
+IN_A_LINE = 4
+VLLM = "vllm"
+
+
+def logit_bias(
+    bias: Bias | str | Path, provider: str | None = None, *, tokenizer: str | None = None
+) -> dict[str, float]:
+    """The request field ``logit_bias``: token id, as JSON keys it, -> nats, whole ones as integers; sorted by id.
+
+    bias: a Bias or the path of a bias file. provider: a name, or the path of a TOML, whose limits are checked; None checks none.
+    tokenizer: the model's vocabulary, where the limit is one of ids and the model's name does not tell it.
+
+    Raises:
+        BiasError: the file cannot be read, or the provider takes no such bias. InputError: no such provider or vocabulary.
+    """
+    loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
+    if provider is not None:
+        _check(loaded, load_profile(provider), tokenizer)
+    return {str(token): _number(value) for token, value in loaded.logit_bias.items()}
+
+
+def export(
+    bias: Bias | str | Path,
+    format: str,
+    *,
+    provider: str | None = None,
+    model: str | None = None,
+    base_url: str | None = None,
+    tokenizer: str | None = None,
+) -> str:
+    """``bias`` in one of ``FORMATS``, as text that ends in a newline.
+
+    provider: where requests will go, which gives the address, the key's variable and the limits; by default the bias's own, and
+    vllm for that format. One that does not come with the package and is not given is read like any OpenAI-compatible API, with the
+    address in OPENAI_BASE_URL, and nothing is checked. model: its name there, by default the one of the bias. base_url: the API's
+    address. What a profile sends only where a variable is set (``headers_env``) is not written.
+
+    Raises:
+        InputError: no such format or provider, or the tool cannot send what the provider needs. BiasError: see ``logit_bias``.
+    """
+    if format not in FORMATS:
+        raise InputError(f"no format {format!r}; the formats are {', '.join(FORMATS)}")
+    loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
+    known = loaded.provider if loaded.provider in profile_names() else None
+    name = provider or (VLLM if format == VLLM else known)
+    profile = None if name is None else load_profile(name)
+    if profile is not None and format != VLLM:
+        _check(loaded, profile, tokenizer)
+    file = Path("bias.json") if isinstance(bias, Bias) else Path(bias)
+    return FORMATS[format](_Job(loaded, file, logit_bias(loaded), model or loaded.model, profile, base_url))
+
+
+def _check(bias: Bias, profile: Profile, tokenizer: str | None) -> None:
+    """What was compiled for this provider has no id that it refuses, and needs no vocabulary to tell."""
+    made = bias.compiled is not None and bias.provider == profile.name
+    asks = profile.bias.highest_id is not None and not made
+    vocabulary = vocabulary_of(bias, [profile], tokenizer) if asks else None
+    check_limits(bias.logit_bias, profile, highest_id(profile, vocabulary))
+
+
+def _number(value: float) -> float:
+    return int(value) if value == int(value) else value
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is exported: the bias, its file and its numbers, for a model behind a server."""
+
+    bias: Bias
+    file: Path
+    values: Mapping[str, float]
+    model: str
+    profile: Profile | None
+    base_url: str | None
+
+    @property
+    def chat(self) -> bool:
+        """Whether the bias was learned on chat answers, or on continuations of a text."""
+        return self.bias.sampling is None or self.bias.sampling.endpoint != "completions"
+
+    @property
+    def server(self) -> Address:
+        """Where the endpoint is that takes such prompts."""
+        name: Endpoint = "chat" if self.chat else "completions"
+        path = route = "/chat/completions" if self.chat else "/completions"
+        if self.profile is not None and name in self.profile.endpoints:
+            path = self.profile.endpoint(name).path.replace("{model}", quote(self.model, safe=""))
+        rules = ANY if self.profile is None or self.profile.connection.embedded else self.profile.connection
+        return Address.of(rules, self.base_url, path.removesuffix(route), route)
+
+    @property
+    def prompt(self) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": PROMPT}]} if self.chat else {"prompt": PROMPT}
+
+    @property
+    def about(self) -> str:
+        """One line of comment."""
+        unchecked = "" if self.profile else ", limits not checked"
+        return (
+            f"# A bias of {len(self.values):,} tokens for {printable(self.bias.model)} by blackbox_lb: "
+            f"{printable(self.bias.status)}{unchecked}"
+        )
+
+    def python(self, imports: str, *code: str) -> str:
+        """A script: the imports, the numbers, the code."""
+        text = "\n".join(code)
+        items = [f"{json.dumps(token)}: {json.dumps(value)}," for token, value in self.values.items()]
+        lines = [" ".join(items[start : start + IN_A_LINE]) for start in range(0, len(items), IN_A_LINE)]
+        table = "".join(f"    {line}\n" for line in lines)
+        system = "import os\n\n" if "os.environ" in text else ""
+        return f"{self.about}\n{system}{imports}\n\nLOGIT_BIAS = {{\n{table}}}\n\n{text}\n"
+
+    def curl(self, **fields: Any) -> str:
+        """A POST whose body is a here-document, in which a shell changes nothing."""
+        server = self.server
+        key = [f'-H "{server.shell_key}"'] if server.shell_key else []
+        words = ['"${URL%/}"' + server.shell_path, *key, '-H "Content-Type: application/json"', "--data-binary @-"]
+        body = json.dumps({"model": self.model, **self.prompt, **fields})
+        return f"curl -sS {' '.join(words)} <<'JSON'\n{body}\nJSON\n"
+
+
+def _json(job: _Job) -> str:
+    return json.dumps(job.values, indent=2) + "\n"
+
+
+def _openai(job: _Job) -> str:
+    call, text = ("chat.completions", "message.content") if job.chat else ("completions", "text")
+    return job.python(
+        "from openai import OpenAI",
+        *_call("client = OpenAI", {}, *job.server.arguments("base_url", "default_headers", "default_query")),
+        *_call(f"answer = client.{call}.create", {"model": job.model, **job.prompt}, "logit_bias=LOGIT_BIAS"),
+        f"print(answer.choices[0].{text})",
+    )
+
+
+def _litellm(job: _Job) -> str:
+    call, kind, text = ("completion", "openai", "message.content")
+    if not job.chat:
+        call, kind, text = ("text_completion", "text-completion-openai", "text")
+    server = job.server
+    if server.query is not None:
+        raise InputError(
+            f"LiteLLM's OpenAI-compatible route sends no query, and this API wants {server.query}; take another format, or a "
+            "provider without one"
+        )
+    where = server.arguments("api_base", "extra_headers", "extra_query")
+    return job.python(
+        "import litellm",
+        *_call(
+            f"answer = litellm.{call}",
+            {"model": f"{kind}/{job.model}", **job.prompt},
+            "logit_bias=LOGIT_BIAS",
+            *where,
+        ),
+        f"print(answer.choices[0].{text})",
+    )
+
+
+def _langchain(job: _Job) -> str:
+    """ChatOpenAI's own field ``logit_bias`` takes whole numbers only, so that the numbers go through ``extra_body``."""
+    name, bias, text = "ChatOpenAI", 'extra_body={"logit_bias": LOGIT_BIAS}', ".content"
+    if not job.chat:
+        name, bias, text = "OpenAI", "logit_bias=LOGIT_BIAS", ""
+    where = job.server.arguments("base_url", "default_headers", "default_query")
+    return job.python(
+        f"from langchain_openai import {name}",
+        *_call(f"model = {name}", {"model": job.model}, bias, *where),
+        f"print(model.invoke({literal(PROMPT)}){text})",
+    )
+
+
+def _call(function: str, values: Mapping[str, Any], *more: str) -> list[str]:
+    """The lines of a call, an argument a line."""
+    arguments = [*(f"{name}={literal(value)}" for name, value in values.items()), *more]
+    return [f"{function}(", *(f"    {each}," for each in arguments), ")"] if arguments else [f"{function}()"]
+
+
+def _curl(job: _Job) -> str:
+    return f"{job.about}\n{job.server.set_url}\n{job.curl(logit_bias=job.values)}"
+
+
+def _word(model: str) -> str:
+    """A model's name as a shell takes it. InputError: it would move the cursor of whoever reads the command before running it."""
+    if not model.isprintable():
+        raise InputError(
+            f"the model is called '{printable(model)[:80]}', which no command can show; give its name with --model"
+        )
+    return shlex.quote(model)
+
+
+def _vllm(job: _Job) -> str:
+    """The file in a folder of a server that has the logits processor; where the bias fits into a request, that too."""
+    name, serve = job.file.stem, _word(job.model)
+    processor = (
+        f"{job.about}\n# In the server, whatever its size: it reads biases/*.json and adds the one that a request names.\n"
+        f"mkdir -p biases && cp {shlex.quote(str(job.file))} {shlex.quote(f'biases/{name}.json')}\n"
+        f"BLB_BIAS_DIR=biases vllm serve {serve} --logits-processors blackbox_lb.serve.vllm:LearnedBias\n\n"
+        f"# In another terminal:\n{job.server.set_url}\n{job.curl(vllm_xargs={'blb_bias': name})}"
+    )
+    if job.profile is None:
+        return processor
+    try:
+        check_limits(job.bias.logit_bias, job.profile)
+    except BiasError as error:
+        return f"{processor}\n# Not in the request itself: {error}\n"
+    return f"{processor}\n# Or in the request itself, with any vLLM server:\n{job.curl(logit_bias=job.values)}"
+
+
+FORMATS: dict[str, Callable[[_Job], str]] = {
+    "openai": _openai,
+    "litellm": _litellm,
+    "langchain": _langchain,
+    "curl": _curl,
+    "vllm": _vllm,
+    "json": _json,
+}
+"""Name -> what writes it."""

@@ -1,0 +1,96 @@
+"""What a provider takes of a bias: so many entries, in a range, up to an id; checked before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
+from blackbox_lb.providers.profile import Profile
+from blackbox_lb.safety.printable import printable
+
+if TYPE_CHECKING:
+    from blackbox_lb.vocabulary import Vocabulary
+
+__all__ = ["check_limits", "highest_id", "most_entries", "vocabulary_of"]
+
+
+def most_entries(profile: Profile, wanted: int | None) -> int | None:
+    """How many entries to compile to: ``wanted``, else the provider's limit; None for no limit.
+
+    Raises:
+        BiasError: more wanted than the provider takes.
+    """
+    limit = profile.bias.entries
+    if wanted is not None and limit is not None and wanted > limit:
+        raise BiasError(f"{wanted} entries are wanted, {profile.name} takes at most {limit}; lower --entries")
+    return limit if wanted is None else wanted
+
+
+def check_limits(bias: Mapping[int, float], profile: Profile, highest_id: int | None = None) -> None:
+    """Raise BiasError where ``bias`` is not what the provider takes; nothing is cut, clipped or rounded behind the user's back.
+
+    ``highest_id``: the highest token id that may be biased, None for any (``Session.highest_id``).
+    """
+    rules = profile.bias
+    if highest_id is not None and bias and max(bias) > highest_id:
+        beyond = sum(token > highest_id for token in bias)
+        raise BiasError(
+            f"the bias has token {max(bias)}, {profile.name} takes ids up to {highest_id} ({beyond} of {len(bias)} are above); "
+            f"{_remedy(profile)}, which does without them"
+        )
+    if rules.entries is not None and len(bias) > rules.entries:
+        raise BiasError(
+            f"the bias has {len(bias)} entries, {profile.name} takes at most {rules.entries}; {_remedy(profile)}"
+        )
+    for token, value in bias.items():
+        if not rules.low <= value <= rules.high:
+            raise BiasError(
+                f"the bias of token {token} is {value:g}, {profile.name} takes {rules.low:g} to {rules.high:g}; {_remedy(profile)}"
+            )
+        if not rules.fractions and value != int(value):
+            raise BiasError(
+                f"the bias of token {token} is {value:g}, {profile.name} takes whole numbers; {_remedy(profile)}"
+            )
+
+
+def _remedy(profile: Profile) -> str:
+    return f"make one that fits with blb compile --provider {profile.name}"
+
+
+def vocabulary_of(bias: Bias, profiles: Iterable[Profile], tokenizer: str | None = None) -> Vocabulary | None:
+    """The vocabulary of the bias's model: the one called ``tokenizer`` (see ``load_vocabulary``), else the encoding that OpenAI's
+    name of the model tells where one of ``profiles`` goes by such names; None where neither is so.
+
+    Raises:
+        InputError: the name tells no encoding, or the vocabulary cannot be read.
+        TokenizerMismatch: it is not the one that the bias was learned under.
+    """
+    from blackbox_lb.vocabulary import load_vocabulary, vocabulary_of_model
+
+    name, by_name = tokenizer, [each.name for each in profiles if each.tokenizer.source == "openai names"]
+    if name is None and by_name:
+        name = vocabulary_of_model(bias.model)
+        if name is None:
+            raise InputError(
+                f"the tokenizer of {bias.model!r} on {by_name[0]} cannot be told from its name; give --tokenizer o200k_base (the "
+                "gpt-4o and gpt-4.1 families) or cl100k_base (gpt-4, gpt-3.5-turbo), or another --provider"
+            )
+    if name is None:
+        return None
+    found = load_vocabulary(name)
+    if not bias.tokenizer.startswith("model:") and found.fingerprint != bias.tokenizer:
+        raise TokenizerMismatch(
+            f"the bias was learned under tokenizer {printable(bias.tokenizer)} (model {printable(bias.model)}), and {found.name} "
+            f"is {found.fingerprint}: its token ids mean other tokens there; give the vocabulary of the bias's own model"
+        )
+    return found
+
+
+def highest_id(profile: Profile, vocabulary: Vocabulary | None) -> int | None:
+    """The highest token id that ``profile`` takes of a model with ``vocabulary``; None where it takes all, or it is not known."""
+    highest = profile.bias.highest_id
+    if highest == "end of text":
+        return None if vocabulary is None else vocabulary.end_of_text
+    return highest

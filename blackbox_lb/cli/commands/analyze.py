@@ -1,0 +1,67 @@
+"""``blb analyze``: what a bias does to each token that is generated under it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from blackbox_lb.cli.options import POSITIONS, limit_options, model_options, sampling_options, task_options
+
+__all__ = ["ANALYSIS", "command"]
+
+ANALYSIS = "analysis.json"
+SAMPLES = 4
+
+
+@click.command("analyze")
+@click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path))
+@click.option("--store", type=click.Path(path_type=Path), help="Rollout store. [default: rollouts.db beside BIAS]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help=f"Folder that gets {ANALYSIS}. [default: the folder of BIAS]"
+)
+@click.option(
+    "--full-vocab",
+    type=click.IntRange(2),
+    is_flag=False,
+    flag_value=POSITIONS,
+    metavar="[POSITIONS]",
+    help=f"Exact scores, from all logprobs at so many biased positions, {POSITIONS} unless told. vllm, llamacpp and local only.",
+)
+@click.option(
+    "--families",
+    type=click.Choice(["surface", "embedding"]),
+    default="surface",
+    show_default=True,
+    help="Families of tokens: by what they look like, or clusters of an embedding model (extra clusters).",
+)
+@click.option("--embedding", help="Embedding model: a folder or a hub name. [default: as in blb fit]")
+@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Rows of each table of tokens.")
+@click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write all visited tokens into this file.")
+@model_options(provider=None)
+@task_options(reward=False)
+@click.option(
+    "--samples",
+    type=click.IntRange(1),
+    default=SAMPLES,
+    show_default=True,
+    help="Completions a test prompt to draw with --task or --data.",
+)
+@sampling_options()
+@limit_options()
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
+@click.option("--quiet", is_flag=True, help="No progress and no remarks.")
+def command(bias_file: Path, **options: Any) -> None:
+    """Tell what the bias file BIAS does to each token: its intervention score.
+
+    S is the mean of log p(token | with the bias) - log p(token | without it), in nats, over the places where completions drawn with
+    the bias have the token. Read are the completions at temperature 1 that blb fit and blb eval left in the store; with --task or
+    --data, completions of its test prompts are drawn first.
+    """
+    from blackbox_lb.cli.actions.analyze import execute
+
+    execute(bias_file, **options)
+
+
+"""What the command writes into the run folder."""

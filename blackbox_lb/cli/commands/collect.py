@@ -1,0 +1,46 @@
+"""``blb collect``: fill the store, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from blackbox_lb.cli.options import (
+    count_option,
+    limit_options,
+    model_options,
+    output_options,
+    sampling_options,
+    task_options,
+)
+from blackbox_lb.jobs.fitting.plan import FitPlan
+
+__all__ = ["command"]
+
+
+@click.command("collect")
+@model_options()
+@task_options()
+@count_option("--samples-per-prompt", FitPlan().samples, "Completions a prompt.")
+@click.option("--limit", type=click.IntRange(1), help="Use only the first N training prompts.")
+@click.option("--shard", metavar="I/N", help="Part I of N of the prompts, from 1/N to N/N: a machine each.")
+@click.option("--batch", is_flag=True, help="Ask in files, by the provider's batch API or vllm run-batch.")
+@click.option("--batch-requests", type=click.IntRange(1), help="Most requests in one file. [default: the provider's]")
+@click.option("--no-wait", is_flag=True, help="With --batch: one look at each job, and no waiting for its end.")
+@click.option("--cancel", is_flag=True, help="With --batch: end the open jobs, and keep what they answered.")
+@sampling_options()
+@limit_options()
+@output_options()
+def command(**options: Any) -> None:
+    """Sample completions of the training prompts into the store of --out, and nothing else.
+
+    What is there is not asked for again, so a run that was cut off goes on where it stopped; blb fit with the same --out takes
+    these completions as its own.
+
+    With --batch the requests go out in files, at the provider's price for batches. The command waits until they are answered,
+    which may take a day; stopped at any moment, the same command goes on.
+    """
+    from blackbox_lb.cli.actions.collect import execute
+
+    execute(**options)

@@ -1,0 +1,34 @@
+"""``blb export``: a bias file as code for another tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from blackbox_lb.bias.export import FORMATS, export
+from blackbox_lb.providers.profile import profile_names
+
+__all__ = ["command"]
+
+
+@click.command("export")
+@click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path))
+@click.option(
+    "--format", type=click.Choice(list(FORMATS)), required=True, help="What to print; json is the numbers alone."
+)
+@click.option(
+    "--provider",
+    help=f"Where requests go: {', '.join(profile_names())}, or a path to your own TOML. [default: the bias's own]",
+)
+@click.option("--model", help="The model's name there. [default: the bias's own]")
+@click.option("--base-url", help="Address of the API, with its /v1. [default: the provider's]")
+@click.option("--tokenizer", help="The model's vocabulary, where its name does not tell: as in blb fit.")
+def command(bias_file: Path, **options: Any) -> None:
+    """Print the bias file BIAS as code or a command that is ready to run, with the bias in it.
+
+    openai, litellm and langchain are Python scripts, curl a shell command, vllm how to serve a bias of any size and ask for it;
+    json is the value of the request field logit_bias. What the provider does not take is refused: blb compile makes it fit.
+    """
+    click.echo(export(bias_file, **options), nl=False)

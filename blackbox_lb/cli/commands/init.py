@@ -1,0 +1,34 @@
+"""``blb init``: a few questions, and a blb.toml that answers them for every later command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from blackbox_lb.cli.settings import FILE
+from blackbox_lb.providers.profile import profile_names
+
+__all__ = ["command"]
+
+
+@click.command("init")
+@click.option("--provider", help=f"{', '.join(profile_names())}, or a path to your own TOML. [default: asked for]")
+@click.option("--model", help="Model name. [default: asked for]")
+@click.option("--base-url", help="Address of the API, with its /v1. [default: asked for]")
+@click.option("--task", help="A built-in task, or what else --task takes. [default: asked for]")
+@click.option("--data", type=click.Path(path_type=Path), help="Data file. [default: asked for]")
+@click.option("--reward", help="What a completion is worth. [default: asked for]")
+@click.option("--price", help="PROMPT,COMPLETION in US dollars for a million tokens. [default: asked for]")
+@click.option("--out", type=click.Path(path_type=Path), default=FILE, show_default=True, help="Where to write.")
+@click.option("--yes", is_flag=True, help="Ask nothing: defaults for what no option says.")
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+def command(out: Path, yes: bool, force: bool, **options: Any) -> None:
+    """Ask which model, task and reward, check the answers, and write them into blb.toml.
+
+    No key is asked for or written: keys stay in the environment.
+    """
+    from blackbox_lb.cli.actions.init import execute
+
+    execute(out, yes, force, **options)

@@ -1,0 +1,158 @@
+"""``blb providers``: what is known of each inference API, and how it is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.providers.profile import Profile, load_profile, profile_names
+from blackbox_lb.providers.schema import Evidence
+
+__all__ = ["CHOICES", "DOCUMENTATION", "command", "evidence_of", "flattened", "shown_rows"]
+
+IDENTITY = frozenset({"name", "title", "homepage", "unknown", "evidence"})
+CHOICES = frozenset(
+    {
+        "connection.api_key_env",
+        "connection.base_url_env",
+        "connection.concurrency",
+        "connection.embedded",
+        "logprobs.limit_remedy",
+    }
+)
+"""Rows that say how this package behaves: no facts of a provider, so that they need no evidence."""
+DOCUMENTATION = frozenset({"errors"})
+"""Evidence of what has no row."""
+LEGEND = """\
+S source or official specification, R recorded traffic, L measured on a live server, D vendor documentation, 3 third-party report.
+unproven: no better than D or 3. UNKNOWN: a guess, which is not used until blb doctor has seen it."""
+WIDEST = 58
+"""Columns of a row and its value, beyond which the evidence is not aligned."""
+
+
+@click.command("providers")
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print the profiles as JSON on stdout.")
+def command(name: str | None, as_json: bool) -> None:
+    """List the providers, or show everything that is known of NAME and how it is known."""
+    profiles = [load_profile(each) for each in ([name] if name else profile_names())]
+    if as_json:
+        print_json([profile.model_dump(mode="json") for profile in profiles])
+    elif name:
+        _details(profiles[0])
+    else:
+        _overview(profiles)
+
+
+def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted row -> value. Lists, empty tables and plain values are rows; other tables are taken apart."""
+    rows: dict[str, Any] = {}
+    for key, value in table.items():
+        rows |= (
+            flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}
+        )
+    return rows
+
+
+def evidence_of(profile: Profile, row: str) -> tuple[str, Evidence] | None:
+    """The evidence of a dotted row: its own, else that of the nearest table around it, with the name that it goes by."""
+    while row:
+        if row in profile.evidence:
+            return row, profile.evidence[row]
+        row = row.rpartition(".")[0]
+    return None
+
+
+def shown_rows(profile: Profile) -> dict[str, Any]:
+    """Dotted row -> value: what the profile sets, and what it leaves at its default with evidence of its own or as unknown."""
+    rows = flattened(profile.model_dump(exclude=set(IDENTITY)))
+    named = set(flattened(profile.model_dump(exclude=set(IDENTITY), exclude_unset=True))) | set(profile.evidence)
+    return {row: value for row, value in rows.items() if row in named or row in profile.unknown}
+
+
+def _overview(profiles: list[Profile]) -> None:
+    from blackbox_lb.cli.terminal import print_table
+
+    print_table(
+        "Providers",
+        ("name", "key", "logprobs", "top", "entries", "guesses"),
+        (
+            (
+                profile.name,
+                profile.connection.api_key_env or "none",
+                profile.logprobs.meaning,
+                _most(profile.logprobs.limit),
+                _most(profile.bias.entries),
+                str(len(profile.unknown)),
+            )
+            for profile in profiles
+        ),
+        left=3,
+    )
+    click.echo(
+        "key: the environment variable. logprobs: of the model before or after the bias; unknown is read like after.\n"
+        "top: most alternatives a token. entries: most of a bias. guesses: rows that blb doctor has to see before they are used.\n"
+        "All that is known of one, and how: blb providers NAME"
+    )
+
+
+def _most(limit: int | None) -> str:
+    return "any" if limit is None else str(limit)
+
+
+def _details(profile: Profile) -> None:
+    click.echo(f"{profile.name}: {profile.title}\n{profile.homepage}")
+    sections: dict[str, dict[str, Any]] = {}
+    for row, value in shown_rows(profile).items():
+        table, _, key = row.rpartition(".")
+        sections.setdefault(table or row, {})[key or row] = value
+    told: set[str] = set()
+    for table, rows in sections.items():
+        click.echo(f"\n[{table}]")
+        for line in _section(profile, table, rows, told):
+            click.echo(line)
+    for key, seen in profile.evidence.items():
+        if key in DOCUMENTATION:
+            click.echo(f"\n[{key}]\n  {seen.seen}\n      {_grade(seen)}  {seen.source}")
+    click.echo(f"\n{LEGEND}")
+
+
+def _section(profile: Profile, table: str, rows: Mapping[str, Any], told: set[str]) -> Iterator[str]:
+    """The lines of one table. ``told``: evidence whose remark has been printed; it is once enough."""
+    lefts = {key: f"{key} = {_value(value)}" for key, value in rows.items()}
+    width = max((len(left) for left in lefts.values() if len(left) <= WIDEST), default=0)
+    for key, left in lefts.items():
+        row = key if key == table else f"{table}.{key}"
+        found = evidence_of(profile, row)
+        yield f"  {left:<{width}}  {_known(profile, row, found)}"
+        if isinstance(rows[key], list) and rows[key] and isinstance(rows[key][0], Mapping):
+            yield from (f"      {': '.join(map(str, entry.values()))}" for entry in rows[key])
+        if found is not None and found[1].seen and found[0] not in told:
+            told.add(found[0])
+            about = "" if found[0] == row else f"{found[0]}: "
+            yield f"      {about}{found[1].seen}"
+
+
+def _value(value: Any) -> str:
+    """As TOML writes it; a list of tables by its length, for they follow on lines of their own."""
+    if value is None:
+        return "(none)"
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        return f"({len(value)})"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _known(profile: Profile, row: str, found: tuple[str, Evidence] | None) -> str:
+    mark = "" if profile.is_known(row) else "UNKNOWN  "
+    if found is None:
+        return mark + ("(a setting of this package)" if row in CHOICES else "(no evidence)")
+    return f"{mark}{_grade(found[1])}  {found[1].source}"
+
+
+def _grade(seen: Evidence) -> str:
+    proven = any(grade in "SRL" for grade in seen.grade)
+    return f"{seen.grade} {seen.date}{'' if proven else ' unproven'}"

@@ -1,0 +1,27 @@
+"""``blb report``: a run folder as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+__all__ = ["command"]
+
+
+@click.command("report")
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Where the page goes. [default: report.html in RUN]")
+@click.option(
+    "--plots", type=click.Path(path_type=Path), help="Write every plot into this folder, too, as PNG and SVG."
+)
+def command(run: Path, out: Path | None, plots: Path | None) -> None:
+    """Make one self-contained page of the run folder RUN: the verdict in words, alternatives, examples, plots, tokens, costs.
+
+    Shows what blb fit, blb eval and blb analyze left in the folder, and names what is missing. The page asks no network, follows
+    light and dark, prints, and reads on a phone. Needs the extra report: pip install 'blackbox-lb[report]'.
+    """
+    from blackbox_lb.jobs.report import write_report
+
+    for path in write_report(run, out, plots):
+        click.echo(f"wrote {path}")

@@ -1,0 +1,192 @@
+"""``blb store``: look after rollout stores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.errors import StoreCorrupt
+
+__all__ = ["command"]
+
+PATH = click.Path(path_type=Path)
+TOLD = 20
+"""Problems that are printed; --json has more."""
+
+
+@click.group("store")
+def command() -> None:
+    """Look after rollout stores (rollouts.db): check, compact, merge, recover, and exchange them as Parquet.
+
+    Nothing is sampled and nothing is sent. Each takes --json.
+    """
+
+
+def _json(function: Any) -> Any:
+    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")(function)
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{count:,} {table}" for table, count in counts.items() if count) or "nothing"
+
+
+@command.command("check")
+@click.argument("store", type=PATH)
+@_json
+def check_command(store: Path, as_json: bool) -> None:
+    """Check whether STORE holds what was stored: SQLite's own check, then every key, hash, checksum and packed array.
+
+    Only reads. Exit code 2 where anything is wrong.
+    """
+    from blackbox_lb.store.care.upkeep import check
+
+    found = check(store)
+    if as_json:
+        print_json(
+            {
+                "store": str(store),
+                "sound": found.sound,
+                "schema": found.schema,
+                "rows": found.rows,
+                "damaged": found.damaged,
+                "without_checksum": found.unsummed,
+                "problems": found.problems,
+            }
+        )
+    else:
+        click.echo(f"{store}: schema {found.schema}; read {_counted(found.rows)}")
+        if found.unsummed:
+            click.echo(
+                f"{found.unsummed:,} rows are of a version without checksums: damage in their texts cannot be seen"
+            )
+        for problem in found.problems[:TOLD]:
+            click.echo(f"  {problem}")
+        if len(found.problems) > TOLD:
+            click.echo(f"  and {len(found.problems) - TOLD:,} more; --json lists them")
+    if not found.sound:
+        damaged = f", damaged: {_counted(found.damaged)}" if found.damaged else ""
+        raise StoreCorrupt(
+            f"{store} is not sound ({len(found.problems):,} problems{damaged}); blb store recover {store} NEW copies what is intact"
+        )
+    if not as_json:
+        click.echo("sound: SQLite finds nothing wrong, every key, hash, checksum and array is right")
+
+
+@command.command("compact")
+@click.argument("store", type=PATH)
+@_json
+def compact_command(store: Path, as_json: bool) -> None:
+    """Write STORE anew without gaps and empty its log. Needs as much free space as it takes, and no other process in it."""
+    from blackbox_lb.store.care.upkeep import compact
+
+    done = compact(store)
+    if as_json:
+        print_json({"store": str(store), "bytes_before": done.before, "bytes_after": done.after})
+    else:
+        click.echo(f"{store}: {done.before:,} bytes before, {done.after:,} after")
+
+
+@command.command("merge")
+@click.argument("stores", nargs=-1, required=True, type=PATH)
+@click.option("--out", required=True, type=PATH, help="The store that gets everything; may be there already.")
+@_json
+def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
+    """Put what STORES hold into one store, each response once: completions, prompts, token bytes, distributions, rewards.
+
+    Where two stores hold different answers to one question, the first stays; how many there were is said. The same command again
+    adds nothing.
+    """
+    from blackbox_lb.store.care.upkeep import merge
+
+    done = merge(stores, out)
+    if as_json:
+        print_json(
+            {
+                "store": str(out),
+                "added": done.added,
+                "same": done.same,
+                "differing": done.differing,
+                "damaged": done.damaged,
+            }
+        )
+        return
+    click.echo(f"{out}: added {_counted(done.added)}; there already: {_counted(done.same)}")
+    if done.differing:
+        click.echo(
+            f"another answer under the same key, left out because the first one stays: {_counted(done.differing)}"
+        )
+    if done.damaged:
+        click.echo(f"left out because damaged: {_counted(done.damaged)}; blb store check says which")
+
+
+@command.command("recover")
+@click.argument("old", type=PATH)
+@click.argument("new", type=PATH)
+@_json
+def recover_command(old: Path, new: Path, as_json: bool) -> None:
+    """Copy all that is intact of the damaged or truncated store OLD into the new store NEW, and count what is lost.
+
+    OLD is only read, page by page and without SQLite, its -wal file too; every row is taken or left by its checksum.
+    """
+    from blackbox_lb.store.care.upkeep import recover
+
+    done = recover(old, new)
+    if as_json:
+        print_json(
+            {
+                "old": str(old),
+                "new": str(new),
+                "recovered": done.rows,
+                "lost": done.lost,
+                "without_checksum": done.unsummed,
+            }
+        )
+        return
+    click.echo(f"{new}: recovered {_counted(done.rows)}")
+    click.echo(f"lost, as far as anything still names it: {_counted(done.lost)}")
+    if done.unsummed:
+        click.echo(f"{done.unsummed:,} rows are of a version without checksums: damage in their texts cannot be seen")
+
+
+@command.command("export")
+@click.argument("store", type=PATH)
+@click.argument("folder", type=PATH)
+@_json
+def export_command(store: Path, folder: Path, as_json: bool) -> None:
+    """Write STORE into FOLDER as Parquet, which polars, duckdb, pandas and Hugging Face datasets read.
+
+    docs/store.md lists the columns. Needs the extra parquet: pip install 'blackbox-lb[parquet]'.
+    """
+    from blackbox_lb.store.elsewhere.parquet_exchange import export_store
+
+    done = export_store(store, folder)
+    if as_json:
+        print_json({"store": str(store), "folder": str(folder), "rows": +done.rows})
+    else:
+        click.echo(f"{folder}: wrote {_counted(done.rows)}")
+
+
+@command.command("import")
+@click.argument("source", type=PATH)
+@click.argument("store", type=PATH)
+@_json
+def import_command(source: Path, store: Path, as_json: bool) -> None:
+    """Add what an export in SOURCE holds, a folder or one of its files, to STORE, which may be there already.
+
+    Rows may be left out and columns added; a changed key, prompt or setting is refused. Needs the extra parquet.
+    """
+    from blackbox_lb.store.elsewhere.parquet_exchange import import_store
+
+    done = import_store(source, store)
+    if as_json:
+        print_json(
+            {"store": str(store), "added": +done.rows, "there": +done.there, "ignored_columns": list(done.ignored)}
+        )
+        return
+    click.echo(f"{store}: added {_counted(done.rows)}; there already: {_counted(done.there)}")
+    if done.ignored:
+        click.echo(f"columns of no use here: {', '.join(done.ignored)}")

@@ -1,0 +1,135 @@
+"""What the options name, opened: the task and its reward, the run's folder, a session with the model, everything at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from blackbox_lb.api.connect import connect
+from blackbox_lb.api.session import Session
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.limits import check_limits
+from blackbox_lb.cli.options import STORE, TOP_LOGPROBS
+from blackbox_lb.cli.run_limits import accounted
+from blackbox_lb.cli.terminal import reporter
+from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.jobs.forecast import Forecast, ForecastStage
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
+from blackbox_lb.tasks.harness import HarnessOptions
+
+__all__ = ["COLLECTING", "SAMPLING_WITH_A_BIAS", "connect_to", "load", "open_trials", "run_folder"]
+
+COLLECTING = ("tokens.id", "neutral")
+"""Rows of a profile without which a completion teaches nothing."""
+SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
+COLUMNS = ("prompt_column", "answer_column", "messages_column", "prompt_template")
+
+
+def load(options: Mapping[str, Any]) -> tuple[Task, Reward]:
+    """The task that ``task_options`` name, and its reward."""
+    reward, correct = options["reward"], options["correct"]
+    needs_answer = parse_reward(reward, max_tokens=1, correct=correct or "contains").needs_answer
+    task = load_task(
+        options["task"],
+        options["data"],
+        options["validation_data"],
+        options["test_data"],
+        **{name: options[name] for name in COLUMNS if options.get(name) is not None},
+        require_answers=needs_answer,
+        harness=HarnessOptions(**{field.name: options.get(field.name) for field in fields(HarnessOptions)}),
+    ).first(validation=options.get("validation_limit"), test=options.get("test_limit"))
+    limit = options["max_tokens"] or task.max_tokens
+    return task, parse_reward(reward, max_tokens=limit, correct=correct or task.correct)
+
+
+def run_folder(options: Mapping[str, Any], task: Task) -> Path:
+    """The folder that holds a run's bias and result, made if need be."""
+    folder = Path(options["out"] or Path("runs") / task.name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}; give another with --out") from error
+    return folder
+
+
+def connect_to(options: Mapping[str, Any], **more: Any) -> AbstractAsyncContextManager[Session]:
+    """A session with the model that ``model_options`` name; ``more`` goes to ``connect``."""
+    names = ("model", "base_url", "endpoint", "tokenizer")
+    more = {**more, **({"session": options["session"]} if "session" in options else {})}
+    return connect(options["provider"], **{name: options[name] for name in names}, **more)
+
+
+@asynccontextmanager
+async def open_trials(
+    options: Mapping[str, Any],
+    task: Task,
+    reward: Reward,
+    bias: Bias | None = None,
+    needs: Sequence[str] = SAMPLING_WITH_A_BIAS,
+    stages: Callable[[Trials], Iterable[ForecastStage | Forecast]] = lambda trials: (),
+) -> AsyncIterator[Trials]:
+    """Everything that drawing and scoring completions needs, as the options say; closed at the end.
+
+    ``needs``: rows of the profile that must be known. A ``bias`` that the model's tokenizer or the provider does not take is
+    refused before anything is asked for. ``stages``: what will be asked for at most, told before the first request.
+    """
+    if reward.remote is not None:
+        reward.remote.headers()  # a missing key is told before anything is paid for
+    spelled = "clusters" in options.get("estimator", ())
+    async with connect_to(
+        options,
+        concurrency=options["concurrency"],
+        max_tokens=reward.max_tokens,
+        longest_prompt=task.longest_prompt,
+        needs=needs,
+        own_vocabulary=spelled,
+        budget=options.get("budget"),
+    ) as session:
+        _require_end_tokens(session)
+        tokenizer = await session.tokenizer()
+        if bias is not None:
+            bias.check_tokenizer(tokenizer.fingerprint)
+            check_limits(bias.logit_bias, session.profile, session.highest_id)
+        with _store(options["store"] or run_folder(options, task) / STORE, options.get("rollouts", ())) as store:
+            trials = Trials(
+                session=session,
+                store=store,
+                tokenizer=tokenizer,
+                reward=reward,
+                report=reporter(options),
+                top_logprobs=_top_logprobs(options["top_logprobs"], session),
+                seed=options["seed"],
+                concurrency=options["concurrency"],
+                stop=task.stop,
+            )
+            async with accounted(trials, options, task, stages):
+                yield trials
+
+
+def _store(path: Path, elsewhere: Sequence[str]) -> RolloutStore:
+    """The run's store, with the rollouts that were collected ``elsewhere`` beside it."""
+    if not elsewhere:
+        return RolloutStore(path)
+    from blackbox_lb.store.elsewhere.joined import Gathered
+
+    return Gathered(path, elsewhere)
+
+
+def _require_end_tokens(session: Session) -> None:
+    if session.end_tokens.listed is not True and session.vocabulary is None:
+        state = "does not list" if session.end_tokens.listed is False else "is not known to list"
+        raise ProfileError(
+            f"{session.profile.name} {state} the token that ends a completion, so its id must be known to leave it out of the fit: "
+            "give the model's vocabulary with --tokenizer, as a tokenizer.json or .gguf file"
+        )
+
+
+def _top_logprobs(wanted: int | None, session: Session) -> int:
+    """As many alternatives as were asked for; unasked, as many as help and the provider lists."""
+    limit = session.profile.most_logprobs(session.endpoint)
+    return min(TOP_LOGPROBS, TOP_LOGPROBS if limit is None else limit) if wanted is None else wanted

@@ -1,0 +1,180 @@
+"""The accounts of a command: its limits and prices, what is told and asked before its first request, its record at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from blackbox_lb.api.limits.budget import Budget, SpendingLimits
+from blackbox_lb.api.limits.interrupts import run_interruptible
+from blackbox_lb.api.session import Session
+from blackbox_lb.cli.terminal import Terminal
+from blackbox_lb.errors import BlbError, BudgetExhausted, InputError, Interrupted
+from blackbox_lb.jobs.forecast import Forecast, ForecastStage, forecast
+from blackbox_lb.jobs.records.run_record import Manifest, settings_of_run
+from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
+from blackbox_lb.providers.profile import load_profile, profile_names
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks.rewards.judge import Judge
+
+__all__ = ["accounted", "price_judge", "prices_of", "run"]
+
+T = TypeVar("T")
+
+
+def run(options: dict[str, Any], main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """``main`` to its end, within the limits that ``options`` set (as ``options["budget"]``); Ctrl-C ends it in good order."""
+    if options.get("price") is not None:
+        parse_prices(options["price"])  # what is no price is said before anything is opened
+    budget = Budget(SpendingLimits(options["max_requests"], options["max_tokens_total"], options["max_cost"]))
+    options["budget"] = budget
+    return run_interruptible(main(), budget)
+
+
+def prices_of(options: Mapping[str, Any], session: Session) -> Prices | None:
+    """What the session's model costs: --price, else a row of --prices, else of the table that comes along."""
+    if options.get("price") is not None:
+        return parse_prices(options["price"])
+    return find_prices(session.profile.name, session.model, options.get("prices"))
+
+
+@asynccontextmanager
+async def accounted(
+    trials: Trials,
+    options: Mapping[str, Any],
+    task: Task,
+    stages: Callable[[Trials], Iterable[ForecastStage | Forecast]],
+) -> AsyncIterator[None]:
+    """Inside, the trials' budget has its prices, what changes is watched, and the run is recorded in run.json.
+
+    Raises:
+        InputError: a limit on the cost of a model whose price is not known; or a run that is resumed under other settings.
+    """
+    session, budget = trials.session, trials.session.budget
+    _price(budget, options, session, trials.reward)
+    session.drift.policy = options.get("on_drift")
+    record = _record(trials, options, task)
+    record.expect(session.drift)
+    opened = budget.spent.requests > 0  # reproduce opens trials several times and asks once
+
+    def opening() -> None:
+        if not opened:
+            _announce(trials, options, stages)
+        record.start()
+
+    budget.opening = opening
+    error: BaseException | None = None
+    try:
+        yield
+    except (BudgetExhausted, Interrupted) as failure:
+        error = _with_store(failure, trials)
+        raise error from failure
+    except asyncio.CancelledError as failure:
+        if not budget.closed:
+            raise
+        error = _with_store(Interrupted("Interrupted"), trials)
+        raise error from failure
+    except (BlbError, click.Abort) as failure:
+        error = failure
+        raise
+    finally:
+        if sys.exc_info()[0] is None or error is not None:
+            record.end(session.drift, budget.spent, error)
+
+
+def _record(trials: Trials, options: Mapping[str, Any], task: Task) -> Manifest:
+    ctx = click.get_current_context(silent=True)
+    name = " ".join(filter(None, [(ctx.info_name if ctx else None) or "run", options.get("part")]))
+    folder = Path(options["out"]) if options.get("out") is not None else trials.store.path.parent
+    prompts = [example.prompt for split in (task.train, task.validation, task.test) for example in split]
+    settings = settings_of_run(trials, prompts)
+    if "shard" in options:
+        settings["shard"] = None if options["shard"] is None else str(options["shard"])
+    return Manifest(folder, name, settings, restart=bool(options.get("restart")))
+
+
+def _price(budget: Budget, options: Mapping[str, Any], session: Session, reward: Reward) -> None:
+    budget.prices = prices_of(options, session)
+    if budget.prices is None:
+        _check_unpriced(options, session.profile.name, session.model)
+    price_judge(budget, options, reward)
+
+
+def price_judge(budget: Budget, options: Mapping[str, Any], reward: Reward) -> None:
+    """Give the budget the prices of the reward's judge, if it has one. InputError: --max-cost, and its price is not known."""
+    judge = reward.remote.file if isinstance(reward.remote, Judge) else None
+    if judge is None:
+        return
+    budget.judge_prices = _judge_prices(judge.base_url, judge.model, options)
+    if budget.judge_prices is None:
+        _check_unpriced(options, urlsplit(judge.base_url).hostname or "", judge.model)
+
+
+def _check_unpriced(options: Mapping[str, Any], provider: str, model: str) -> None:
+    if options.get("max_cost") is not None:
+        two = "--price PROMPT,COMPLETION in dollars for a million tokens (0,0 for what costs nothing), or "
+        raise InputError(
+            f"--max-cost needs the price of {model} on {provider}, which is not known: give {two if 'price' in options else ''}"
+            f"--prices FILE with a row [[price]] whose provider is {provider!r}; --max-tokens-total needs no price"
+        )
+
+
+def _judge_prices(base_url: str, model: str, options: Mapping[str, Any]) -> Prices | None:
+    """Of a judge: under the name of the profile that has its host, or under the host itself."""
+    host = urlsplit(base_url).hostname or ""
+    known = (load_profile(name) for name in profile_names())
+    names = [each.name for each in known if urlsplit(each.connection.base_url or "").hostname == host]
+    found = (find_prices(name, model, options.get("prices")) for name in [host, *names])
+    return next((each for each in found if each is not None), None)
+
+
+def _announce(
+    trials: Trials, options: Mapping[str, Any], stages: Callable[[Trials], Iterable[ForecastStage | Forecast]]
+) -> None:
+    """Tell the forecast, and ask where it costs money and somebody is there to answer. click.Abort: the answer is no."""
+    session, size = trials.session, trials.store.size()
+    total = forecast(trials, stages(trials))
+    if not total.requests:
+        return
+    host = urlsplit(session.base_url).hostname or ""
+    mean = size.tokens / size.completions if size.completions else 0.0
+    hosted, key = _is_hosted(session, host), session.profile.connection.api_key_env
+    owner = f", with the key in {key}" if hosted and key else ""
+    sentence = f"{session.model} at {host}{owner}: {total.sentence(session.budget.prices, size.completions, mean)}"
+    if hosted and session.budget.prices is None:
+        sentence += "; the price is not known (--price PROMPT,COMPLETION)"
+    asks = hosted and not options.get("yes") and _is_terminal()
+    if not asks:
+        trials.report.remark(sentence)
+        return
+    terminal = trials.report if isinstance(trials.report, Terminal) else Terminal()
+    terminal.remark(sentence)
+    terminal.confirm("Go on?")
+
+
+def _is_terminal() -> bool:
+    """Whether somebody reads the question and can answer it."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _is_hosted(session: Session, host: str) -> bool:
+    return session.profile.connection.api_key_required and not is_loopback(host)
+
+
+def _with_store(error: BudgetExhausted | Interrupted, trials: Trials) -> BudgetExhausted | Interrupted:
+    """The error with what is kept, and where."""
+    kept = f"{trials.store.size().completions:,} completions are kept in {trials.store.path}"
+    if isinstance(error, Interrupted):
+        return Interrupted(
+            f"{error} after {trials.session.budget.spent}: {kept}, and the same command goes on from there"
+        )
+    return BudgetExhausted(f"{error}; {kept}")

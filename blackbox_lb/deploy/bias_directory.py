@@ -1,0 +1,173 @@
+"""A directory of bias files as a server reads it: by name, again when a file changed, and only what fits the served model.
+
+Pure Python, so that it runs in the process that answers HTTP as well as beside the model.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.errors import BiasError
+from blackbox_lb.safety.printable import legible, printable
+
+__all__ = ["CHECK_SECONDS", "FIELD", "NO_BIAS", "BiasDirectory", "Expected", "wanted"]
+
+FIELD = "blb_bias"
+"""The argument of a request that names its bias."""
+NO_BIAS = "none"
+"""The name by which a request opts out of the server's default."""
+CHECK_SECONDS = 1.0
+"""Files are looked at no oftener than this."""
+SHOWN = 10
+"""How many names an error message lists."""
+
+T = TypeVar("T")
+Stamp: TypeAlias = tuple[int, int, int]
+
+
+def wanted(arguments: Mapping[str, Any] | None, default: str | None) -> str | None:
+    """The name of the bias that a request with these extra arguments asks for, None for no bias. Raises BiasError: not a name."""
+    name = (arguments or {}).get(FIELD, default)
+    if name is None or name == NO_BIAS:
+        return None
+    if not isinstance(name, str) or not name:
+        raise BiasError(f'{FIELD} is {printable(repr(name))[:80]}, not the name of a bias; give a name or "{NO_BIAS}"')
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a bias must fit: the tokenizer's ``fingerprint``, its number of ``tokens``, and how many ``logits`` the model has.
+
+    Models pad their logits, and a bias may count its vocabulary with the padding or without: both are its size.
+    """
+
+    fingerprint: str
+    tokens: int
+    logits: int
+
+    def check(self, bias: Bias) -> None:
+        """Raises TokenizerMismatch for another tokenizer, BiasError for a vocabulary of another size."""
+        bias.check_tokenizer(self.fingerprint)
+        low, high = sorted((self.tokens, self.logits))
+        if bias.vocab_size is not None and not low <= bias.vocab_size <= high:
+            raise BiasError(
+                f"this bias is for a vocabulary of {bias.vocab_size:,} tokens, but the served model has {self.tokens:,} "
+                f"({self.logits:,} logits): use the model it was learned on, or fit a new bias"
+            )
+        if bias.entries and bias.entries[-1].id >= self.logits:
+            raise BiasError(
+                f"this bias has token id {bias.entries[-1].id:,}, but the served model has only {self.logits:,} logits: "
+                "use the model it was learned on, or fit a new bias"
+            )
+
+
+class BiasDirectory(Generic[T]):
+    """The ``NAME.json`` of a folder, each as what ``read`` makes of its bias; ``read`` refuses one by raising BiasError.
+
+    A file is read when its name is first asked for, and again after its time, size or inode changed, which is checked at most once
+    a second (``now`` in seconds). A file that cannot be used is logged once; an earlier version of it stays in use.
+    Safe to call from several threads. Raises BiasError where ``folder`` is no readable directory.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        read: Callable[[Bias], T],
+        *,
+        now: Callable[[], float] = time.monotonic,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self._folder, self._read, self._now = folder, read, now
+        self._log = log or logging.getLogger(__name__)
+        self._lock = threading.Lock()
+        self._good: dict[str, tuple[Stamp, T]] = {}
+        self._bad: dict[str, tuple[Stamp, BiasError]] = {}
+        self._checked = now()
+        self._unreadable = False
+        try:
+            self._stamps = _stamps(folder)
+        except OSError as error:
+            raise BiasError(
+                f"{folder}: not a readable directory ({error.strerror}); set BLB_BIAS_DIR to the folder of the bias files"
+            ) from None
+
+    def names(self) -> list[str]:
+        """The names that the folder holds now, sorted; not each need be usable."""
+        with self._lock:
+            self._look()
+            return sorted(self._stamps)
+
+    def get(self, name: str) -> T:
+        """What ``read`` made of the bias, the same object until its file changes.
+
+        Raises BiasError: no such name, or a file that was never usable. The message names no path, it may go to a client.
+        """
+        with self._lock:
+            self._look()
+            stamp = self._stamps.get(name)
+            if stamp is None:
+                raise BiasError(f"no bias named {printable(name)[:80]!r}; {self._offer()}")
+            if self._good.get(name, (None,))[0] != stamp and self._bad.get(name, (None,))[0] != stamp:
+                self._load(name, stamp)
+            if name not in self._good:
+                raise self._bad[name][1]
+            return self._good[name][1]
+
+    def _look(self) -> None:
+        if self._now() - self._checked < CHECK_SECONDS:
+            return
+        self._checked = self._now()
+        try:
+            self._stamps = _stamps(self._folder)
+        except OSError as error:
+            if not self._unreadable:
+                self._log.warning(
+                    "%s: cannot be listed (%s); the biases known so far stay in use", self._folder, error.strerror
+                )
+            self._unreadable = True
+            return
+        self._unreadable = False
+        for known in (self._good, self._bad):
+            for name in known.keys() - self._stamps.keys():
+                del known[name]
+
+    def _load(self, name: str, stamp: Stamp) -> None:
+        path = self._folder / f"{name}.json"
+        try:
+            self._good[name] = (stamp, self._read(Bias.load(path)))
+            self._bad.pop(name, None)
+        except BiasError as error:
+            stays = "; the earlier version stays in use" if name in self._good else ""
+            self._log.warning("bias %s is refused: %s%s", printable(name), legible(str(error)), stays)
+            self._bad[name] = (stamp, BiasError(f"bias {printable(name)}: {str(error).replace(f'{path}: ', '')}"))
+
+    def _offer(self) -> str:
+        names = [printable(name) for name in sorted(self._stamps)]
+        if not names:
+            return "this server has none yet"
+        return f"this server has {', '.join(names[:SHOWN])}" + (
+            f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        )
+
+
+def _stamps(folder: Path) -> dict[str, Stamp]:
+    """Name -> (time in ns, bytes, inode) of every bias file. Hidden files, as an unfinished ``Bias.save`` leaves, are none."""
+    found = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name.removesuffix(".json")
+            if name not in (entry.name, NO_BIAS) and not entry.name.startswith(".") and entry.is_file():
+                with suppress(FileNotFoundError):  # it went since it was listed
+                    status = entry.stat()
+                    found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
+    return found

@@ -1,0 +1,65 @@
+"""Sending a bias: a client of the same type as the caller's, whose chat and completion requests carry ``logit_bias``.
+
+The biased client has an HTTP client of its own that edits bodies and hands everything else to the caller's, so ``.create``,
+``.stream``, ``.parse``, ``with_options()``, ``with_raw_response`` and raw ``client.post`` all carry the bias, on openai 2 and 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeVar, cast
+
+import openai
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.deploy.http_wrapping import wrapped
+from blackbox_lb.deploy.injection import OnConflict
+from blackbox_lb.deploy.request_policy import Others, RequestPolicy
+from blackbox_lb.errors import InputError
+
+__all__ = ["OnConflict", "Others", "apply"]
+
+C = TypeVar("C", bound=openai.OpenAI | openai.AsyncOpenAI)
+
+
+def apply(
+    client: C,
+    bias: Bias | str | Path,
+    *,
+    models: Iterable[str] | None = None,
+    others: Others = "warn",
+    on_conflict: OnConflict = "raise",
+    as_pairs: bool = False,
+) -> C:
+    """A client of the same type that sends the bias; the caller's own client stays as it was.
+
+    bias: a Bias or the path of a bias file; values go out exactly as they are, in nats, whole ones as integers.
+    models: the request's model names that get the bias, where the server knows the model by another, as an Azure deployment;
+    default: ``bias.model``.
+    others: what a request for any other model does: pass through without the bias, and "warn" in the log, once a model;
+    "pass" quietly; or "raise".
+    on_conflict: what a request with a ``logit_bias`` of its own does: "raise"; send "ours" or "theirs" alone; or "add", the
+    sum per id.
+    as_pairs: send ``[[id, value], ...]`` instead of an object; llama.cpp reads a long list far faster, others refuse it.
+
+    The two clients share one connection pool. Closing the biased client stops only that client; closing the caller's stops
+    both. Endpoints where the model generates but that take no ``logit_bias`` (Responses, Assistants, Realtime and the like)
+    raise for a biased model; what goes over a websocket is not seen here and goes out unbiased. A batch file is not
+    rewritten as it is uploaded: one with an unbiased line for a biased model raises, ``apply_batch`` writes the biased file.
+    A provider's limits on entries and range are not checked: a compiled bias keeps to them, a sum under "add" may not.
+
+    Raises InputError here for a wrong argument, and from the request itself for a refused model, conflict, endpoint or
+    unreadable body. Raises BiasError for a bias file that cannot be read.
+    """
+    policy = RequestPolicy.of(bias, models=models, others=others, on_conflict=on_conflict, as_pairs=as_pairs)
+    if not isinstance(client, openai.OpenAI | openai.AsyncOpenAI):
+        raise InputError(f"cannot bias a {type(client).__name__}; give an openai.OpenAI or openai.AsyncOpenAI client")
+    # The SDK offers no public way to the HTTP client that it was given or made.
+    http_client = wrapped(client._client, policy, owned=False)
+    try:
+        return cast(C, client.with_options(http_client=http_client))
+    except TypeError as error:
+        raise InputError(
+            f"a {type(client).__name__} cannot be copied by its with_options() ({error}); let its __init__ take the SDK's arguments"
+        ) from error

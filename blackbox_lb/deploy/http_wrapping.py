@@ -1,0 +1,162 @@
+"""An HTTP client that builds and sends with another one, and changes nothing but the body of a request on the way.
+
+The SDK builds every request, each retry included, with ``build_request`` of its HTTP client and sends it with ``send``. Both
+go on to the caller's HTTP client, so connection pool, proxies, mounts, event hooks, auth, cookies and redirects are its own,
+and the body is final before an auth flow or a hook sees it. openai 2 is built on httpx, openai 3 on httpx2, and both take a
+client of either: the wrapper is a subclass of the class that its library calls ``Client`` or ``AsyncClient``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import cache
+from types import ModuleType
+from typing import Any, Literal
+
+from blackbox_lb.deploy.batch_files import check_upload
+from blackbox_lb.deploy.request_policy import RequestPolicy, UrlPurpose, endpoint
+from blackbox_lb.errors import InputError
+
+__all__ = ["kind_of", "policies_of", "wrapped"]
+
+Kind = Literal["Client", "AsyncClient"]
+
+
+def kind_of(client: object) -> tuple[ModuleType, Kind] | None:
+    """The library of an HTTP client, httpx2 or httpx, and whether it is its synchronous or asynchronous one; None: neither."""
+    kinds: tuple[Kind, ...] = ("Client", "AsyncClient")
+    for name in ("httpx2", "httpx"):
+        library = sys.modules.get(name)
+        for kind in kinds if library else ():
+            if isinstance(client, getattr(library, kind)):
+                return sys.modules[name], kind
+    return None
+
+
+def policies_of(client: object) -> tuple[RequestPolicy, ...]:
+    """What an HTTP client already does to the bodies that it builds."""
+    policies: tuple[RequestPolicy, ...] = getattr(client, "_policies", ())
+    return policies
+
+
+def wrapped(inner: Any, policy: RequestPolicy, *, owned: bool) -> Any:
+    """An HTTP client of the library and kind of ``inner``; closing it closes ``inner`` where that is ``owned``.
+
+    Raises InputError: ``inner`` is of another library.
+    """
+    found = kind_of(inner)
+    if found is None:
+        raise InputError(
+            f"the client's HTTP client is a {type(inner).__module__}.{type(inner).__name__}, neither httpx2's nor httpx's; "
+            "leave http_client out, or pass one of those (for an asynchronous client their AsyncClient)"
+        )
+    client, transport = _classes(*found)
+    outer = client(transport=transport(inner, found[0], owned), timeout=inner.timeout)
+    outer._inner, outer._root = inner, getattr(inner, "_root", inner)
+    outer._policies = (*policies_of(inner), policy)
+    return outer
+
+
+@cache
+def _classes(library: ModuleType, kind: Kind) -> tuple[type, type]:
+    if kind == "Client":
+        return type("BiasedClient", (_Sync, library.Client), {}), type("Through", (_Through, library.BaseTransport), {})
+    return (
+        type("BiasedAsyncClient", (_Async, library.AsyncClient), {}),
+        type("AsyncThrough", (_AsyncThrough, library.AsyncBaseTransport), {}),
+    )
+
+
+class _Building:
+    """Builds with the innermost client, the one that is the caller's."""
+
+    _inner: Any
+    _root: Any
+    _policies: tuple[RequestPolicy, ...]
+    _stopped = False
+
+    def build_request(self, method: str, url: Any, **options: Any) -> Any:
+        place = endpoint(str(url))
+        if (place.generates or place.uploads) and method.upper() == "POST":
+            for policy in self._policies:
+                self._edit(policy, place, method, url, options)
+        return self._root.build_request(method, url, **options)
+
+    def _edit(self, policy: RequestPolicy, place: UrlPurpose, method: str, url: Any, options: dict[str, Any]) -> None:
+        if place.uploads:
+            check_upload(policy, options.get("files"), options.get("data"))
+            return
+        content = options.get("content")
+        if not isinstance(content, bytes) or not content.startswith(b"{"):
+            content = self._read(method, url, options)
+        if content:
+            options["content"] = policy.rewritten(place, content)
+            options.pop("json", None)
+
+    def _read(self, method: str, url: Any, options: Mapping[str, Any]) -> bytes:
+        """The JSON body, empty where there is none. Raises InputError: it cannot be read without being used up."""
+        given = options.get("content")
+        if given is None and options.get("json") is None:
+            return b""
+        request = self._root.build_request(method, url, **options)
+        if "json" not in request.headers.get("content-type", ""):
+            return b""
+        if given is not None and not isinstance(given, bytes | str):
+            raise InputError("cannot add a bias to a body that is streamed; pass the whole body at once")
+        if "content-encoding" in request.headers:
+            raise InputError("cannot add a bias to a compressed body; send it without Content-Encoding")
+        return bytes(request.content)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._stopped or bool(self._inner.is_closed)
+
+    def _check_open(self) -> None:
+        if self._stopped:
+            raise RuntimeError("Cannot send a request, as the client has been closed.")
+
+
+class _Sync(_Building):
+    def send(self, request: Any, **options: Any) -> Any:
+        self._check_open()
+        return self._inner.send(request, **options)
+
+    def close(self) -> None:
+        self._stopped = True
+        super().close()  # type: ignore[misc]  # the library's client is the other base
+
+
+class _Async(_Building):
+    async def send(self, request: Any, **options: Any) -> Any:
+        self._check_open()
+        return await self._inner.send(request, **options)
+
+    async def aclose(self) -> None:
+        self._stopped = True
+        await super().aclose()  # type: ignore[misc]  # as above
+
+
+class _Borrowed:
+    """The caller's client less its auth and redirects, for SDK code that takes an HTTP client's transport (X.509 identity)."""
+
+    def __init__(self, inner: Any, library: ModuleType, owned: bool) -> None:
+        self._inner, self._auth, self._owned = inner, library.Auth, owned
+
+
+class _Through(_Borrowed):
+    def handle_request(self, request: Any) -> Any:
+        return self._inner.send(request, stream=True, auth=self._auth(), follow_redirects=False)
+
+    def close(self) -> None:
+        if self._owned:
+            self._inner.close()
+
+
+class _AsyncThrough(_Borrowed):
+    async def handle_async_request(self, request: Any) -> Any:
+        return await self._inner.send(request, stream=True, auth=self._auth(), follow_redirects=False)
+
+    async def aclose(self) -> None:
+        if self._owned:
+            await self._inner.aclose()

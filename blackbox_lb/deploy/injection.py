@@ -1,0 +1,127 @@
+"""From the body that a caller wrote to the body that is sent: the one rule by which a bias enters a request.
+
+Bytes in, bytes out; no HTTP library and no SDK, so that a client, a batch file and a proxy share it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+from urllib.parse import unquote
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.safety.printable import printable
+
+__all__ = ["Injection", "OnConflict", "quoted", "route"]
+
+OnConflict: TypeAlias = Literal["raise", "ours", "theirs", "add"]
+
+MAX_OWN = 1e6
+"""Largest absolute value, in nats, that a request's own entry may have where it is added: keeps the sum finite."""
+
+
+def route(path: str) -> Literal["completions", "responses"] | None:
+    """Which sampling endpoint a URL path is: /chat/completions and the legacy /completions, /responses, or none of them."""
+    match unquote(path).rstrip("/").rpartition("/")[2]:
+        case "completions":
+            return "completions"
+        case "responses":
+            return "responses"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """Puts ``values`` (token id -> nats) into request bodies, exactly as they are, whole ones as integers.
+
+    on_conflict: what a body with a ``logit_bias`` of its own gets: "raise"; "ours" or "theirs" alone; or "add", the sum per id.
+    as_pairs: write ``[[id, value], ...]`` instead of an object, which llama.cpp alone takes, and reads far faster.
+    """
+
+    values: Mapping[int, float]
+    on_conflict: OnConflict = "raise"
+    as_pairs: bool = False
+    _member: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        encoded = json.dumps(_wire(self.values, self.as_pairs), separators=(",", ":")).encode()
+        object.__setattr__(self, "_member", b'"logit_bias":' + encoded + b"}")
+
+    def body(self, content: bytes, document: dict[str, Any]) -> bytes:
+        """``content`` with the bias; ``document`` is the JSON object in it. Without values: ``content`` as it is.
+
+        Raises InputError: a ``logit_bias`` of the body's own under "raise", or one that cannot be added under "add".
+        """
+        if not self.values:
+            return content
+        if "logit_bias" not in document:
+            return self.appended(content, empty=not document)
+        own = document["logit_bias"]
+        if own and self.on_conflict == "theirs":
+            return content
+        if own and self.on_conflict == "raise":
+            raise InputError(
+                "the request has a logit_bias of its own; leave it out, or choose on_conflict='ours', 'theirs' or 'add'"
+            )
+        total = _sum(self.values, own) if own and self.on_conflict == "add" else self.values
+        return json.dumps({**document, "logit_bias": _wire(total, self.as_pairs)}, separators=(",", ":")).encode()
+
+    def appended(self, content: bytes, *, empty: bool = False) -> bytes:
+        """``content``, a JSON object that holds no ``logit_bias``, with the bias as its last member.
+
+        Every byte of the caller's stays, and the cost does not depend on how long the prompt is, but for one copy.
+        """
+        head = memoryview(content)[: content.rindex(b"}")]
+        return b"".join((head, b"" if empty else b",", self._member))
+
+
+def quoted(name: object) -> str:
+    """A value out of a request as an error message shows it: printable, at most 80 characters."""
+    if name is None:
+        return "no named model"
+    return (f"'{printable(name)}'" if isinstance(name, str) else repr(name))[:80]
+
+
+def _sum(ours: Mapping[int, float], own: object) -> dict[int, float]:
+    """Ours plus the caller's, which is an object or a list of pairs; ``false`` (llama.cpp: never sample it) stays false."""
+    total = dict(ours)
+    for key, value in _pairs(own):
+        token = _token_id(key)
+        if isinstance(value, bool) and not value:
+            total[token] = False
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_OWN:
+            raise InputError(
+                f"the request's own logit_bias gives {quoted(value)} to token {token}; give a number of nats within +-{MAX_OWN:g}"
+            )
+        elif total.get(token) is not False:
+            total[token] = total.get(token, 0.0) + value
+    return total
+
+
+def _pairs(own: object) -> list[tuple[object, object]]:
+    if isinstance(own, dict):
+        return list(own.items())
+    if isinstance(own, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in own):
+        return [(key, value) for key, value in own]
+    raise InputError("the request's own logit_bias is neither an object nor a list of [id, value] pairs; correct it")
+
+
+def _token_id(key: object) -> int:
+    if isinstance(key, int) and not isinstance(key, bool) and key >= 0:
+        return key
+    if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 10:
+        return int(key)
+    raise InputError(f"the request's own logit_bias has the key {quoted(key)}, which is no token id; give ids from 0")
+
+
+def _wire(values: Mapping[int, float], as_pairs: bool) -> object:
+    if as_pairs:
+        return [[token, _number(value)] for token, value in values.items()]
+    return {str(token): _number(value) for token, value in values.items()}
+
+
+def _number(value: float) -> float:
+    """A whole value as an integer, which is how the specification types the field; nothing is rounded."""
+    return int(value) if not isinstance(value, bool) and float(value).is_integer() else value

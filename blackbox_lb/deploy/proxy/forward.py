@@ -1,0 +1,178 @@
+"""The way to the upstream and back: one HTTP session for all clients, headers and bytes as they are, nothing kept.
+
+RFC 9110, section 7.6 says what an intermediary passes on: all but the fields that belong to one connection. No cookie is
+stored, no redirect followed, no body decompressed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
+from blackbox_lb.deploy.proxy.requests import Upstream
+from blackbox_lb.errors import InputError
+from blackbox_lb.safety.hosts import is_loopback
+
+__all__ = ["MAX_HEADER", "Forwarder"]
+
+MAX_HEADER = 65_536
+"""Longest header line, in bytes, that is passed on; the longest keys (signed tokens) take some thousands."""
+_CONNECT = 10.0
+"""Seconds for a connection to the upstream."""
+_IDLE = 4.0
+"""Seconds that an idle connection to the upstream is kept: below the 5 s after which uvicorn (vLLM) and llama.cpp close theirs, so
+that a request never meets a connection that is being closed."""
+_HOP_BY_HOP = frozenset(
+    ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer")
+) | {"transfer-encoding", "upgrade"}
+_NOT_SENT = _HOP_BY_HOP | {"host", "content-length", "expect"}
+_SURROGATE = re.compile("[\udc80-\udcff]")
+_NOT_ADDED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+
+log = logging.getLogger(__name__)
+
+
+class Forwarder:
+    """Sends requests to the upstream. ``timeout``: seconds of silence after which an answer is given up.
+
+    Raises InputError: the environment names a proxy server that is none of http.
+    """
+
+    def __init__(self, upstream: Upstream, *, timeout: float) -> None:
+        self.upstream, self.timeout = upstream, timeout
+        self._way = _proxy_server(upstream)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """Make the session; in the event loop that uses it."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE, ssl=_certificates(self.upstream)),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=self.timeout),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=_NOT_ADDED,
+            max_line_size=MAX_HEADER,
+            max_field_size=MAX_HEADER,
+        )
+
+    async def close(self) -> None:
+        """End all connections to the upstream."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(
+        self, request: web.BaseRequest, target: str, content: bytes | None, extra: Mapping[str, str] | None = None
+    ) -> aiohttp.ClientResponse:
+        """The upstream's answer, its body yet to be read; the caller closes it.
+
+        target: path and query. content: the body, None for a request without one. extra: headers that replace the client's.
+
+        Raises ErrorAnswer: 400 for a bad target, 502 or 504 where nothing answered.
+        """
+        if self._session is None:
+            raise RuntimeError("the forwarder is not open")
+        url = URL(self.upstream.url(target), encoded=True)
+        headers = _end_to_end(request.headers, _NOT_SENT)
+        headers.update(extra or {})
+        with self.faults():
+            return await self._session.request(
+                request.method, url, headers=headers, data=content, allow_redirects=False, proxy=self._way
+            )
+
+    async def stream(
+        self, request: web.BaseRequest, answer: aiohttp.ClientResponse, extra: Mapping[str, str] | None = None
+    ) -> web.StreamResponse:
+        """Send the answer on, each piece as it comes; ``extra``: headers to add. A broken answer stays visibly broken."""
+        headers = _end_to_end(answer.headers, _HOP_BY_HOP)
+        headers.update(extra or {})
+        out = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
+        await out.prepare(request)
+        try:
+            # Not iter_chunks(): on the second empty body of a process it never ends (aiohttp 3.14).
+            while not answer.content.at_eof():
+                piece, _ = await answer.content.readchunk()
+                await out.write(piece)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            # The status has gone out, so the only honest sign that is left is a body without its end.
+            if request.transport is not None and not request.transport.is_closing():
+                log.warning("the answer to a %s broke off (%s)", request.method, type(error).__name__)
+                request.transport.close()
+        return out
+
+    @contextmanager
+    def faults(self) -> Iterator[None]:
+        """What goes wrong with the upstream, as the answer that the client gets."""
+        where = self.upstream.base
+        try:
+            yield
+        except TimeoutError as error:
+            reason = "no connection" if isinstance(error, aiohttp.ConnectionTimeoutError) else "no answer"
+            limit = _CONNECT if reason == "no connection" else self.timeout
+            raise ErrorAnswer(
+                504,
+                f"{reason} from {where} within {limit:g} s; see whether it runs, or raise --timeout",
+                code="upstream_timeout",
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise ErrorAnswer(
+                502,
+                f"no answer from {where} ({_reason(error)}); see whether it runs and --upstream is its address",
+                code="upstream_unreachable",
+            ) from error
+
+
+def _end_to_end(headers: CIMultiDictProxy[str], dropped: frozenset[str]) -> CIMultiDict[str]:
+    """The headers that go on, repeated ones included; a value that is not UTF-8 is read as Latin-1 (RFC 9110, section 5.5)."""
+    named = headers.getall("Connection", ())
+    if named:
+        dropped = dropped | {name.strip().lower() for value in named for name in value.split(",")}
+    return CIMultiDict((name, _text(value)) for name, value in headers.items() if name.lower() not in dropped)
+
+
+def _text(value: str) -> str:
+    # aiohttp reads what is not UTF-8 as surrogates, and would drop them without a word where it writes.
+    return value.encode(errors="surrogateescape").decode("latin-1") if _SURROGATE.search(value) else value
+
+
+def _reason(error: Exception) -> str:
+    """The kind of failure without what was sent or received."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, aiohttp.ClientResponseError):
+        return "what it sent is no HTTP/1.1"
+    return type(error).__name__
+
+
+def _certificates(upstream: Upstream) -> ssl.SSLContext | bool:
+    """Whom to trust: the system's store, or SSL_CERT_FILE, as every other request of this package does."""
+    if upstream.scheme != "https":
+        return True
+    import httpx2  # takes a third of a second, which a loopback upstream need not wait for
+
+    return httpx2.create_ssl_context()
+
+
+def _proxy_server(upstream: Upstream) -> URL | None:
+    """The proxy server that the environment names for the upstream (HTTPS_PROXY, NO_PROXY), none for this machine itself."""
+    if is_loopback(upstream.host) or proxy_bypass(upstream.host):
+        return None
+    address = getproxies().get(upstream.scheme)
+    if address is None:
+        return None
+    way = URL(address if "://" in address else f"http://{address}")
+    if way.scheme not in ("http", "https"):
+        raise InputError(
+            f"the environment names a {way.scheme} proxy server for {upstream.scheme}; only http ones are supported: unset it, "
+            "or add the upstream's host to NO_PROXY"
+        )
+    return way

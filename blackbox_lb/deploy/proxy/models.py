@@ -1,0 +1,77 @@
+"""``/v1/models`` with the aliases in it: the upstream's own list, asked for with the caller's key, and each ``MODEL@ALIAS``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote, unquote
+
+from aiohttp import web
+
+from blackbox_lb.deploy.proxy.forward import Forwarder
+from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
+from blackbox_lb.deploy.proxy.requests import PREFIX
+
+__all__ = ["answer_models", "wanted_model"]
+
+_NO_ROUTE = frozenset((404, 405, 501))
+_MOST = 16 * 2**20
+"""Bytes of a list of models that are read; a longer one counts as none."""
+_PLAIN = {"Accept-Encoding": "identity"}
+
+
+def wanted_model(method: str, path: str, names: ServedNames) -> ServedBias | str | None:
+    """Which answer is made here: "all" for the list, the bias for one alias, None where the upstream's own answer will do.
+
+    Raises ErrorAnswer (404): an alias that does not exist.
+    """
+    if method != "GET" or not path.startswith(f"{PREFIX}/models") or not names.aliased:
+        return None
+    rest = path.removeprefix(f"{PREFIX}/models")
+    if rest in ("", "/"):
+        return "all"
+    served = names.choose(unquote(rest[1:])) if rest.startswith("/") else None
+    return served if served is not None and served.alias is not None else None
+
+
+async def answer_models(
+    forwarder: Forwarder, request: web.BaseRequest, target: str, names: ServedNames, wanted: ServedBias | str
+) -> web.StreamResponse:
+    """The list, or the one model of an alias. Where the upstream has no such route, what is known here is the answer."""
+    if isinstance(wanted, ServedBias):
+        target = f"{PREFIX}/models/{quote(wanted.model, safe=':/')}"
+    async with await forwarder.ask(request, target, None, _PLAIN) as answer:
+        if answer.status != 200 and answer.status not in _NO_ROUTE:
+            return await forwarder.stream(request, answer)
+        with forwarder.faults():
+            document = _object(await answer.content.read(_MOST + 1)) if answer.status == 200 else {}
+    if isinstance(wanted, ServedBias):
+        return web.json_response(_entry(wanted, document))
+    return web.json_response(_listed(names, document))
+
+
+def _listed(names: ServedNames, document: dict[str, Any]) -> dict[str, Any]:
+    data = document.get("data")
+    if not isinstance(data, list):
+        return {"object": "list", "data": [_entry(row, {}) for row in names]}
+    theirs = {row["id"]: row for row in data if isinstance(row, dict) and isinstance(row.get("id"), str)}
+    ours = [_entry(row, theirs.get(row.model, {})) for row in names.aliased if row.name not in theirs]
+    return {**document, "data": [*data, *ours]}
+
+
+def _entry(served: ServedBias, model: dict[str, Any]) -> dict[str, Any]:
+    """The model object of OpenAI's specification; what the upstream says of its model holds for the alias too.
+
+    All but llama.cpp's ``aliases``: those are names of the model without the bias.
+    """
+    made = int(served.bias.created.timestamp())
+    theirs = {name: value for name, value in model.items() if name != "aliases"}
+    return {"object": "model", "created": made, "owned_by": "blackbox-lb", **theirs, "id": served.name}
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}

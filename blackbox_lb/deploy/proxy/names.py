@@ -1,0 +1,126 @@
+"""Which bias a request asks for by its model's name: the model's own name, or ``MODEL@ALIAS``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.limits import check_limits
+from blackbox_lb.deploy.injection import Injection, OnConflict, quoted
+from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
+from blackbox_lb.errors import InputError
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.printable import printable
+
+__all__ = ["ServedBias", "ServedNames", "load_served"]
+
+_ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBias:
+    """One bias under one name. A request for ``name`` becomes one for ``model`` with the bias of ``injection``."""
+
+    model: str
+    alias: str | None
+    bias: Bias
+    injection: Injection
+
+    @property
+    def name(self) -> str:
+        """What a request says for it: MODEL, or MODEL@ALIAS."""
+        return self.model if self.alias is None else f"{self.model}@{self.alias}"
+
+
+def load_served(
+    biases: Iterable[str],
+    *,
+    models: Sequence[str] = (),
+    provider: str | None = None,
+    on_conflict: OnConflict = "raise",
+) -> list[ServedBias]:
+    """The biases that ``[ALIAS=]PATH`` name, one row for each name a request may say.
+
+    models: the server's names of the model, where they are not the bias file's; every bias then applies to each of them.
+    provider: a profile whose limits each bias must keep, and whose format it is sent in.
+
+    Raises InputError: a bad alias, an empty model name, or an unknown provider (ProfileError); BiasError: a file that cannot be
+    read, or a bias that the provider does not take.
+    """
+    if "" in models:
+        raise InputError("--model '' names no model; give the server's name of it, or leave --model out")
+    profile = load_profile(provider) if provider is not None else None
+    pairs = profile is not None and profile.bias.format == "pairs"
+    rows = []
+    for argument in biases:
+        alias, path = _parse(argument)
+        bias = Bias.load(path)
+        if profile is not None:
+            highest = profile.bias.highest_id
+            check_limits(bias.logit_bias, profile, highest if isinstance(highest, int) else None)
+        injection = Injection(bias.logit_bias, on_conflict, pairs)
+        rows += [ServedBias(model, alias, bias, injection) for model in models or (bias.model,)]
+    return rows
+
+
+def _parse(argument: str) -> tuple[str | None, Path]:
+    alias, equals, path = argument.partition("=")
+    # A path may hold "=" too: "./a=b.json" and "runs/a=b/bias.json" are paths, as an alias holds no slash.
+    if not equals or "/" in alias or "\\" in alias:
+        return None, Path(argument)
+    if not _ALIAS.fullmatch(alias):
+        raise InputError(
+            f"the alias {quoted(alias)} is none; use letters, digits, '.', '_' and '-', as in --bias short=bias.json"
+        )
+    return alias, Path(path)
+
+
+class ServedNames:
+    """The names that requests may say, each with its bias.
+
+    Raises InputError where two biases have one name.
+    """
+
+    def __init__(self, served: Iterable[ServedBias]) -> None:
+        self._by_name: dict[str, ServedBias] = {}
+        for row in served:
+            if row.name in self._by_name:
+                raise InputError(f"two biases for {quoted(row.name)}; give one an alias, as in --bias short=bias.json")
+            self._by_name[row.name] = row
+        self._models = {row.model for row in self}
+        self._aliases = {row.alias for row in self if row.alias is not None}
+
+    def __iter__(self) -> Iterator[ServedBias]:
+        return iter(self._by_name.values())
+
+    @property
+    def aliased(self) -> list[ServedBias]:
+        """Those that only a request with an alias gets."""
+        return [row for row in self if row.alias is not None]
+
+    @property
+    def known(self) -> str:
+        """All names, for a sentence."""
+        return ", ".join(f"'{printable(name)}'" for name in sorted(self._by_name))
+
+    def choose(self, name: object) -> ServedBias | None:
+        """The bias that the model name asks for, None for a model that has none.
+
+        Raises ErrorAnswer (404): ``MODEL@ALIAS`` with a model or an alias from here, but not the two together.
+        """
+        if not isinstance(name, str):
+            return None
+        if name in self._by_name:
+            return self._by_name[name]
+        model, at, alias = name.rpartition("@")
+        if at and (model in self._models or alias in self._aliases):
+            raise ErrorAnswer(
+                404,
+                f"the model {quoted(name)} does not exist here; blb proxy has a bias for {self.known}",
+                code="model_not_found",
+                param="model",
+            )
+        return None

@@ -1,0 +1,181 @@
+"""From what a client asks to what the upstream is asked: the address, and the body with the bias; no network."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+from urllib.parse import quote, unquote, urlsplit
+
+from blackbox_lb.deploy.injection import quoted, route
+from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
+from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
+from blackbox_lb.errors import InputError
+from blackbox_lb.safety.printable import printable
+from blackbox_lb.safety.untrusted import parse_json
+
+__all__ = ["PREFIX", "Edit", "Rule", "Upstream"]
+
+PREFIX = "/v1"
+"""The path of this proxy that is the upstream's base URL."""
+_DEPLOYMENT = re.compile(r"(?<=/deployments/)[^/?]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Where requests go. ``base``: its API, without a slash at the end; ``root``: the same without a last ``/v1``.
+
+    An address that is a host alone is taken for a root.
+    """
+
+    base: str
+    root: str
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, address: str) -> Upstream:
+        """From an address with its ``/v1``. Raises InputError: not http(s), or with a key, a query or a fragment in it."""
+        base = address.strip().rstrip("/")
+        try:
+            parts = urlsplit(base)
+            port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+        except ValueError as error:
+            raise InputError(f"--upstream is no address ({error}); give one as http://127.0.0.1:8000/v1") from None
+        # The value is not repeated: it may hold a key.
+        if parts.username is not None or parts.password is not None:
+            raise InputError("--upstream holds a user name or key; leave it out, clients send their own key")
+        if not port or not parts.hostname or not re.fullmatch(r"[!-~]+", base):
+            raise InputError("--upstream is no http or https address; give one as http://127.0.0.1:8000/v1")
+        if parts.query or parts.fragment or "?" in base or "#" in base:
+            raise InputError("--upstream has a query or fragment; leave it out, clients send their own query")
+        base += "" if parts.path else PREFIX
+        return cls(base, base.removesuffix(PREFIX), parts.scheme, parts.hostname, port)
+
+    def url(self, target: str) -> str:
+        """The address for a request target (path and query as they came).
+
+        ``/v1`` and what is below is the base URL; any other path lies beside it, under ``root``.
+
+        Raises ErrorAnswer (400): an absolute address, ``..`` in the path, or characters that no target may hold.
+        """
+        path, mark, query = target.partition("?")
+        if not path.startswith("/") or not re.fullmatch(r"[!-~]+", target) or "#" in target:
+            raise ErrorAnswer(
+                400,
+                "the request target is not a path of printable ASCII; percent-encode it, and send a path, not an address",
+                code="bad_path",
+            )
+        # Decoded twice: some servers do.
+        if {".", ".."} & set(re.split(r"[/\\]", unquote(unquote(path)))):
+            raise ErrorAnswer(400, "the path has a '.' or '..' segment; send the path that is meant", code="bad_path")
+        if path == PREFIX or path.startswith(f"{PREFIX}/"):
+            return self.base + path.removeprefix(PREFIX) + mark + query
+        return self.root + target
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What goes upstream: the target, the body, and which bias is in it, None where none was added."""
+
+    target: str
+    content: bytes
+    served: ServedBias | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The rule from a request to the one that is sent. ``others``: requests for a model without a bias "pass" or "raise"."""
+
+    names: ServedNames
+    others: Literal["pass", "raise"] = "pass"
+
+    def applies(self, method: str, path: str) -> bool:
+        """Whether the body must be read: a POST to an endpoint that samples."""
+        return method == "POST" and route(path) is not None
+
+    def edit(self, target: str, content: bytes) -> Edit:
+        """The request with the bias of its model.
+
+        Raises ErrorAnswer: 404 for an unknown alias; 400 for a body that is no JSON object, a refused model, an endpoint that
+        takes no bias, or a ``logit_bias`` of the body's own that the rule for conflicts refuses.
+        """
+        document = _document(content)
+        # Azure OpenAI goes by the deployment, whatever model the body names.
+        named = [name for name in (_deployment(target), document.get("model")) if name is not None]
+        served = next(filter(None, map(self.names.choose, named)), None)
+        if served is None:
+            return self._unbiased(target, content, named[0] if named else None)
+        if route(target.partition("?")[0]) == "responses":
+            raise ErrorAnswer(
+                400,
+                f"the Responses API takes no logit_bias, so {quoted(served.name)} cannot be biased there; use /chat/completions, "
+                "or a model without a bias",
+                code="unsupported_endpoint",
+                param="model",
+            )
+        if served.alias is not None:
+            target = _DEPLOYMENT.sub(lambda found: _renamed(found.group(), served), target)
+            if document.get("model") == served.name:
+                document["model"] = served.model
+                content = json.dumps(document, separators=(",", ":")).encode()
+        biased = _injected(served, content, document)
+        return Edit(target, biased, None if biased is content else served)
+
+    def _unbiased(self, target: str, content: bytes, name: object) -> Edit:
+        if self.others == "raise":
+            raise ErrorAnswer(
+                400,
+                f"this proxy biases {self.names.known}, but the request is for {quoted(name)}; ask for one of those, or start "
+                "blb proxy with --others pass",
+                code="model_not_biased",
+                param="model",
+            )
+        return Edit(target, content, None)
+
+
+def _document(content: bytes) -> dict[str, Any]:
+    """What is asked. A key twice, which the upstream may read the other way, NaN and depths that no upstream reads are refused."""
+    try:
+        document = parse_json(content.decode(), constant=_refuse_constant)
+    except ValueError as error:
+        raise ErrorAnswer(
+            400,
+            "the request body is no JSON object in UTF-8 that every upstream reads alike, so no bias can be added "
+            f"({printable(str(error))[:200]}); correct it",
+            code="bad_body",
+        ) from None
+    if not isinstance(document, dict):
+        raise ErrorAnswer(
+            400, "the request body is no JSON object in UTF-8, so no bias can be added; correct it", code="bad_body"
+        )
+    return document
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _deployment(target: str) -> str | None:
+    """Azure OpenAI names the model in the path, and not always in the body."""
+    found = _DEPLOYMENT.search(target)
+    return unquote(found.group()) if found else None
+
+
+def _renamed(segment: str, served: ServedBias) -> str:
+    return quote(served.model, safe="") if unquote(segment) == served.name else segment
+
+
+def _injected(served: ServedBias, content: bytes, document: dict[str, Any]) -> bytes:
+    try:
+        return served.injection.body(content, document)
+    except InputError as error:
+        message = str(error)
+        if served.injection.on_conflict == "raise":
+            message = (
+                f"the request has a logit_bias of its own, and blb proxy adds the one of {quoted(served.name)}; leave it out, or "
+                "have the proxy started with --on-conflict ours, theirs or add"
+            )
+        raise ErrorAnswer(400, message, code="logit_bias_conflict", param="logit_bias") from error

@@ -1,0 +1,257 @@
+"""``blb proxy``: an OpenAI-compatible reverse proxy on this machine that adds the bias to every request of its model.
+
+Any language and tool that can set a base URL gets the bias. Requests go to the upstream with the caller's own key; this
+process stores, logs and shows no key, prompt or completion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import signal
+import traceback
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from types import FrameType
+from typing import Any
+
+from aiohttp import web
+
+from blackbox_lb._version import __version__
+from blackbox_lb.deploy.injection import quoted
+from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
+from blackbox_lb.deploy.proxy.forward import MAX_HEADER, Forwarder
+from blackbox_lb.deploy.proxy.models import answer_models, wanted_model
+from blackbox_lb.deploy.proxy.requests import PREFIX, Rule, Upstream
+from blackbox_lb.errors import InputError
+from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.printable import printable
+
+__all__ = ["HEADER", "Proxy", "serve"]
+
+HEADER = "blackbox-lb-bias"
+"""The header of an answer that says which bias the request was given."""
+
+log = logging.getLogger(__name__)
+# aiohttp's own records of a malformed request hold the request, its key included.
+_mute = logging.Logger("blackbox_lb.deploy.proxy.server.http", logging.CRITICAL + 1)
+
+
+class Proxy:
+    """``async with Proxy(rule, upstream).listening() as address: ...``; any number of requests at once.
+
+    max_body: largest request body in bytes. timeout: seconds of the upstream's silence before it is given up. grace: seconds
+    that answers under way have to finish when the block ends; then they are cut. hosts: names that clients may call this machine
+    by while only it can reach the proxy, besides its own: a page in a browser could else let its own name point here (DNS
+    rebinding) and use an upstream that asks for no key.
+
+    Raises InputError, from ``listening``: the address cannot be used.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        upstream: Upstream,
+        *,
+        max_body: int = 16 * 2**20,
+        timeout: float = 600.0,
+        grace: float = 30.0,
+        hosts: Collection[str] = (),
+    ) -> None:
+        self.rule, self.upstream = rule, upstream
+        self._hosts, self._guarded = frozenset(name.lower() for name in hosts), False
+        self.max_body, self.grace = max_body, grace
+        self.biased: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self._forwarder = Forwarder(upstream, timeout=timeout)
+
+    @asynccontextmanager
+    async def listening(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+        """Serve inside the block; gives the base URL that clients use. Port 0 takes a free one."""
+        self._check_no_loop(host, port)
+        self._guarded = is_loopback(host)
+        server = web.Server(
+            self._answer,
+            handler_cancellation=True,
+            auto_decompress=False,
+            access_log=None,
+            logger=_mute,
+            max_line_size=MAX_HEADER,
+            max_field_size=MAX_HEADER,
+        )
+        # aiohttp waits this long twice, and for ever at zero.
+        runner = web.ServerRunner(server, shutdown_timeout=max(self.grace / 2, 0.001))
+        await self._forwarder.open()
+        try:
+            await runner.setup()
+            yield f"http://{_netloc(host, await _listen(runner, host, port))}{PREFIX}"
+        finally:
+            try:
+                await runner.cleanup()
+            finally:
+                await self._forwarder.close()
+
+    @property
+    def health(self) -> dict[str, Any]:
+        """What GET /health answers."""
+        served = [
+            {"name": row.name, "model": row.model, "alias": row.alias, "entries": len(row.bias.entries)}
+            | {"status": row.bias.status, "requests": self.biased[row.name]}
+            for row in self.rule.names
+        ]
+        counts = {name: self.counts[name] for name in ("unbiased", "refused", "failed", "other")}
+        return {
+            "status": "ok",
+            "version": __version__,
+            "upstream": self.upstream.base,
+            "biases": served,
+            "requests": {"biased": self.biased.total(), **counts},
+        }
+
+    def _check_no_loop(self, host: str, port: int) -> None:
+        mine = is_loopback(host) or host in ("0.0.0.0", "::", "")  # noqa: S104 - compared, not listened on
+        here = self.upstream.host == host or (mine and is_loopback(self.upstream.host))
+        if here and port == self.upstream.port:
+            raise InputError(f"the upstream {self.upstream.base} is this proxy's own address; choose another --port")
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._dispatch(request)
+        except ErrorAnswer as answer:
+            return self._error(request, answer)
+        except ConnectionError:
+            raise  # the client has gone; the server ends the rest
+        except web.RequestPayloadError:
+            broken = "the request body is not what its headers say; send it whole, with its length or in chunks"
+            return self._error(request, ErrorAnswer(400, broken, code="bad_body"))
+        except Exception as error:
+            # Without the message, which may hold what was sent.
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            log.exception("%s in blb proxy:\n%s", type(error).__name__, frames, exc_info=False)
+            return self._error(request, ErrorAnswer(500, "blb proxy failed; its output says where", code="proxy_error"))
+
+    def _error(self, request: web.BaseRequest, answer: ErrorAnswer) -> web.StreamResponse:
+        self.counts["failed" if answer.status >= 500 else "refused"] += 1
+        if answer.status >= 500:
+            log.warning("%d: %s", answer.status, answer)
+        return web.Response(status=answer.status, body=answer.body, content_type="application/json")
+
+    async def _dispatch(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._check_host(request.headers.get("Host", ""))
+        target = request.raw_path
+        path = target.partition("?")[0]
+        if request.headers.get("Upgrade", "").lower() == "websocket":
+            raise ErrorAnswer(
+                501, "blb proxy carries no websockets; connect to the upstream itself", code="websocket_unsupported"
+            )
+        if path == "/health":
+            return web.json_response(self.health)
+        content = await self._content(request)
+        if self.rule.applies(request.method, path):
+            return await self._sample(request, target, content or b"")
+        self.counts["other"] += 1
+        wanted = wanted_model(request.method, path, self.rule.names)
+        if wanted is not None:
+            return await answer_models(self._forwarder, request, target, self.rule.names, wanted)
+        async with await self._forwarder.ask(request, target, content) as answer:
+            return await self._forwarder.stream(request, answer)
+
+    def _check_host(self, given: str) -> None:
+        """Raises ErrorAnswer 421 (RFC 9110, section 15.5.20) where the request is meant for somebody else."""
+        name = given.lower().rpartition(":")[0] if re.fullmatch(r".*:\d*", given) else given.lower()
+        if self._guarded and given and not is_loopback(name.strip("[]")) and name not in self._hosts:
+            raise ErrorAnswer(
+                421,
+                f"blb proxy listens on this machine alone and is not {quoted(name)}; call it by 127.0.0.1 or localhost, or start "
+                "it with --allow-host and that name",
+                code="misdirected_request",
+            )
+
+    async def _sample(self, request: web.BaseRequest, target: str, content: bytes) -> web.StreamResponse:
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            raise ErrorAnswer(
+                415,
+                f"no bias can be added to a body with Content-Encoding {quoted(request.headers['Content-Encoding'])}; "
+                "send it uncompressed",
+                code="compressed_body",
+            )
+        edit = self.rule.edit(target, content)
+        if edit.served is None:
+            self.counts["unbiased"] += 1
+        else:
+            self.biased[edit.served.name] += 1
+        async with await self._forwarder.ask(request, edit.target, edit.content) as answer:
+            if edit.served is None:
+                return await self._forwarder.stream(request, answer)
+            if 300 <= answer.status < 400:
+                raise ErrorAnswer(
+                    502,
+                    f"the upstream answers {answer.status}, go elsewhere, where the request would arrive without its bias; give "
+                    "blb proxy the final address as --upstream",
+                    code="upstream_redirect",
+                )
+            return await self._forwarder.stream(request, answer, {HEADER: printable(edit.served.name)})
+
+    async def _content(self, request: web.BaseRequest) -> bytes | None:
+        """The body, None where there is none; at most ``max_body`` bytes of it are ever held."""
+        if not request.body_exists:
+            return b"" if "Content-Length" in request.headers else None
+        self._check_size(request.content_length or 0)
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
+        parts, size = [], 0
+        async for part in request.content.iter_any():
+            size += len(part)
+            self._check_size(size)
+            parts.append(part)
+        return b"".join(parts)
+
+    def _check_size(self, size: int) -> None:
+        if size > self.max_body:
+            raise ErrorAnswer(
+                413,
+                f"the request body is larger than {self.max_body:,} bytes, the limit; start blb proxy with a larger --max-body",
+                code="request_too_large",
+            )
+
+
+async def _listen(runner: web.ServerRunner, host: str, port: int) -> int:
+    try:
+        await web.TCPSite(runner, host, port, backlog=1024).start()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot listen on {host}:{port} ({reason}); choose another --host or --port") from None
+    return int(runner.addresses[0][1])
+
+
+def _netloc(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def serve(proxy: Proxy, host: str, port: int, started: Callable[[str], object]) -> None:
+    """Serve until SIGINT or SIGTERM, then let answers under way finish; a second signal ends at once.
+
+    started: called with the base URL when requests are taken.
+    """
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        restore()
+        loop.call_soon_threadsafe(stop.set)
+
+    for number in before:
+        signal.signal(number, on_signal)
+    try:
+        async with proxy.listening(host, port) as address:
+            started(address)
+            await stop.wait()
+    finally:
+        restore()

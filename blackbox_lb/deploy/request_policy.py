@@ -1,0 +1,196 @@
+"""Which requests get the bias: those for the model that it was learned on, decided from a request's path and body alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from pydantic_core import from_json
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.deploy.injection import Injection, OnConflict, quoted, route
+from blackbox_lb.errors import InputError
+
+__all__ = ["Others", "RequestPolicy", "UrlPurpose", "endpoint", "parsed"]
+
+Others: TypeAlias = Literal["warn", "pass", "raise"]
+
+UNBIASABLE = {
+    "Responses": r"/responses(/compact)?",
+    "Assistants": r"/assistants|/threads(/[^/]+)?/runs",
+    "Agents": r"/agents(/sessions)?",
+    "Realtime": r"/realtime(/sessions|/client_secrets|/calls(/[^/]+/accept)?)",
+    "Live": r"/live/sessions(/[^/]+/accept)?",
+    "Decisions": r"/decisions",
+    "Evals": r"/evals/[^/]+/runs",
+    "Messages": r"/v\d+/messages",
+}
+"""Endpoints that let a model generate and take no ``logit_bias``, by the request types of openai 3.54 and Anthropic's reference:
+https://github.com/openai/openai-python/tree/main/src/openai/types and https://docs.anthropic.com/en/api/messages."""
+_UNBIASABLE = re.compile("(?:" + "|".join(f"(?P<{name}>{path})" for name, path in UNBIASABLE.items()) + ")/?$")
+_DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
+
+log = logging.getLogger(__name__)
+
+
+class UrlPurpose(NamedTuple):
+    """What a URL is for: whether a model generates there, the API's name where it takes no bias, whether files are uploaded to it,
+    and the Azure deployment that it names."""
+
+    generates: bool
+    api: str | None
+    uploads: bool
+    deployment: str | None
+
+
+@lru_cache(maxsize=1024)
+def endpoint(url: str) -> UrlPurpose:
+    """What a POST to this URL, or to this path, is for."""
+    path = re.split("[?#]", url, maxsplit=1)[0].rstrip("/")
+    samples = route(path) == "completions"
+    unbiasable = None if samples else _UNBIASABLE.search(path)
+    deployment = _DEPLOYMENT.search(path)
+    return UrlPurpose(
+        samples or unbiasable is not None,
+        unbiasable.lastgroup if unbiasable else None,
+        path.endswith("/files"),
+        deployment[1] if deployment else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPolicy:
+    """A bias, the models that get it, and what happens to requests for others."""
+
+    injection: Injection
+    models: frozenset[str]
+    others: Others
+    _told: set[str | None] = field(default_factory=set, init=False, repr=False, compare=False)
+    _starts: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        starts = tuple(b'{"model":%s,' % json.dumps(name, ensure_ascii=False).encode() for name in self.models)
+        object.__setattr__(self, "_starts", starts)
+
+    @classmethod
+    def of(
+        cls,
+        bias: Bias | str | Path,
+        *,
+        models: Iterable[str] | None,
+        others: Others,
+        on_conflict: OnConflict,
+        as_pairs: bool,
+    ) -> RequestPolicy:
+        """The arguments of ``apply`` checked. Raises InputError: a wrong one. BiasError: a file that cannot be read."""
+        _check_choice("others", others, get_args(Others))
+        _check_choice("on_conflict", on_conflict, get_args(OnConflict))
+        loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
+        return cls(Injection(loaded.logit_bias, on_conflict, as_pairs), _names(models, loaded.model), others)
+
+    def rewritten(self, place: UrlPurpose, content: bytes) -> bytes:
+        """The body to send in place of ``content``; one that is no JSON object stays, the server has the say.
+
+        Raises InputError: a refused model, an endpoint that takes no bias, a ``logit_bias`` of the body's own.
+        """
+        if place.api is None and self._plainly_wanted(content):
+            return self.injection.appended(content)
+        document = parsed(content)
+        if document is None or not self.wanted(place, document):
+            return content
+        # Where numbers are written again, they are read by the parser that keeps each as it is.
+        return self.injection.body(content, json.loads(content) if "logit_bias" in document else document)
+
+    def _plainly_wanted(self, content: bytes) -> bool:
+        """Whether a body as the SDK writes it begins with a biased model and has no bias of its own; False: it has to be read.
+
+        A quote within a string has a backslash before it, so what is looked for can only be a key. This takes a fraction of the
+        time of reading a long prompt.
+        """
+        return (
+            content.startswith(self._starts)
+            and content.endswith(b"}")
+            and content.rfind(b'"model":') == 1
+            and content.rfind(b'"logit_bias"') < 0
+            and bool(self.injection.values)
+        )
+
+    def wanted(self, place: UrlPurpose, document: Mapping[str, Any]) -> bool:
+        """Whether this request gets the bias. Raises InputError: it cannot have it, or its model is refused."""
+        model = document.get("model")
+        if place.api is None and isinstance(model, str) and model in self.models:
+            return True
+        named = _named(place, document)
+        if not any(name in self.models for name in named):
+            self._other(named[0] if named else None)
+            return False
+        if place.api:
+            raise InputError(
+                f"the {place.api} API takes no logit_bias, so {quoted(named[0])} cannot be biased there; "
+                "use client.chat.completions, or a client without bias for an unbiased answer"
+            )
+        return True
+
+    def _other(self, model: str | None) -> None:
+        first = self.others == "warn" and model not in self._told
+        if self.others != "raise" and not first and not log.isEnabledFor(logging.INFO):
+            return
+        names = ", ".join(quoted(name) for name in sorted(self.models))
+        if self.others == "raise":
+            raise InputError(
+                f"this client biases {names}, but the request is for {quoted(model)}; "
+                "add that name to models=[...], or send it through an unbiased client"
+            )
+        self._told.add(model)
+        log.log(
+            logging.WARNING if first else logging.INFO,
+            "no logit bias sent: the request is for %s, the bias for %s; "
+            "add that name to models=[...] where it is the same model, else say others='pass'",
+            quoted(model),
+            names,
+        )
+
+
+def parsed(content: bytes) -> dict[str, Any] | None:
+    """The JSON object in a body, else None. The first parser takes a quarter of the time, and is the stricter one."""
+    try:
+        document = from_json(content)
+    except ValueError:
+        try:
+            document = json.loads(content.decode())
+        except (ValueError, RecursionError):
+            return None
+    return document if isinstance(document, dict) else None
+
+
+def _named(place: UrlPurpose, document: Mapping[str, Any]) -> list[str]:
+    """Every name by which a request calls its model.
+
+    That of the body; the Azure deployment in the path; and, where no bias can go, those in the body's parts (``session``).
+    """
+    named = [document.get("model"), place.deployment]
+    if place.api:
+        named += [part.get("model") for part in document.values() if isinstance(part, dict)]
+    return [name for name in named if isinstance(name, str)]
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InputError(f"{name}={value!r} is not a choice; give one of {', '.join(map(repr, allowed))}")
+
+
+def _names(models: Iterable[str] | None, default: str) -> frozenset[str]:
+    if isinstance(models, str):
+        raise InputError(f"models={models!r} is one string; give a list of model names, [{models!r}]")
+    names = frozenset((default,) if models is None else models)
+    if not names or "" in names:
+        raise InputError(
+            f"models={sorted(names)!r} names no model, so no request would carry the bias; name at least one, or leave it out"
+        )
+    return names

@@ -1,0 +1,1 @@
+"""Which candidate to take: what is tried, within what the provider accepts, for which goal."""

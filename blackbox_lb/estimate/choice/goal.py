@@ -1,0 +1,172 @@
+"""Selection: which candidates deserve fresh samples, how many, and which is best, from numbers alone.
+
+Index letters: ``x`` prompts. Nothing here samples; whoever does asks for the next rung and hands back what it measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import positive
+
+if TYPE_CHECKING:
+    from blackbox_lb.estimate.reweighting.off_policy import ByPrompt, OffPolicy, Outcome
+
+__all__ = ["Goal", "Objective", "Rung", "rungs"]
+
+Objective: TypeAlias = Literal["reward", "reward-kl", "pareto"]
+
+CLEARLY = 3.0
+"""Standard errors by which a candidate must be worse to be dropped unsampled: of 50 true equals one sweep in fifteen drops one."""
+FINALISTS = 8
+"""Most candidates with a trusted estimate that are sampled afresh; beyond it budget goes where the logged data saw nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """``candidates`` that are still in the race, and ``samples`` a prompt that each has when the rung is over."""
+
+    candidates: int
+    samples: int
+
+
+def rungs(candidates: int, samples: int) -> tuple[Rung, ...]:
+    """Successive halving (Karnin, Koren and Somekh 2013): a plan that draws at most ``candidates * samples`` a prompt.
+
+    Each rung may spend an equal share of the budget, and keeps what it has drawn before (Jamieson and Talwalkar 2016). With fewer
+    samples than halvings there are fewer rungs, and each drops more. InputError: no candidate, or no sample.
+    """
+    if candidates < 1 or samples < 1:
+        raise InputError(f"{candidates} candidates with {samples} samples a prompt: there must be at least one of each")
+    if candidates == 1:
+        return (Rung(1, samples),)
+    budget, count = candidates * samples, min(math.ceil(math.log2(candidates)), samples)
+    plan: list[Rung] = []
+    for number in range(count):
+        racing = math.ceil(candidates ** (1 - number / count) - 1e-9)
+        drawn = plan[-1].samples if plan else 0
+        plan.append(Rung(racing, drawn + budget // (count * racing)))
+    return tuple(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a candidate is chosen by; all are mean differences to the base over the same prompts.
+
+    reward: the reward as a user reads it. reward-kl: that minus ``tau`` for every nat of KL(p_delta || p_0) a completion (the
+    paper, "KL-regularized optimum"). Both read a reward on the log scale as its exponential: in nats one completion of reward
+    -inf gives every policy, the base too, an expectation of -inf, and the objective would rank nothing. So ``tau`` is a price, in
+    units of what is read, and need not be the tau of any fit. pareto: the fewest tokens among candidates that keep the base's
+    accuracy (the paper, section on the experimental setup), where keeping means not to lose more than one standard error of the
+    paired difference: without it, noise alone would exclude half of the candidates that lose nothing.
+
+    The best is the best: among those within a standard error of it, to prefer the smallest KL (the one-standard-error rule of
+    Breiman et al. 1984) lost between 1 and 60 % of the gain in every one of nine simulated sweeps.
+    """
+
+    objective: Objective = "reward"
+    tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        """InputError: an unknown objective, or a price that is not above 0."""
+        if self.objective not in ("reward", "reward-kl", "pareto"):
+            raise InputError(f"objective {self.objective!r} is unknown; choose 'reward', 'reward-kl' or 'pareto'")
+        if self.objective == "reward-kl":
+            positive("tau", self.tau)
+
+    def gain(self, base: Outcome, outcome: Outcome) -> ByPrompt:
+        """How much better than the base, higher being better: in units of the reward, or in tokens saved for pareto."""
+        if self.objective == "pareto":
+            return base.tokens.minus(outcome.tokens)
+        gain = outcome.reward.minus(base.reward)
+        if self.objective == "reward":
+            return gain
+        from blackbox_lb.estimate.reweighting.off_policy import ByPrompt
+
+        return gain.minus(ByPrompt(np.full(gain.parts.shape, np.nan)) if outcome.kl is None else outcome.kl, self.tau)
+
+    def keeps(self, base: Outcome, outcome: Outcome) -> bool:
+        """Whether the constraint holds: for pareto, no more accuracy lost than noise explains; else always."""
+        if self.objective != "pareto":
+            return True
+        change = self._accuracy(base, outcome)
+        error = change.standard_error
+        return change.value + (error if math.isfinite(error) else 0.0) >= 0
+
+    def beats(self, base: Outcome, outcome: Outcome) -> bool:
+        """Whether the candidate is measured as better than the base at all."""
+        return self.keeps(base, outcome) and self.gain(base, outcome).value > 0
+
+    def ranking(self, base: Outcome, outcomes: Sequence[Outcome]) -> list[int]:
+        """Indices of ``outcomes``, the best first, those without a number last; equals stay in the order given."""
+
+        def place(index: int) -> tuple[bool, bool, float]:
+            outcome = outcomes[index]
+            kept = self.keeps(base, outcome)
+            value = (self.gain(base, outcome) if kept else self._accuracy(base, outcome)).value
+            return (math.isnan(value), not kept, -value)
+
+        return sorted(range(len(outcomes)), key=place)
+
+    def screen(
+        self,
+        base: Outcome,
+        estimates: Sequence[OffPolicy | None],
+        finalists: int = FINALISTS,
+        *,
+        alone: bool = True,
+    ) -> list[str | None]:
+        """Why each candidate is not worth fresh samples, None where it is. At least one always is.
+
+        base: from the same logged completions. A candidate without an estimate that can be trusted is never dropped. One that
+        has it is, where it is worse than the base, or than the best such candidate, by more than three standard errors of the
+        paired difference, or where ``finalists`` others are estimated better. alone: whether the setting of the logged completions
+        is the only one that counts; where others count too, being worse than the best here is no reason, and being worse than
+        the base is. InputError: ``finalists`` below 1.
+        """
+        if finalists < 1:
+            raise InputError(f"finalists is {finalists}; at least one candidate must be sampled")
+        trusted = {index: each.outcome for index, each in enumerate(estimates) if each is not None and each.trusted}
+        names = list(trusted)
+        order = [names[place] for place in self.ranking(base, list(trusted.values()))]
+        why: list[str | None] = [None] * len(estimates)
+        for index in order:
+            why[index] = self._clearly_worse(base, trusted[index], trusted[order[0]] if alone else None)
+        left = [index for index in order if why[index] is None]
+        for index in left[finalists:]:
+            why[index] = f"{finalists} others are estimated better"
+        if order and all(why):
+            why[order[0]] = None
+        return why
+
+    def _clearly_worse(self, base: Outcome, outcome: Outcome, best: Outcome | None) -> str | None:
+        gain = self.gain(base, outcome)
+        if self.objective == "pareto" and _clearly_below_zero(self._accuracy(base, outcome)):
+            return "clearly less accurate than the base"
+        if _clearly_below_zero(gain):
+            return "clearly worse than the base"
+        # Under pareto the best by tokens may lose accuracy, and then says nothing against a longer one that does not.
+        if best is None or self.objective == "pareto":
+            return None
+        if _clearly_below_zero(gain.minus(self.gain(base, best))):
+            return "clearly worse than the best of them"
+        return None
+
+    @staticmethod
+    def _accuracy(base: Outcome, outcome: Outcome) -> ByPrompt:
+        if base.accuracy is None or outcome.accuracy is None:
+            raise InputError(
+                "objective 'pareto' needs to know which completions are correct: give every validation example an answer, or "
+                "choose 'reward' or 'reward-kl'"
+            )
+        return outcome.accuracy.minus(base.accuracy)
+
+
+def _clearly_below_zero(difference: ByPrompt) -> bool:
+    return bool(difference.value < -CLEARLY * difference.standard_error)

@@ -1,0 +1,86 @@
+"""The paper's baseline with few parameters: one inverse-propensity estimate for each cluster of tokens instead of each token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.counting.ips import IPS, Clipping
+from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
+
+__all__ = ["TiedIPS"]
+
+
+class TiedIPS(IPS):
+    """Zhat with every token at the mean of its cluster's observed tokens (the paper, appendix "Cluster-tied bias").
+
+        Zbar(k) = mean of Zhat(y) over the sampled tokens y of cluster k,    Z_tied(y) = Zbar(c(y)) for every token.
+
+    All methods of ``IPS`` are there, over the whole vocabulary: ``token_ids`` is (v,) 0 .. v - 1, ``counts`` (v,) times sampled,
+    and ``delta`` (v,) ``log(alpha + Z_tied) - log(alpha)`` in nats, 0 for what has no estimate. Tying is a change of policy only
+    between clusters: with one cluster the bias is a constant.
+
+    A cluster of which no token was sampled has Z_tied = 0, as an unsampled token has in ``IPS``. A token without a cluster is tied
+    to nothing: it keeps its own Zhat. Because only sampled tokens enter the mean, as in the paper, Zbar is the cluster's mean Z
+    divided by the chance to be sampled, roughly: a cluster of rare tokens comes out too high, the more so the fewer the rollouts.
+
+    n_clusters: clusters with at least one token. n_unobserved: those of which none was sampled. n_untied: sampled tokens without
+    a cluster. observed_share: the share of the tokens in clusters that was sampled.
+    """
+
+    def __init__(self, statistics: Statistics, labels: npt.ArrayLike) -> None:
+        """``labels``: (v,) whole numbers, the cluster of each token id, -1 for an id without one.
+
+        InputError: labels of another form or none, a token was sampled beyond them, or what ``IPS`` refuses.
+        """
+        super().__init__(statistics)
+        cluster_of = _checked(labels)
+        statistics.fits(len(cluster_of))
+        sampled, counts = self.token_ids, self.counts
+        tied = cluster_of >= 0
+        clusters, cluster_of[tied] = np.unique(cluster_of[tied], return_inverse=True)
+        alone = sampled[~tied[sampled]]
+        cluster_of[alone] = len(clusters) + np.arange(len(alone))
+        self._cluster_of, self._sampled_cluster = cluster_of, cluster_of[sampled]
+        # One cell more, which stays 0, is what a token in no cluster finds at index -1.
+        self._observed: Ids = np.bincount(self._sampled_cluster, minlength=len(clusters) + len(alone) + 1)
+        self.n_clusters, self.n_untied = len(clusters), len(alone)
+        self.n_unobserved = int((self._observed[: len(clusters)] == 0).sum())
+        self.observed_share = (len(sampled) - len(alone)) / max(int(tied.sum()), 1)
+        self.token_ids = np.arange(len(cluster_of))
+        self.counts = np.zeros(len(cluster_of), np.int64)
+        self.counts[sampled] = counts
+
+    def scaled(self, tau: float) -> tuple[Vector, float]:
+        """(v,) ``Z_tied / exp(log_scale)`` and log_scale in nats; see ``IPS.scaled``."""
+        values, log_scale = super().scaled(tau)
+        return self._tied(values), log_scale
+
+    def clipping(self, tau: float) -> Clipping:
+        """What clipping took away from Z_tied, with (v,) ``kept`` and ``removed``; see ``IPS.clipping``."""
+        clipping = super().clipping(tau)
+        return replace(clipping, removed=self._tied(clipping.removed))
+
+    def _tied(self, values: Vector) -> Vector:
+        """(v,) the cluster means of (s,) values on the sampled tokens."""
+        sums = np.bincount(self._sampled_cluster, weights=values, minlength=len(self._observed))
+        means: Vector = sums / np.maximum(self._observed, 1)
+        return means[self._cluster_of]
+
+
+def _checked(labels: npt.ArrayLike) -> Ids:
+    """A copy of ``labels`` as (v,) integers."""
+    given = np.asarray(labels)
+    if given.ndim != 1 or not given.size or given.dtype.kind not in "iu":
+        raise InputError(
+            f"labels have shape {given.shape} and type {given.dtype}; give one whole number for each token of the vocabulary"
+        )
+    if int(given.min()) < -1:
+        raise InputError(
+            f"token {int(given.argmin())} has the label {int(given.min())}; clusters count from 0, -1 is none"
+        )
+    return given.astype(np.int64)

@@ -1,0 +1,158 @@
+"""Shares: logged rollouts that are spread over processes or machines, learned from as if they were in one place.
+
+Each share holds the lists of its own rollouts. What travels is a vector of the support a request, and the weights of a fit once.
+Index letters: ``n`` rollouts, ``m`` their positions, ``s`` the support. Values in nats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
+from blackbox_lb.estimate.inputs.checks import Ids, Vector, weight_vector
+from blackbox_lb.estimate.inputs.recipe import Recipe
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken, assembled, listed
+from blackbox_lb.estimate.next_token.potential import Sums, aligned
+from blackbox_lb.estimate.next_token.sparse_table import Allocate, empty
+from blackbox_lb.estimate.next_token.tails import Listed
+from blackbox_lb.estimate.next_token.unlisted_mass import Tail, Unlisted
+
+__all__ = ["Share", "Spread", "Whole", "Workers"]
+
+
+class Share:
+    """The rollouts of one worker. rollouts: without their lists, None where there are none. unlisted: of their positions, None
+    where there are none: such a share adds nothing to any sum.
+
+    Made again from the same ``blocks`` it gives the same numbers: that is all that a lost worker needs.
+    """
+
+    def __init__(self, blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocate = empty) -> None:
+        parts: list[Rollouts] = []
+
+        def noted() -> Iterator[Rollouts]:
+            for block in blocks:
+                parts.append(block.without_lists())
+                yield block
+
+        self._allocate = allocate
+        self._table: NextToken | None = None
+        self._listed: list[Listed] = listed(noted(), vocab_size, allocate)
+        self.rollouts = Rollouts.join(parts) if parts else None
+        self.unlisted = Unlisted.of(self._listed) if self._listed else None
+
+    def table(self, tail: Tail) -> NextToken:
+        """The positions with the tail that all shares agreed on, which is always the same one."""
+        if self._table is None:
+            self._table = assembled(self._listed, tail, self._allocate).named()
+        return self._table
+
+    def sums(self, tail: Tail, delta: Vector, weights: Vector) -> Sums:
+        """What the potential of all shares is made of; weights: (m,) of these positions."""
+        if self.unlisted is None:
+            return Sums.of((), len(tail.token_ids))
+        return self.table(tail).sums(delta, weights)
+
+    def log_normaliser(self, tail: Tail, delta: Vector) -> Vector:
+        """(m,)."""
+        return np.zeros(0) if self.unlisted is None else self.table(tail).log_normaliser(delta)
+
+    def statistics(self, recipe: Recipe) -> Statistics:
+        """Those of these rollouts, to be added up."""
+        if self.rollouts is None:
+            return Statistics.zero()
+        return Statistics.gather(self.rollouts.blocks(BLOCK_POSITIONS), recipe)
+
+
+class Workers(Protocol):
+    """Who holds the shares, in a fixed order."""
+
+    def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
+        """What ``method`` of each share gives, called with ``common`` and then with its row of ``own``; in the order of the shares.
+
+        An argument that is the same object as in an earlier call need not travel again.
+        """
+
+
+class Spread:
+    """All positions of all shares in their order, a ``Logged`` given that a token has an id. rollouts: of all shares, joined."""
+
+    def __init__(self, workers: Workers, rollouts: Rollouts, sizes: Sequence[int], tail: Tail) -> None:
+        self._workers, self._tail = workers, tail
+        self._ends = np.cumsum(sizes)
+        self.token_ids: Ids = tail.token_ids
+        self.n_positions = len(rollouts.token_ids)
+        self.sampled: Ids = np.searchsorted(tail.token_ids, rollouts.token_ids)
+        self._weights: tuple[Vector, list[tuple[Vector]]] | None = None
+
+    def named(self) -> Spread:
+        """It is."""
+        return self
+
+    def align(self, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Vector:
+        """(s,) a bias given by ids on this support; see ``NextToken.align``."""
+        return aligned(self.token_ids, token_ids, values)
+
+    def sampled_counts(self, position_weights: npt.ArrayLike | None = None) -> Vector:
+        """(s,) the weighted number of positions at which each token was sampled."""
+        weights = weight_vector("position_weights", position_weights, self.n_positions)
+        return np.bincount(self.sampled, weights=weights, minlength=len(self.token_ids)).astype(np.float64)
+
+    def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
+        """``sum_m w_m log_normaliser_m`` and its gradient: one request to each share."""
+        values = np.asarray(delta, dtype=np.float64)
+        found = self._workers.call("sums", (self._tail, values), self._cut(position_weights))
+        sums = Sums.of(found, len(self.token_ids))
+        return sums.value, sums.gradient(values, self._tail.unigram)
+
+    def expected(self, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None = None) -> Vector:
+        """(s,) ``sum_m w_m pi_delta(y | m)``."""
+        return self.potential(delta, weight_vector("position_weights", position_weights, self.n_positions))[1]
+
+    def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
+        """(m,) which travel: eight bytes a position."""
+        values = np.asarray(delta, dtype=np.float64)
+        found: list[Vector] = self._workers.call("log_normaliser", (self._tail, values), [()] * len(self._ends))
+        return np.concatenate(found)
+
+    def _cut(self, weights: Vector) -> list[tuple[Vector]]:
+        """The weights of each share, the same objects as long as ``weights`` is."""
+        if self._weights is None or self._weights[0] is not weights:
+            self._weights = weights, [(part,) for part in np.split(weights, self._ends[:-1])]
+        return self._weights[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whole:
+    """All rollouts of all shares: ``rollouts`` without their lists, ``positions``, and ``statistics`` of a recipe."""
+
+    rollouts: Rollouts
+    positions: Spread
+    statistics: Callable[[Recipe], Statistics]
+
+    @classmethod
+    def of(cls, workers: Workers, rollouts: Sequence[Rollouts | None], unlisted: Sequence[Unlisted | None]) -> Whole:
+        """What ``Share`` says of itself, of every share in order. InputError: none has a position."""
+        counted = [each for each in unlisted if each is not None]
+        if not counted:
+            raise InputError("there are no rollouts to learn from; collect completions first")
+        joined, total = Rollouts.join([each for each in rollouts if each is not None]), counted[0]
+        for each in counted[1:]:
+            total = total + each
+        sizes = [0 if each is None else len(each.token_ids) for each in rollouts]
+        spread = Spread(workers, joined, sizes, total.tail())
+
+        def statistics(recipe: Recipe) -> Statistics:
+            found = Statistics.zero()
+            for each in workers.call("statistics", (recipe,), [()] * len(sizes)):
+                found = found + each
+            return found
+
+        return cls(joined, spread, statistics)

@@ -1,0 +1,359 @@
+"""Statistics: all that the estimators of a token's value need of a set of rollouts, as sums over rollouts.
+
+They are gathered block by block in memory that does not grow with the rollouts, and are exact, so that any order, any block size,
+any number of threads and any sharding of the same rollouts give bit-identical numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from queue import SimpleQueue
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.counting.exact_sums import Accumulator, ExactSums
+from blackbox_lb.estimate.counting.token_matrix import Cells
+from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
+from blackbox_lb.estimate.inputs.recipe import Counted, Recipe, Unobserved
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.parallel import cores, in_order
+
+__all__ = ["Statistics", "Unobserved"]
+
+BLOCK_POSITIONS = 1 << 20
+"""Positions that a thread works on at a time, in about 100 MB."""
+REMEMBERED = 4096
+"""Keys by which two sets that share rollouts are told: every overlap of sets as small, and of larger ones any of half a per cent,
+the keys of a store being random."""
+TOTALS = ("counts", "drawn_tokens", "cells")
+NUMBERS = ("rollouts", "n_empty", "tokens", "observed", "drawn", "clipped", "clipped_rollouts")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Statistics:
+    """Sums over rollouts, a monoid: ``zero()`` and ``+``. Index letters: ``v`` tokens by id, ``j`` the taus of the recipe.
+
+    rollouts, n_empty: how many, and those without any token position, which do not enter N. tokens: positions; observed: those
+    where the provider gave the sampled token's logprob; drawn: those drawn; clipped: drawn ones where 1 / pi_0 was clipped, and
+    clipped_rollouts: rollouts with one. counts, drawn_tokens, cells: (v,) how often each token was sampled, how often drawn, and in
+    how many rollouts sampled. keys: the least keys, at most 4,096.
+    weights: (2, j) ``sum_n v_n`` and ``sum_n T_n v_n`` with v = exp((r - highest) / tau) and T_n the positions. sums: by name,
+    (v, j) or fewer columns, see ``_tables``, of
+
+        inverse  ``sum_n v_n inverse_n(y)``, ``inverse_n(y) = 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``: N times Zhat,
+        removed  the same of what clipping took away,
+        shares   ``sum_n v_n u_n(y)``, and without v in one column more, with ``u_n = T_n inverse_n``; squares: ``sum_n u_n^2``,
+        counted  ``sum_n v_n c_n(y)``, c_n(y) how often rollout n sampled y.
+
+    **What is estimated.** With rows v = exp(r / tau), ``mean_n v_n inverse_n(y)`` has the expectation
+
+        Z(y) = E_x sum_t Pr(still running at t) E[exp(r / tau) / |Y|],  Y ~ p_0(. | x, running at t, do(y_t = y)),
+
+    where |Y| is the length of the completion after the intervention, the end token counted where it is listed. When
+    every completion has T positions this is the paper's Z_avg(y), t uniform over 1..T. When completions end at
+    different lengths t is uniform over each completion's own positions, and 1/|Y| stays inside the expectation: a
+    token that makes completions short is credited with that even under a constant reward. Drawing P_n < T_n positions
+    changes the variance and not the expectation. Completions without any position are kept, counted in ``n_empty``,
+    and left out of N.
+
+    **Bounded positions.** Where the provider gave no probability for a sampled token, only ``pi_0 <= bound`` is known. "bound"
+    takes the bound for the probability: every such term is too small, so the expectation is at most Z(y), for every y, and equal
+    to it for tokens that are never bounded; tokens of the tail come out with too low a bias. "drop" draws from the other
+    positions only: a token that is always bounded when sampled has Zhat 0, as if it had never been sampled, and one that never is
+    comes out too high, because P_n shrinks. A completion whose positions are all dropped stays in N with an empty row.
+
+    **Clipping.** With ``clip`` = C every 1 / pi_0 above C counts as C (Ionides 2008, "Truncated importance sampling"): less
+    variance for an expectation that is at most Z(y). ``inverse`` and ``removed`` add up to the sums without clipping. A bounded
+    position is clipped like any other, at its bound: ``removed`` is then what clipping took beyond what the bound did, and both
+    lower Z. One that is dropped is never clipped.
+    """
+
+    recipe: Recipe | None = None
+    rollouts: int = 0
+    n_empty: int = 0
+    tokens: int = 0
+    observed: int = 0
+    drawn: int = 0
+    clipped: int = 0
+    clipped_rollouts: int = 0
+    counts: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
+    drawn_tokens: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
+    cells: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
+    keys: tuple[str, ...] = ()
+    weights: ExactSums = field(default_factory=lambda: ExactSums.zero(0))
+    sums: Mapping[str, ExactSums] = field(default_factory=dict)
+
+    @classmethod
+    def zero(cls) -> Statistics:
+        """The statistics of no rollouts: the neutral element of ``+``, of any recipe."""
+        return cls()
+
+    @classmethod
+    def of(
+        cls,
+        rollouts: Rollouts,
+        tau: float | Sequence[float],
+        *,
+        highest: float | None = None,
+        positions: int | None = None,
+        seed: int = 0,
+        unobserved: Unobserved = "bound",
+        clip: float | None = None,
+        estimators: Collection[Counted] = get_args(Counted),
+    ) -> Statistics:
+        """Statistics of these rollouts for one or several tau; the settings are those of ``Recipe``.
+
+        ``highest`` None: the highest reward of these rollouts. Parts of a larger set need that of the whole.
+        InputError: a NaN, positive or missing (-inf, -9999) logprob, naming the rollout key; rollouts of another policy than the
+        base, whose logprobs are not pi_0's.
+        """
+        if highest is None:
+            highest = float(rollouts.rewards[rollouts.lengths > 0].max(initial=-np.inf))
+        taus = (tau,) if isinstance(tau, int | float) else tuple(tau)
+        recipe = Recipe(taus, highest, positions, seed, unobserved, clip, tuple(estimators))
+        return cls.gather(rollouts.blocks(BLOCK_POSITIONS), recipe) if rollouts.keys else cls.zero()
+
+    @classmethod
+    def gather(cls, blocks: Iterable[Rollouts], recipe: Recipe, *, threads: int | None = None) -> Statistics:
+        """Statistics of all ``blocks``, each taken up by one of ``threads`` (None: one a core) as soon as one is free.
+
+        Only so many blocks are held at a time. No rollout may be in two of them. InputError: as ``of``, the first block's first.
+        """
+        workers = threads or cores()
+        tables = [_Tables(recipe) for _ in range(workers)]
+        free: SimpleQueue[_Tables] = SimpleQueue()
+        for each in tables:
+            free.put(each)
+
+        def take(block: Rollouts) -> None:
+            table = free.get()
+            try:
+                table.add(block)
+            finally:
+                free.put(table)
+
+        deque(in_order(take, blocks, ahead=1, threads=workers), maxlen=0)
+        for each in tables[1:]:
+            tables[0].absorb(each)
+        return tables[0].statistics()
+
+    def __add__(self, other: Statistics) -> Statistics:
+        """The statistics of both sets. InputError: they are of different recipes, or a rollout is known to be in both."""
+        if self.recipe is None or other.recipe is None:
+            return other if self.recipe is None else self
+        if self.recipe != other.recipe:
+            names = [
+                each.name
+                for each in fields(Recipe)
+                if getattr(self.recipe, each.name) != getattr(other.recipe, each.name)
+            ]
+            raise InputError(
+                f"two parts of the statistics have another {', '.join(names)}: use one highest reward, one number of positions, "
+                "one seed, one clip and one rule for bounded positions for all of them, and the same tau and estimators"
+            )
+        both = set(self.keys).intersection(other.keys)
+        if both:
+            raise InputError(
+                f"rollout {min(both)} is in both parts of the statistics, and may be one of many: give each rollout to one part"
+            )
+        counted: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in NUMBERS}
+        counted |= {name: _padded_sum(getattr(self, name), getattr(other, name)) for name in TOTALS}
+        return Statistics(
+            recipe=self.recipe,
+            keys=tuple(sorted(self.keys + other.keys)[:REMEMBERED]),
+            weights=self.weights + other.weights,
+            sums={name: self.sums[name] + other.sums[name] for name in self.sums},
+            **counted,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Bit-identical contents."""
+        if not isinstance(other, Statistics):
+            return NotImplemented
+        mine, theirs = self.arrays(), other.arrays()
+        return (
+            self.recipe == other.recipe
+            and mine.keys() == theirs.keys()
+            and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        """How many rollouts."""
+        return self.rollouts
+
+    @property
+    def n_used(self) -> int:
+        """N of the estimators: completions with at least one position."""
+        return self.rollouts - self.n_empty
+
+    @property
+    def token_ids(self) -> Ids:
+        """(s,) ids of every sampled token, sorted."""
+        return np.flatnonzero(self.counts)
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All but the recipe as plain arrays, for ``of_arrays``: to be sent or stored by whatever takes arrays."""
+        return {
+            **{name: np.array(getattr(self, name)) for name in (*NUMBERS, *TOTALS)},
+            "keys": np.array(self.keys, dtype=np.str_),
+            "weights": self.weights.limbs,
+            **{f"sums/{name}": each.limbs for name, each in self.sums.items()},
+        }
+
+    @classmethod
+    def of_arrays(cls, recipe: Recipe | None, arrays: Mapping[str, npt.NDArray[Any]]) -> Statistics:
+        """The statistics that ``arrays`` was taken of."""
+        counted: dict[str, Any] = {name: int(arrays[name]) for name in NUMBERS}
+        counted |= {name: arrays[name] for name in TOTALS}
+        return cls(
+            recipe=recipe,
+            keys=tuple(arrays["keys"].tolist()),
+            weights=ExactSums(arrays["weights"]),
+            sums={name[5:]: ExactSums(each) for name, each in arrays.items() if name.startswith("sums/")},
+            **counted,
+        )
+
+    def column(self, tau: float) -> int:
+        """Which column of the sums is that of ``tau``. InputError: none is, tau is not above 0, or no reward was earned at all."""
+        if self.recipe is None or positive("tau", tau) not in self.recipe.tau:
+            known = ", ".join(f"{each:g}" for each in self.recipe.tau) if self.recipe else "none"
+            raise InputError(
+                f"these statistics were gathered for tau {known}, and not {tau:g}; gather them again for that"
+            )
+        if self.recipe.highest == -np.inf:
+            raise InputError(
+                f"no completion earned a reward: all {self.n_used} that hold a token are -inf; collect more rollouts, or use a "
+                f"reward that the model sometimes earns"
+            )
+        return self.recipe.tau.index(tau)
+
+    def log_scale(self, tau: float) -> float:
+        """``highest / tau`` in nats: what all weights are divided by the exponential of."""
+        self.column(tau)
+        return 0.0 if self.recipe is None else self.recipe.highest / tau
+
+    def total_weights(self, tau: float) -> tuple[float, float]:
+        """``sum_n v_n`` and ``sum_n T_n v_n``, both over exp(log_scale)."""
+        plain, by_length = self.weights.values[:, self.column(tau)]
+        return float(plain), float(by_length)
+
+    def fits(self, vocab_size: int) -> None:
+        """InputError if a sampled token id is not below ``vocab_size``."""
+        if len(self.counts) > vocab_size:
+            raise InputError(
+                f"token id {len(self.counts) - 1} was sampled, but the vocabulary has {vocab_size} entries; "
+                f"give the size of the model's output layer"
+            )
+
+    def require(self, estimator: Counted) -> None:
+        """InputError if no completion has a token, none of the tokens the logprob that is needed, or the sums were not gathered."""
+        if self.n_used == 0:
+            raise InputError(f"{len(self)} rollouts hold no token position; collect completions first")
+        if estimator != "ratio" and not self.observed:
+            raise InputError(
+                f"none of the {self.tokens} sampled tokens has a logprob, which inverse propensities are made of; use "
+                f"--estimator ratio, which needs none"
+            )
+        if self.recipe is None or estimator not in self.recipe.estimators:
+            raise InputError(
+                f"these statistics were not gathered for {estimator}; name it among the estimators of ``Statistics.of``"
+            )
+
+
+class _Tables:
+    """The sums that one thread adds blocks to."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe, j = recipe, len(recipe.tau)
+        columns = {"inverse": j, "removed": j, "shares": j + 1, "squares": 1, "counted": j}
+        wanted = {"ips": ("inverse", *(() if recipe.clip is None else ("removed",))), "snips": ("shares", "squares")}
+        names = [name for each in recipe.estimators for name in wanted.get(each, ("counted",))]
+        self._sums = {name: Accumulator(columns[name]) for name in names}
+        self._weights = Accumulator(j)
+        self._rest = Statistics(
+            recipe, weights=ExactSums.zero(j), sums={name: ExactSums.zero(columns[name]) for name in names}
+        )
+
+    def add(self, block: Rollouts) -> None:
+        recipe = self.recipe
+        if block.tilt.any():
+            raise InputError(
+                f"{np.count_nonzero(block.tilt)} of {len(block.keys)} rollouts were drawn from another policy than the base, so "
+                "that neither their logprobs nor their counts are the base's; use the projection, which reweights them"
+            )
+        cells = Cells.of(
+            block,
+            positions=recipe.positions,
+            seed=recipe.seed,
+            drop=recipe.unobserved == "drop",
+            clip=np.inf if recipe.clip is None else recipe.clip,
+        )
+        weights, lengths = recipe.weights(block), block.lengths.astype(np.float64)
+        n = len(lengths)
+        every = np.tile(np.arange(n, dtype=np.int32), 2)
+        self._weights.add(np.array([0, n, 2 * n]), every, np.concatenate((np.ones(n), lengths)), weights)
+        self._add_cells(cells, weights, lengths)
+        part = Statistics(
+            recipe=recipe,
+            rollouts=n,
+            n_empty=int((block.lengths == 0).sum()),
+            tokens=len(block.token_ids),
+            observed=len(block.token_ids) - (0 if block.bounded is None else int(block.bounded.sum())),
+            drawn=int(cells.drawn.sum()),
+            clipped=int(cells.clipped.sum()),
+            clipped_rollouts=int(np.count_nonzero(cells.clipped)),
+            counts=cells.sampled,
+            drawn_tokens=cells.drawn_tokens,
+            cells=np.diff(cells.starts),
+            keys=_least(block.keys, self._rest.keys),
+            weights=self._rest.weights,
+            sums=self._rest.sums,
+        )
+        self._rest = self._rest + part
+
+    def _add_cells(self, cells: Cells, weights: Vector, lengths: Vector) -> None:
+        sums, starts, rows = self._sums, cells.starts, cells.rows
+        if "inverse" in sums:
+            sums["inverse"].add(starts, rows, cells.inverse, weights)
+        if "removed" in sums and cells.removed is not None:
+            sums["removed"].add(starts, rows, cells.removed, weights)
+        if "counted" in sums:
+            sums["counted"].add(starts, rows, cells.counts.astype(np.float64), weights)
+        if "shares" in sums:
+            shares = cells.inverse * lengths[rows]
+            sums["shares"].add(starts, rows, shares, np.column_stack((weights, np.ones(len(weights)))))
+            mantissas, exponents = np.frexp(shares)  # a square may be beyond float64
+            sums["squares"].add(starts, rows, mantissas**2, np.ones((len(weights), 1)), 2 * exponents)
+
+    def absorb(self, other: _Tables) -> None:
+        """Add all blocks of ``other``."""
+        self._rest = self._rest + other._rest
+        self._weights.absorb(other._weights)
+        for name, sums in self._sums.items():
+            sums.absorb(other._sums[name])
+
+    def statistics(self) -> Statistics:
+        if not self._rest.rollouts:
+            return Statistics.zero()
+        sums = {name: each.sums() for name, each in self._sums.items()}
+        return replace(self._rest, weights=self._weights.sums(), sums=sums)
+
+
+def _least(keys: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Those of ``keys`` that may be among the least of all, ``known`` being the least so far."""
+    bound = known[-1] if len(known) == REMEMBERED else None
+    return tuple(sorted(key for key in keys if bound is None or key < bound)[:REMEMBERED])
+
+
+def _padded_sum(one: Ids, other: Ids) -> Ids:
+    short, long = sorted((one, other), key=len)
+    total = long.copy()
+    total[: len(short)] += short
+    return total

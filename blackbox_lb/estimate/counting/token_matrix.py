@@ -1,0 +1,119 @@
+"""Cells: a block of the paper's matrix M, one entry for each different token of each rollout, sorted by token.
+
+Index letters: ``n`` the rollouts of the block, ``m`` their positions, ``c`` cells, ``v`` tokens from 0 to the largest id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.counting.drawn_positions import draw, inverse_propensities
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+
+__all__ = ["Cells"]
+
+MOST_TOKENS = 1 << 22
+"""Sixteen times the largest vocabulary in use; a table over more is not worth its memory."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """What one block of rollouts says of each token.
+
+    starts: (v + 1,) where the cells of each token begin. rows: (c,) the rollout of each. begins: (c,) where its positions begin,
+    all positions being sorted by token and rollout. inverse: (c,) ``1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)`` over the P_n
+    drawn positions, which is M without its 1/N; removed: (c,) what clipping took away from that, None without a clip.
+    drawn: (n,) P_n. sampled, drawn_tokens: (v,) times that each token was sampled, and drawn. clipped: (n,) drawn positions that
+    were clipped.
+    """
+
+    starts: Ids
+    rows: npt.NDArray[np.int32]
+    begins: Ids
+    inverse: Vector
+    removed: Vector | None
+    drawn: Ids
+    sampled: Ids
+    drawn_tokens: Ids
+    clipped: Ids
+
+    @property
+    def counts(self) -> Ids:
+        """(c,) how often it was sampled at any position."""
+        return np.diff(self.begins, append=self.sampled.sum())
+
+    @classmethod
+    def of(
+        cls,
+        rollouts: Rollouts,
+        *,
+        positions: int | None = None,
+        seed: int = 0,
+        drop: bool = False,
+        clip: float = np.inf,
+    ) -> Cells:
+        """The cells of these rollouts; see ``Statistics.of`` for the settings and errors."""
+        n, rows, ids = len(rollouts.keys), rollouts.rollout_of, _checked(rollouts)
+        inverse = inverse_propensities(rollouts, rows)
+        kept = _kept(rollouts, positions, seed, drop)
+        if kept is not None:
+            inverse[~kept] = 0.0
+        beyond = rows[inverse > clip] if clip < np.inf else rows[:0]
+        size = 1 + int(ids.max(initial=-1))
+        ends = np.concatenate(([0], np.cumsum(rollouts.lengths))).astype(np.int32)
+        by_token = sparse.csr_array((inverse, ids, ends), shape=(n, size)).tocsc()
+        positions_from, row_of, inverse = by_token.indptr, by_token.indices, by_token.data
+        # tocsc is a counting sort: within a token the rollouts ascend, and so do the positions of each.
+        new = np.ones(len(row_of), dtype=np.bool_)
+        np.not_equal(row_of[1:], row_of[:-1], out=new[1:])
+        new[positions_from[:-1][positions_from[:-1] < positions_from[1:]]] = True
+        begins = np.flatnonzero(new)
+        cell_of = np.cumsum(new) - 1
+        drawn = rollouts.lengths if kept is None else np.bincount(rows[kept], minlength=n)
+        cell_rows = row_of[begins]
+        share = np.maximum(drawn, 1).astype(np.float64)[cell_rows]
+        sampled = np.diff(positions_from).astype(np.int64)
+        return cls(
+            starts=np.append(cell_of, len(begins))[positions_from],
+            rows=cell_rows,
+            begins=begins,
+            inverse=_summed(cell_of, inverse if clip == np.inf else np.minimum(inverse, clip), len(begins)) / share,
+            removed=None if clip == np.inf else _summed(cell_of, np.maximum(inverse - clip, 0.0), len(begins)) / share,
+            drawn=drawn,
+            sampled=sampled,
+            drawn_tokens=sampled if kept is None else np.bincount(ids[kept], minlength=size),
+            clipped=np.bincount(beyond, minlength=n),
+        )
+
+
+def _summed(cell_of: Ids, values: Vector, cells: int) -> Vector:
+    # bincount adds in position order within each cell, so a cell never depends on its neighbours.
+    sums: Vector = np.bincount(cell_of, weights=values, minlength=cells).astype(np.float64, copy=False)
+    return sums
+
+
+def _kept(rollouts: Rollouts, positions: int | None, seed: int, drop: bool) -> Bools | None:
+    """(m,) the drawn positions; None for all."""
+    drop = drop and rollouts.bounded is not None and bool(rollouts.bounded.any())
+    if positions is None and not drop:
+        return None
+    usable = ~rollouts.is_bounded if drop else np.ones(len(rollouts.token_ids), dtype=np.bool_)
+    return draw(rollouts, usable, positions, seed)
+
+
+def _checked(rollouts: Rollouts) -> npt.NDArray[np.int32]:
+    """(m,) the sampled ids; InputError for one that is none, naming the rollout."""
+    ids = rollouts.token_ids
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < MOST_TOKENS:
+        at = int(np.flatnonzero((ids < 0) | (ids >= MOST_TOKENS))[0])
+        raise InputError(
+            f"token id {ids[at]} in rollout {rollouts.keys[int(rollouts.rollout_of[at])]}; ids of sampled tokens go from 0 to "
+            f"{MOST_TOKENS - 1:,}: discard this rollout"
+        )
+    return ids.astype(np.int32, copy=False)

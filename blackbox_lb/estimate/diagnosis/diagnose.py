@@ -1,0 +1,158 @@
+"""Diagnosis: why a fit did or did not help, in plain words with the numbers and the remedy, from what was measured of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from scipy import special
+
+from blackbox_lb.estimate.diagnosis import findings
+from blackbox_lb.estimate.diagnosis.context_dependence import Context
+from blackbox_lb.estimate.diagnosis.findings import Finding
+from blackbox_lb.estimate.diagnosis.headroom import Headroom
+from blackbox_lb.estimate.diagnosis.reliability import Agreement, Precision
+from blackbox_lb.estimate.inputs.thresholds import CONFIDENCE, LEAST_PROMPTS, POWER, SMALL_GAIN, Word
+from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, TailCoverage, Touched
+
+__all__ = ["Effect", "Facts", "Finding", "diagnose"]
+
+MANY_TIMES = 100.0
+"""Where a test would have to be this many times larger, the difference says nothing of how large."""
+MOOT = frozenset({"saturated", "tau", "context", "samples", "already"})
+"""Without variance in the reward a bias is noise around 0, and these say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What the test showed: the mean reward biased minus base, more being better, with its 95 % interval.
+
+    prompts: of the test. completions: of each policy. proven: whether the verdict, which counts the rows judged beside it and
+    asks for a few prompts at least, says so too. setting: the sampling setting.
+    """
+
+    difference: float
+    low: float
+    high: float
+    prompts: int
+    completions: int
+    proven: bool = True
+    setting: str = "temperature 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was measured; None is NOT CHECKED. estimator: its name. effective_sample: of the reward weights of the fit.
+
+    touched: of the bias that is sent. precision or agreement: either tells how reliable the bias is, and the first also how
+    many prompts would do. top_logprobs: alternatives that were asked for.
+    """
+
+    estimator: str
+    effect: Effect | None = None
+    headroom: Headroom | None = None
+    precision: Precision | None = None
+    agreement: Agreement | None = None
+    effective_sample: float | None = None
+    censoring: Censoring | None = None
+    tail: TailCoverage | None = None
+    touched: Touched | None = None
+    context: Context | None = None
+    top_logprobs: int | None = None
+
+
+def diagnose(facts: Facts) -> tuple[Finding, ...]:
+    """Every finding, the most likely reason first.
+
+    A fit that helped says so first. Then what FAILed, in the order in which one explains the other: a reward that does not vary
+    explains all that follows, censored data and corrections that differ between prompts explain a bias that is noise, too few
+    rollouts explain one that does not transfer. Then INCONCLUSIVE, NOT CHECKED and PASS in the same order. Codes: "test",
+    "reward", "saturated", "tau", "censoring", "tail", "context", "samples", "weights", "already", "touched".
+    """
+    room, estimator, width = facts.headroom, facts.estimator, facts.top_logprobs
+    found = [
+        findings.reward(room),
+        findings.saturated(room),
+        findings.tau(room),
+        findings.censoring(facts.censoring, estimator, width),
+        findings.tail(facts.tail, estimator, width),
+        findings.context_dependence(facts.context),
+        findings.samples(facts.precision, facts.agreement),
+        findings.weights(facts.effective_sample),
+        findings.already(facts.precision),
+        findings.touched(facts.touched),
+        _test(facts),
+    ]
+    if found[0].word == "FAIL":
+        found = [_moot(each) if each.code in MOOT else each for each in found]
+    ranks: dict[Word, int] = {"FAIL": 1, "INCONCLUSIVE": 2, "NOT CHECKED": 3, "PASS": 4}
+    return tuple(sorted(found, key=lambda each: (0 if _helped(each) else ranks[each.word], not _scarce(each))))
+
+
+def _helped(finding: Finding) -> bool:
+    return finding.code == "test" and finding.word == "PASS"
+
+
+def _scarce(finding: Finding) -> bool:
+    """Too few samples is why the others are inconclusive."""
+    return finding.code == "samples" and finding.word == "INCONCLUSIVE"
+
+
+def _moot(finding: Finding) -> Finding:
+    return replace(finding, word="NOT CHECKED", sentence="says nothing while the reward does not vary", remedy="")
+
+
+def _test(facts: Facts) -> Finding:
+    seen = facts.effect
+    if seen is None:
+        return findings.unchecked("test", "whether the bias helps", "judge it on fresh completions of unseen prompts")
+    numbers = (seen.difference, seen.low, seen.high)
+    if not all(map(math.isfinite, numbers)):
+        return Finding(
+            "test", "FAIL", f"the difference {seen.difference} has no interval", "judge the bias on more test prompts"
+        )
+    sentence = f"at {seen.setting} the reward changed by {seen.difference:+.3g} (95 % interval {seen.low:+.3g} to {seen.high:+.3g})"
+    if not seen.proven and not seen.low <= 0 <= seen.high:
+        return Finding(
+            "test",
+            "INCONCLUSIVE",
+            f"{sentence}, which alone would count, but not among all rows of the verdict or with {seen.prompts} prompts",
+            f"judge it on {max(3 * seen.prompts, LEAST_PROMPTS):,} test prompts or more",
+        )
+    if seen.low > 0:
+        return Finding("test", "PASS", f"it helped: {sentence}")
+    if seen.high < 0:
+        return Finding("test", "FAIL", f"it hurt: {sentence}", "do not deploy this bias; read the reasons below")
+    return _unresolved(facts, seen, sentence)
+
+
+def _unresolved(facts: Facts, seen: Effect, sentence: str) -> Finding:
+    small = math.inf if facts.headroom is None else SMALL_GAIN * facts.headroom.spread
+    if -small <= seen.low < seen.high <= small < math.inf:
+        return Finding(
+            "test",
+            "FAIL",
+            f"the test shows no effect: {sentence}; one of {small:.2g} or more is excluded",
+            "more test completions would not help",
+        )
+    sentence = f"the test does not show whether it helps: {sentence}"
+    several = f"{max(3 * seen.prompts, LEAST_PROMPTS):,} test prompts or more would show it, or that it is small"
+    if seen.low == seen.high:
+        return Finding("test", "INCONCLUSIVE", f"{sentence}: all {seen.prompts} prompts agree", several)
+    half = (seen.high - seen.low) / 2
+    reach = float(special.ndtri((1 + CONFIDENCE) / 2))
+    times = (
+        ((reach + float(special.ndtri(POWER))) / reach * half / abs(seen.difference)) ** 2
+        if seen.difference
+        else math.inf
+    )
+    if times > MANY_TIMES:
+        return Finding(
+            "test",
+            "INCONCLUSIVE",
+            f"{sentence}; the difference is far smaller than what {seen.prompts} prompts can show",
+            several,
+        )
+    prompts, completions = math.ceil(seen.prompts * times), math.ceil(seen.completions * times)
+    remedy = f"judge it on about {prompts:,} test prompts ({completions:,} completions of each policy)"
+    return Finding("test", "INCONCLUSIVE", sentence, remedy)

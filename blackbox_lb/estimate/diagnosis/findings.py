@@ -1,0 +1,269 @@
+"""Findings: each possible reason why a fit did not help, judged from one measurement and said with its remedy.
+
+Every function takes what was measured, or None where it was not, and answers with one ``Finding``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from blackbox_lb.estimate.diagnosis.context_dependence import Context
+from blackbox_lb.estimate.diagnosis.headroom import Headroom
+from blackbox_lb.estimate.diagnosis.reliability import Agreement, Precision
+from blackbox_lb.estimate.inputs.thresholds import (
+    CENSORED,
+    CONTEXT,
+    EFFECTIVE_SAMPLE,
+    NEGLIGIBLE_GAIN,
+    RELIABILITY,
+    SMALL_GAIN,
+    SMALL_KL,
+    TAIL_MASS,
+    TOUCHED,
+    UNATTRIBUTED,
+    Word,
+)
+from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, TailCoverage, Touched
+
+__all__ = [
+    "Finding",
+    "already",
+    "censoring",
+    "context_dependence",
+    "reward",
+    "samples",
+    "saturated",
+    "tail",
+    "tau",
+    "touched",
+    "unchecked",
+    "weights",
+]
+
+READS_PROPENSITIES = frozenset({"ips", "snips", "clusters"})
+"""Estimators that divide by the probability of each sampled token."""
+READS_LISTS = frozenset({"projection"})
+"""Estimators that read the listed alternatives."""
+SAMPLE_TWICE = "sample each training prompt at least twice"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One answer. code: what it is about, for programs. word: FAIL is a reason why the fit did not help, PASS is none.
+
+    sentence: what was found, with the numbers. remedy: what to do about it; empty where there is nothing to do.
+    """
+
+    code: str
+    word: Word
+    sentence: str
+    remedy: str = ""
+
+
+def unchecked(code: str, what: str, remedy: str) -> Finding:
+    """Nothing was measured."""
+    return Finding(code, "NOT CHECKED", f"{what} was not checked", remedy)
+
+
+def reward(room: Headroom | None) -> Finding:
+    """Whether the reward differs between completions of one prompt."""
+    if room is None:
+        return unchecked("reward", "whether the reward varies", SAMPLE_TWICE)
+    if room.decision == "unknown":
+        return Finding("reward", "INCONCLUSIVE", room.sentence, "collect completions of more training prompts")
+    if room.varying == 0 or room.ceiling <= NEGLIGIBLE_GAIN * room.spread:
+        return Finding(
+            "reward",
+            "FAIL",
+            room.sentence,
+            "use another reward, or prompts that the model gets right at times and wrong at others",
+        )
+    return Finding("reward", "PASS", room.sentence)
+
+
+def saturated(room: Headroom | None) -> Finding:
+    """Whether the base is so near the best that nothing is left to gain."""
+    if room is None:
+        return unchecked("saturated", "how near the base is to the best", SAMPLE_TWICE)
+    sentence = f"the base earns {room.mean:.3g}, the best completion seen of a prompt {room.mean + room.ceiling:.3g}"
+    if room.decision in ("nothing", "little") and 0 < room.ceiling <= SMALL_GAIN * room.spread:
+        remedy = "use harder prompts or another reward"
+        return Finding("saturated", "FAIL", f"{sentence}: the prompt already achieves what a bias could", remedy)
+    return Finding("saturated", "INCONCLUSIVE" if room.decision == "unknown" else "PASS", sentence)
+
+
+def tau(room: Headroom | None) -> Finding:
+    """Whether tau lets the policy move far enough."""
+    if room is None:
+        return unchecked("tau", "whether tau leaves room for a gain", SAMPLE_TWICE)
+    sentence = f"{room.gain_sentence}, and the best completion seen of each prompt is {room.ceiling:.3g} above the mean"
+    if room.decision in ("nothing", "little") and room.ceiling > SMALL_GAIN * room.spread:
+        # The gain is near Cov(r, v) / tau while it is small: aim at twice a small effect, or at the ceiling.
+        lower = room.tau * room.gain / min(2 * SMALL_GAIN * room.spread, room.ceiling)
+        remedy = f"lower tau, to about {lower:.2g}" if room.gain > 0 else "lower tau"
+        return Finding("tau", "FAIL", f"{sentence}: tau holds the policy too close to the base", remedy)
+    return Finding("tau", "INCONCLUSIVE" if room.decision == "unknown" else "PASS", sentence)
+
+
+def censoring(kept: Censoring | None, estimator: str, top_logprobs: int | None) -> Finding:
+    """Whether sampled tokens came without a probability that the estimator needs."""
+    if kept is None:
+        return unchecked(
+            "censoring", "the share of sampled tokens without a logprob", "measure it on the training rollouts"
+        )
+    share = kept.bounded / kept.positions
+    sentence = (
+        f"{kept.bounded:,} of {kept.positions:,} sampled tokens ({share:.1%}) have only a bound for their logprob"
+    )
+    if estimator not in READS_PROPENSITIES:
+        return Finding("censoring", "PASS", f"{sentence}, which {estimator} does not read")
+    word = CENSORED.judge(share)
+    if word == "PASS":
+        return Finding("censoring", word, sentence)
+    return Finding(
+        "censoring",
+        word,
+        f"{sentence}: {estimator} divides by it, so the bias of rare tokens comes out too low",
+        f"use --estimator projection, which does not read it, or {_wider(top_logprobs)}",
+    )
+
+
+def tail(seen: TailCoverage | None, estimator: str, top_logprobs: int | None) -> Finding:
+    """Whether the lists hold enough of the probability for an estimator that reads them."""
+    if seen is None:
+        return unchecked("tail", "the probability outside the lists", "measure it on the training rollouts")
+    sentence = f"{seen.tail_mass:.1%} of the probability is outside the lists, {seen.unattributed:.1%} without any token to go to"
+    if estimator not in READS_LISTS:
+        return Finding("tail", "PASS", f"{sentence}, which {estimator} does not read")
+    word = _worst(TAIL_MASS.judge(seen.tail_mass), UNATTRIBUTED.judge(seen.unattributed))
+    if word == "PASS":
+        return Finding("tail", word, sentence)
+    return Finding("tail", word, f"{sentence}: the normaliser of the fit is mostly a guess there", _wider(top_logprobs))
+
+
+def _wider(top_logprobs: int | None) -> str:
+    more = "" if top_logprobs is None else f" than {top_logprobs}"
+    return f"ask for more alternatives{more} (--top-logprobs), or a provider that returns more"
+
+
+def _worst(*words: Word) -> Word:
+    order: tuple[Word, ...] = ("FAIL", "INCONCLUSIVE", "NOT CHECKED", "PASS")
+    return min(words, key=order.index)
+
+
+def context_dependence(seen: Context | None) -> Finding:
+    """Whether prompts want different corrections, which no fixed bias can give."""
+    if seen is None:
+        return unchecked(
+            "context",
+            "whether the right correction differs between prompts",
+            "fit with --estimator projection, and sample at least two prompts twice",
+        )
+    sentence = (
+        f"{seen.share:.0%} of the correction that the reward asks for differs between prompts (95 % interval {seen.low:.0%} to "
+        f"{seen.high:.0%}, {seen.prompts} prompts, the {seen.tokens} commonest tokens)"
+    )
+    if seen.word == "FAIL":
+        remedy = (
+            "split the task into kinds of prompts that want the same tokens and fit each, or change the prompt instead"
+        )
+        return Finding("context", "FAIL", f"{sentence}: no fixed bias can follow that, however many rollouts", remedy)
+    if seen.word == "INCONCLUSIVE" and seen.low <= CONTEXT.good:
+        return Finding("context", "INCONCLUSIVE", sentence, "more completions of each prompt would tell")
+    return Finding("context", seen.word, sentence)
+
+
+def samples(seen: Precision | None, both: Agreement | None) -> Finding:
+    """Whether the rollouts are enough, and how many would be."""
+    if seen is None:
+        return _halves(both)
+    sentence = (
+        f"the bias of {seen.prompts} prompts x {seen.completions / seen.prompts:.3g} completions has a reliability of "
+        f"{seen.reliability:.2f}: it learned {seen.signal:.2g} nats a completion, and its standard errors are worth "
+        f"{seen.noise:.2g}"
+    )
+    if seen.word == "PASS" or seen.flat:
+        return Finding("samples", "PASS", sentence)
+    needed = seen.prompts_needed()
+    per_prompt = seen.completions / seen.prompts
+    what = "at least " if seen.signal <= SMALL_KL else "about "
+    remedy = (
+        f"collect {what}{needed:,} prompts with {per_prompt:.3g} completions each ({math.ceil(needed * per_prompt):,} "
+        f"rollouts) for a reliability of {RELIABILITY.good:g}, or send fewer entries"
+    )
+    return Finding("samples", seen.word, sentence, remedy)
+
+
+def _halves(both: Agreement | None) -> Finding:
+    if both is None or both.correlation is None or both.reliability is None:
+        return unchecked(
+            "samples", "whether the rollouts are enough", "compute standard errors, or fit two halves of the prompts"
+        )
+    sentence = (
+        f"the biases of two halves of the prompts correlate at {both.correlation:.2f}, so all prompts have a reliability of "
+        f"{both.reliability:.2f}"
+    )
+    if both.word == "PASS":
+        return Finding("samples", "PASS", sentence)
+    if both.reliability <= 0:
+        return Finding("samples", "FAIL", sentence, "collect several times as many prompts")
+    times = RELIABILITY.good / (1 - RELIABILITY.good) * (1 - both.reliability) / both.reliability
+    return Finding("samples", both.word, sentence, f"collect about {times:.2g} times as many prompts")
+
+
+def weights(size: float | None) -> Finding:
+    """Whether enough completions carry the weight."""
+    if size is None:
+        return unchecked(
+            "weights", "how many completions carry the weight", "compute the effective sample size of the weights"
+        )
+    sentence = (
+        f"the reward weights count as {size:.0f} equal completions"
+        if math.isfinite(size)
+        else f"the effective sample is {size}"
+    )
+    word = EFFECTIVE_SAMPLE.judge(size)
+    if word == "PASS":
+        return Finding("weights", word, sentence)
+    more = (
+        f"collect {EFFECTIVE_SAMPLE.good / size:.2g} times as many rollouts"
+        if 0 < size < math.inf
+        else "collect more rollouts"
+    )
+    return Finding("weights", word, sentence, f"{more}, or raise tau so that more of them count")
+
+
+def already(seen: Precision | None) -> Finding:
+    """Whether the fitted bias is 0 for no lack of data."""
+    if seen is None:
+        return unchecked(
+            "already",
+            "whether the prompt already does what a bias could",
+            "fit with --estimator projection, which has standard errors",
+        )
+    if seen.flat:
+        sentence = (
+            f"the fitted bias is about 0 and the data are enough to say so: it moves the policy by at most {seen.most:.2g} "
+            f"nats a completion, too little to move the reward by {SMALL_GAIN:g} of its standard deviation"
+        )
+        remedy = "the prompt already does what a fixed bias could: change the prompt or the reward"
+        return Finding("already", "FAIL", sentence, remedy)
+    sentence = f"the fitted bias moves the policy by about {seen.signal:.2g} nats a completion"
+    return Finding("already", "PASS" if seen.word == "PASS" else "INCONCLUSIVE", sentence)
+
+
+def touched(seen: Touched | None) -> Finding:
+    """Whether the bias acts on tokens that occur."""
+    if seen is None:
+        return unchecked(
+            "touched", "how much of the probability the bias touches", "measure it on the training rollouts"
+        )
+    sentence = (
+        f"{seen.entries} biased tokens hold {seen.base:.1%} of the probability without the bias and {seen.biased:.1%} with it, "
+        f"{seen.per_completion:.2g} tokens of a completion"
+    )
+    word = TOUCHED.judge(seen.per_completion)
+    return Finding(
+        "touched", word, sentence, "" if word == "PASS" else "send more entries, or check why common tokens have none"
+    )

@@ -1,0 +1,180 @@
+"""Headroom: how much reward any policy near the base could gain, known from a few completions of each prompt and nothing
+else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Vector, positive
+from blackbox_lb.estimate.inputs.thresholds import CONFIDENCE, LEAST_PROMPTS, NEGLIGIBLE_GAIN, SMALL_GAIN, Word
+from blackbox_lb.estimate.reweighting.weight_diagnostics import reward_variance
+
+__all__ = ["Decision", "Headroom", "headroom"]
+
+Decision: TypeAlias = Literal["nothing", "little", "enough", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """What there is to learn, on the scale of the values that a user reads.
+
+    v0, v0_error: ``E_x Var(v | x)`` (the paper, theorem "Reward gap") and its standard error. gain: mean over prompts of
+    ``E_p*[v] - E_0[v]`` with ``p* ~ p_0 exp(r / tau)``, what the unconstrained optimum gains at this tau; a fixed bias
+    reaches a part of it. low, high: its 95 % interval over prompts. gain_seen: the same on the completions as they are, too
+    small on the average because a few completions do not hold the best ones. ceiling: the best completion seen of each
+    prompt minus the mean, what no tau exceeds on these completions. mean, spread: of all values, the standard deviation for
+    the latter. prompts: with two completions or more, which is what is counted; varying: how many of them have two
+    different values. prompts_skipped: with one. completions: of the prompts that are counted.
+    """
+
+    v0: float
+    v0_error: float
+    gain: float
+    low: float
+    high: float
+    gain_seen: float
+    ceiling: float
+    mean: float
+    spread: float
+    tau: float
+    prompts: int
+    varying: int
+    prompts_skipped: int
+    completions: int
+
+    @property
+    def decision(self) -> Decision:
+        """ "nothing": with 95 % confidence no more than NEGLIGIBLE_GAIN; "little": no more than SMALL_GAIN, or about that.
+
+        "enough": the gain is above SMALL_GAIN and surely not negligible; "unknown": too few prompts, or too wide an interval.
+        """
+        negligible, small = NEGLIGIBLE_GAIN * self.spread, SMALL_GAIN * self.spread
+        surely_some = self.varying > 0 and self.low > negligible
+        if self.prompts >= LEAST_PROMPTS and (self.varying == 0 or self.high <= negligible):
+            return "nothing"
+        if surely_some and self.gain > small:
+            return "enough"
+        if self.prompts >= LEAST_PROMPTS and self.varying and (self.high <= small or surely_some):
+            return "little"
+        return "unknown"
+
+    @property
+    def gain_sentence(self) -> str:
+        """What the optimum gains, with its interval where there is one."""
+        interval = f" ({self.low:.3g} to {self.high:.3g})" if math.isfinite(self.low) else ""
+        return f"at tau {self.tau:g} the best policy there is would gain {self.gain:.3g}{interval}"
+
+    @property
+    def word(self) -> Word:
+        """FAIL where there is nothing, PASS where there is enough, INCONCLUSIVE otherwise."""
+        words: dict[Decision, Word] = {"nothing": "FAIL", "enough": "PASS"}
+        return words.get(self.decision, "INCONCLUSIVE")
+
+    @property
+    def sentence(self) -> str:
+        """The decision for a person to read, with its numbers."""
+        if not self.varying:
+            most = -math.expm1(math.log1p(-CONFIDENCE) / self.prompts)
+            found = (
+                f"the completions of each of {self.prompts} prompts all have one reward, so V_0 is 0 (at {CONFIDENCE:.0%} "
+                f"confidence at most {most:.0%} of prompts differ)"
+            )
+        else:
+            error = f" (standard error {self.v0_error:.2g})" if math.isfinite(self.v0_error) else ""
+            found = (
+                f"V_0 is {self.v0:.3g}{error}, the variance of the reward within a prompt; completions differ in {self.varying} of "
+                f"{self.prompts} prompts; {self.gain_sentence} over the mean {self.mean:.3g}, and a fixed bias a part of that"
+            )
+        return f"{found}: {_MEANING[self.decision]}"
+
+
+_MEANING: dict[Decision, str] = {
+    "nothing": "there is nothing to learn here",
+    "little": "there is little to learn here",
+    "enough": "there is enough to learn from",
+    "unknown": "too few prompts to tell whether there is anything to learn",
+}
+
+
+def headroom(rewards: npt.ArrayLike, prompts: npt.ArrayLike, values: npt.ArrayLike, *, tau: float) -> Headroom:
+    """Headroom from completions that the base model drew at temperature 1.
+
+    rewards: (n,) nats, -inf allowed, what the tilt ``exp(r / tau)`` is made of. prompts: (n,) which prompt each answers.
+    values: (n,) what a user reads for each reward: itself on the linear scale, ``exp(r)`` on the log scale.
+
+    The ratio ``sum w v / sum w`` of n completions is biased by 1/n, so each prompt's gain is jackknifed: ``n G - (n - 1)
+    mean of G without each`` (Quenouille, Biometrika 43, 1956; its bias is 1/n^2). It may exceed what one prompt can gain
+    and is meant for the mean over prompts. A prompt whose rewards are all -inf counts as gaining nothing. The interval
+    treats prompts as independent. InputError: a NaN or +inf reward, a value that is not finite, no prompt with two completions.
+    """
+    r, v = np.asarray(rewards, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    positive("tau", tau)
+    variance = reward_variance(v, prompts, tau)  # refuses shapes, values and prompts that cannot be used
+    if r.shape != v.shape or np.isnan(r).any() or (r == np.inf).any():
+        raise InputError(f"rewards must have shape {v.shape} and be finite or -inf; check the reward function")
+    _, where, sizes = np.unique(np.asarray(prompts), return_inverse=True, return_counts=True)
+    order = np.argsort(where, kind="stable")
+    parts = [rows for rows in np.split(order, np.cumsum(sizes)[:-1]) if len(rows) > 1]
+    seen = np.array([_gain(r[rows] / tau, v[rows]) for rows in parts])
+    gains = np.array([_jackknifed(r[rows] / tau, v[rows], plain) for rows, plain in zip(parts, seen, strict=True)])
+    used = np.concatenate(parts)
+    gain, half = float(gains.mean()), _half_width(gains)
+    return Headroom(
+        v0=variance.v0,
+        v0_error=variance.v0_error,
+        gain=gain,
+        low=gain - half,
+        high=gain + half,
+        gain_seen=float(seen.mean()),
+        ceiling=float(np.mean([v[rows].max() - v[rows].mean() for rows in parts])),
+        mean=float(v[used].mean()),
+        spread=float(v[used].std()),
+        tau=tau,
+        prompts=len(parts),
+        varying=sum(bool(np.ptp(v[rows]) > 0) for rows in parts),
+        prompts_skipped=variance.prompts_skipped,
+        completions=len(used),
+    )
+
+
+def _half_width(values: Vector) -> float:
+    """Half of the t interval of a mean; infinite for a single value."""
+    if len(values) < 2:
+        return math.inf
+    quantile = float(special.stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
+    return quantile * float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def _gain(exponents: Vector, values: Vector) -> float:
+    """``sum w v / sum w - mean v`` with ``w = exp(exponents)``; 0 where all w are."""
+    highest = float(exponents.max())
+    if highest == -math.inf:
+        return 0.0
+    w = np.exp(exponents - highest)
+    return float(w @ values / w.sum() - values.mean())
+
+
+def _jackknifed(exponents: Vector, values: Vector, plain: float) -> float:
+    n = len(values)
+    above = values - values.min()
+    with np.errstate(divide="ignore"):  # log 0 is -inf, the term that adds nothing
+        tilted = _without_each(exponents + np.log(above))
+    weight = _without_each(exponents)
+    alive = weight > -np.inf
+    ratios = np.exp(np.where(alive, tilted, -np.inf) - np.where(alive, weight, 0.0))
+    without = np.where(alive, ratios - (above.sum() - above) / (n - 1), 0.0)
+    return float(n * plain - (n - 1) * without.mean())
+
+
+def _without_each(terms: Vector) -> Vector:
+    """(n,) log of the sum of ``exp(terms)`` without each; from both ends, because subtracting would cancel."""
+    ahead = np.concatenate(([-np.inf], np.logaddexp.accumulate(terms)[:-1]))
+    behind = np.concatenate((np.logaddexp.accumulate(terms[::-1])[:-1][::-1], [-np.inf]))
+    return np.asarray(np.logaddexp(ahead, behind), dtype=np.float64)

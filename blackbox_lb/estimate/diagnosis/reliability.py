@@ -1,0 +1,143 @@
+"""Reliability: how much of a learned bias other prompts would bring back, and how many of them would make it enough.
+
+Tokens weigh as their usage ``u(y)``, the mean probability of y at a position, because a difference ``d`` between two biases
+is worth ``1/2 sum_y u(y) (d(y) - mean d)^2`` nats of KL a position to second order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Bools, Vector, vector, weight_vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.thresholds import RELIABILITY, SMALL_KL, Word
+from blackbox_lb.estimate.projection.standard_errors import StandardErrors
+
+__all__ = ["Agreement", "Precision", "agreement", "prompt_halves", "split_half"]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Of two biases, each fitted to half of the prompts.
+
+    correlation: usage-weighted. reliability: ``2 r / (1 + r)``, what a bias of all prompts would correlate with another
+    such (the Spearman-Brown formula). Both are None where a half learned nothing at all, so that there is nothing to compare.
+    """
+
+    correlation: float | None
+    reliability: float | None
+
+    @property
+    def word(self) -> Word:
+        """Of the reliability."""
+        return RELIABILITY.judge(self.reliability)
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What was learned against its noise, both in nats of KL a completion of mean length.
+
+    signal: the part of the bias's distance to the base that is not noise, at least 0. noise: how far the bias is from the one
+    that endless prompts would give. prompts, completions: what the bias was fitted to.
+    """
+
+    signal: float
+    noise: float
+    prompts: int
+    completions: int
+
+    @classmethod
+    def of(cls, errors: StandardErrors, rollouts: Rollouts) -> Precision:
+        """Of a fit to ``rollouts`` with these standard errors."""
+        tokens = len(rollouts.token_ids) / len(rollouts.keys)
+        prompts = len(np.unique(rollouts.prompts))
+        return cls(tokens / 2 * errors.signal, tokens / 2 * errors.noise, prompts, len(rollouts.keys))
+
+    @property
+    def reliability(self) -> float:
+        """``signal / (signal + noise)``; 0 where there is neither."""
+        total = self.signal + self.noise
+        return self.signal / total if total > 0 else 0.0
+
+    @property
+    def most(self) -> float:
+        """Nats that the bias for endless prompts is surely not above: the noise itself, and twice the error that it puts on
+        signal.
+
+        That error is ``noise sqrt(2 / k)`` of k equally noisy values, at most the noise where there are two.
+        """
+        return self.signal + 3 * self.noise
+
+    @property
+    def flat(self) -> bool:
+        """Whether the bias is about 0 and surely so: too little to move the reward by a small effect."""
+        return self.most <= SMALL_KL
+
+    @property
+    def word(self) -> Word:
+        """Of the reliability."""
+        return RELIABILITY.judge(self.reliability)
+
+    def prompts_needed(self, reliability: float = RELIABILITY.good) -> int:
+        """Prompts, with as many completions each, at which the bias has this reliability: noise falls as 1 / prompts.
+
+        A signal below SMALL_KL counts as SMALL_KL: a smaller one would not be worth finding.
+        """
+        odds = reliability / (1 - reliability)
+        return math.ceil(self.prompts * self.noise / max(self.signal, SMALL_KL) * odds)
+
+
+def agreement(one: npt.ArrayLike, other: npt.ArrayLike, usage: npt.ArrayLike) -> Agreement:
+    """Of two biases (s,) in nats on one support, tokens weighing as their ``usage`` (s,)."""
+    u = weight_vector("usage", usage, len(np.asarray(usage)))
+    a, b = (_centred(vector("delta", values, len(u)), u) for values in (one, other))
+    scale = math.sqrt(float(u @ a**2) * float(u @ b**2))
+    if scale <= np.finfo(np.float64).tiny:
+        return Agreement(None, None)
+    r = float(np.clip(u @ (a * b) / scale, -1.0, 1.0))
+    return Agreement(r, 2 * r / (1 + r) if r > 0 else r)
+
+
+def prompt_halves(prompts: npt.ArrayLike, *, seed: int = 0) -> tuple[Bools, Bools]:
+    """(n,) and (n,): which completions belong to each of two random halves of the prompts. InputError: fewer than two
+    prompts."""
+    names, where = np.unique(np.asarray(prompts), return_inverse=True)
+    if len(names) < 2:
+        raise InputError(f"{len(names)} prompts have no two halves; give at least 2 prompts")
+    first = np.random.default_rng(seed).permutation(len(names))[where] < len(names) // 2
+    return first, ~first
+
+
+def split_half(
+    rollouts: Rollouts,
+    fit: Callable[[Rollouts], tuple[npt.ArrayLike, npt.ArrayLike]],
+    token_ids: npt.ArrayLike,
+    usage: npt.ArrayLike,
+    *,
+    seed: int = 0,
+) -> Agreement:
+    """Agreement of ``fit`` on two random halves of the prompts; ``fit`` returns token ids and nats, any support.
+
+    token_ids: (s,) sorted, the support that the halves are compared on. usage: (s,) of the bias of all prompts. Where two
+    such halves are fitted anyway, as in cross-validation with two folds, give their biases to ``agreement`` instead.
+    """
+    ids = np.asarray(token_ids, dtype=np.int64)
+    one, other = (_aligned(ids, *fit(rollouts.take(half))) for half in prompt_halves(rollouts.prompts, seed=seed))
+    return agreement(one, other, usage)
+
+
+def _aligned(ids: npt.NDArray[np.int64], found: npt.ArrayLike, values: npt.ArrayLike) -> Vector:
+    full = np.zeros(len(ids))
+    _, there, here = np.intersect1d(ids, np.asarray(found, dtype=np.int64), return_indices=True)
+    full[there] = np.asarray(values, dtype=np.float64)[here]
+    return full
+
+
+def _centred(values: Vector, usage: Vector) -> Vector:
+    return np.asarray(values - usage @ values / usage.sum(), dtype=np.float64)

@@ -1,0 +1,69 @@
+"""Recipe: what statistics are gathered for, and so which of them may be added."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Vector, positive
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+
+__all__ = ["Counted", "Recipe", "Scale", "Unobserved"]
+
+Unobserved: TypeAlias = Literal["bound", "drop"]
+Counted: TypeAlias = Literal["ips", "snips", "ratio"]
+Scale: TypeAlias = Literal["global", "prompt"]
+"""What the reward weights of ``projection`` have mean 1 over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What is summed; only statistics of one recipe can be added.
+
+    tau: a completion weighs exp(r / tau), one column of sums for each. highest: the reward that weighs 1, in nats: at least the
+    highest of all completions that hold a token (-inf where none earned one). positions: how many of each completion are drawn,
+    None for all; the draw is seeded by (seed, rollout key). unobserved: what becomes of bounded positions. clip: the largest
+    1 / pi_0 that counts, None for any. estimators: for which of them.
+    """
+
+    tau: tuple[float, ...]
+    highest: float
+    positions: int | None = None
+    seed: int = 0
+    unobserved: Unobserved = "bound"
+    clip: float | None = None
+    estimators: tuple[Counted, ...] = get_args(Counted)
+
+    def __post_init__(self) -> None:
+        """InputError: a setting out of range."""
+        for tau in self.tau:
+            positive("tau", tau)
+        if self.positions is not None and self.positions < 1:
+            raise InputError(f"positions is {self.positions}; draw at least 1 of each completion, or None for all")
+        if self.unobserved not in get_args(Unobserved):
+            raise InputError(f"unobserved {self.unobserved!r} is unknown; choose 'bound' or 'drop'")
+        if self.clip is not None and not 1 <= self.clip < np.inf:
+            raise InputError(
+                f"clip is {self.clip}; the largest inverse propensity must be a number from 1, or None for no limit"
+            )
+        if np.isnan(self.highest) or self.highest == np.inf:
+            raise InputError(
+                f"highest is {self.highest}; give the largest reward of all rollouts, or -inf where none is"
+            )
+
+    def weights(self, rollouts: Rollouts) -> Vector:
+        """(n, j) ``exp((r - highest) / tau)``, 0 for completions without a position. InputError: a reward above ``highest``."""
+        rewards = np.where(rollouts.lengths > 0, rollouts.rewards, -np.inf)
+        above = np.flatnonzero(rewards > self.highest)
+        if above.size:
+            raise InputError(
+                f"reward {rewards[above[0]]:g} of rollout {rollouts.keys[int(above[0])]} is above the highest, {self.highest:g}: "
+                "give the largest reward of all rollouts to every part of the statistics"
+            )
+        if self.highest == -np.inf:
+            return np.zeros((len(rewards), len(self.tau)))
+        weights: Vector = np.exp((rewards - self.highest)[:, None] / np.array(self.tau))
+        return weights

@@ -1,0 +1,73 @@
+"""Sweep: which estimators are tried, and at which settings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import positive
+from blackbox_lb.estimate.inputs.recipe import Counted, Scale, Unobserved
+
+__all__ = ["L2", "AlphaScale", "EstimatorName", "Sweep"]
+
+EstimatorName: TypeAlias = Literal["projection", "ips", "snips", "ratio", "clusters"]
+L2: TypeAlias = float | Literal["cv"]
+AlphaScale: TypeAlias = Literal["relative", "absolute"]
+
+SNIPS_CLIP = 100.0
+"""One larger inverse propensity leaves a token that was sampled fifty times an effective sample of about one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Every combination of these is one candidate.
+
+    tau: a completion weighs exp(r / tau). l2, weights: of ``projection``; "cv" stands for the l2 with the largest held-out
+    likelihood and for the smallest that keeps most of it. alpha: of ``ips`` and ``clusters``, a multiple of the mean weight, or
+    absolute as in the paper. kappa: of ``snips``, in rollouts, and ``ratio``, in tokens. positions: how many of each completion are
+    drawn, None for all; clip: the largest inverse propensity that counts, None for 100 in ``snips`` and any in the others;
+    unobserved: what is done where the provider gave only a bound for the sampled token's logprob (see ``Statistics``): of ``ips``,
+    ``clusters`` and ``snips``.
+    """
+
+    estimators: tuple[EstimatorName, ...] = ("projection",)
+    tau: tuple[float, ...] = (0.5,)
+    l2: tuple[L2, ...] = ("cv",)
+    weights: Scale = "global"
+    alpha: tuple[float, ...] = (0.05, 0.3)
+    alpha_scale: AlphaScale = "relative"
+    kappa: tuple[float, ...] = (4.0, 16.0, 64.0)
+    positions: int | None = None
+    clip: float | None = None
+    seed: int = 0
+    unobserved: Unobserved = "bound"
+
+    def __post_init__(self) -> None:
+        """InputError: a setting that is not a finite number above 0, or no value of one."""
+        for name in ("tau", "l2", "alpha", "kappa"):
+            values = getattr(self, name)
+            if not values:
+                raise InputError(f"the sweep has no {name}; give at least one")
+            for value in values:
+                if value != "cv":
+                    positive(name, value)
+        if self.clip is not None and not 1 <= self.clip < math.inf:
+            raise InputError(
+                f"clip is {self.clip}; the largest inverse propensity must be a number from 1, or None for any"
+            )
+
+    def clip_of(self, name: EstimatorName) -> float | None:
+        """The largest inverse propensity that counts for this estimator."""
+        return SNIPS_CLIP if self.clip is None and name == "snips" else self.clip
+
+    def counted(self, clip: float | None) -> tuple[Counted, ...]:
+        """The estimators with this clip whose sums ``Statistics`` gathers; clusters are made of those of ips."""
+        own = {"ips" if name == "clusters" else name for name in self.estimators if self.clip_of(name) == clip}
+        return tuple(name for name in get_args(Counted) if name in own)
+
+    @property
+    def rule(self) -> Unobserved | None:
+        """``unobserved`` where an estimator reads the probabilities of sampled tokens at all."""
+        return self.unobserved if {"ips", "snips", "clusters"}.intersection(self.estimators) else None

@@ -1,0 +1,385 @@
+"""NextToken: the next-token distribution at every logged position, from the listed top-k and a tail unigram.
+
+Index letters: ``m`` positions, ``s`` the support (every token seen listed or sampled). All values in nats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, vector, weight_vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.parallel import cores, dot, in_order, tally
+from blackbox_lb.estimate.next_token.potential import SPREAD, Sums, aligned, tilted
+from blackbox_lb.estimate.next_token.sparse_table import (
+    NO_COLUMN,
+    Allocate,
+    Part,
+    SparseTable,
+    Table,
+    TokenMasses,
+    empty,
+)
+from blackbox_lb.estimate.next_token.tails import (
+    EXACT,
+    ROUNDING,
+    Listed,
+    Shares,
+    columns_of,
+    end_to_end,
+    read,
+    regular,
+    share,
+    support,
+    tables,
+    whole,
+)
+from blackbox_lb.estimate.next_token.unlisted_mass import Tail, Unlisted, moved
+
+__all__ = ["NextToken", "assembled", "listed"]
+
+READERS = 2
+"""Cores that turn blocks of rollouts into lists, beside the one that reads them: each holds a block of its own."""
+LEAST_NAMED = 1e-6
+"""A sampled token with an id had at least this probability together with all others that have one: less is rounding."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NextToken:
+    """pi_0 at m positions: listed tokens as listed, the remaining mass over the tokens not listed there.
+
+    The tail ``1 - sum(top-k)`` of a position goes to the tokens missing from its list in proportion to ``unigram``, the rate at
+    which each is sampled outside a list: how often it was (every rollout counts once, whatever its reward), for each unit of the
+    tails that it could have been sampled from, those of lists that miss it; renormalised over those missing. By the count alone
+    a token that most lists hold would have too small a share of the others. Where no such token exists, the tail stays at bias
+    0. Leaving every tail at bias 0, or counting only the sampled token in it, would bias tail tokens upward without limit.
+    Complete lists are exact. A listed token without an id has its probability and can have no bias: it is no part of the tail,
+    and its mass stays at bias 0. A position without any list is given the shares of all sampled tokens; where no position has a
+    list, ``unigram`` counts those.
+
+    token_ids: (s,) sorted. tail_mass: (m,). unnamed: (m,) listed mass of tokens without an id. sampled: (m,) index into the
+    support of the sampled token. sampled_outside: (m,) whether it is missing from the list. scaled_down: (m,) whether the list
+    summed to more than 1.001 and was scaled to 1. unigram: (s,) rates, times all tails. These and four more vectors, about 50
+    bytes a position, are in memory. The lists are in parts (8 bytes a listed token, where ``gather`` was told to keep them) whose
+    borders depend on nothing but the lists: every method visits each part once, on all cores, and adds up in their order, so that
+    no number depends on how the rollouts came or on the number of cores. Internally ``pi_0(. | m) = scale[m] * lists[m] +
+    spread[m] * unigram`` plus ``rest[m]`` at bias 0, which is ``unnamed[m]``, a tail that nobody takes, and what a large table has
+    lost to float32; columns: (c,) the index into the support of each column of ``lists``, None where they agree; scale: None for 1.
+    """
+
+    token_ids: Ids
+    tail_mass: Vector
+    sampled: npt.NDArray[np.int32]
+    sampled_outside: Bools
+    scaled_down: Bools
+    unigram: Vector
+    lists: SparseTable
+    spread: Vector
+    rest: Vector
+    unnamed: Vector
+    columns: Ids | None = None
+    scale: Vector | None = None
+
+    @classmethod
+    def of(
+        cls,
+        rollouts: Rollouts,
+        *,
+        vocab_size: int | None = None,
+        tail: NextToken | None = None,
+        extra_ids: npt.ArrayLike = (),
+    ) -> NextToken:
+        """From the logged lists of one set of rollouts, in memory; see ``gather``."""
+        return cls.gather([rollouts], vocab_size=vocab_size, tail=tail, extra_ids=extra_ids)
+
+    @classmethod
+    def gather(
+        cls,
+        blocks: Iterable[Rollouts],
+        *,
+        vocab_size: int | None = None,
+        tail: NextToken | None = None,
+        extra_ids: npt.ArrayLike = (),
+        allocate: Allocate = empty,
+    ) -> NextToken:
+        """From the logged lists of ``blocks``, one after the other, of which only one at a time need be in memory.
+
+        With ``vocab_size``, a list of that many tokens is complete and scaled to sum to 1. ``tail`` lends its unigram: completions
+        of a biased policy sample their tails with the bias, and say nothing of pi_0. extra_ids: tokens that join the support
+        whether seen or not, see ``with_tokens``. ``allocate(size, dtype)`` gives the arrays that hold the lists.
+
+        InputError: no position at all, a NaN or positive logprob, a token listed twice, a list summing to more than
+        1.25; each names the rollout key.
+        """
+        lent = None if tail is None else tail.lent()
+        return assembled(listed(blocks, vocab_size, allocate), lent, allocate).with_tokens(extra_ids)
+
+    def take(self, positions: npt.ArrayLike) -> NextToken:
+        """The distributions at the indices ``positions`` (or where it is True), in that order, with the same support and unigram.
+
+        The lists are shared, not copied. ``take(chosen[rollouts.rollout_of])`` belongs to ``rollouts.take(chosen)`` for ``chosen``
+        (n,) booleans. InputError: no position.
+        """
+        chosen = np.asarray(positions)
+        picked = np.arange(self.n_positions)[chosen if chosen.size else chosen.astype(np.int64)]
+        if not len(picked):
+            raise InputError("no token position was chosen; choose at least one")
+        return replace(
+            self,
+            tail_mass=self.tail_mass[picked],
+            sampled=self.sampled[picked],
+            sampled_outside=self.sampled_outside[picked],
+            scaled_down=self.scaled_down[picked],
+            lists=self.lists.take(picked),
+            spread=self.spread[picked],
+            rest=self.rest[picked],
+            unnamed=self.unnamed[picked],
+            scale=None if self.scale is None else self.scale[picked],
+        )
+
+    def with_tokens(self, extra_ids: npt.ArrayLike) -> NextToken:
+        """The same distributions on a support that holds ``extra_ids`` too: those never seen have no mass, and may have a bias.
+
+        Such a bias changes nothing at the logged positions. InputError: a negative id.
+        """
+        extra = np.asarray(extra_ids, dtype=np.int64).reshape(-1)
+        if extra.size and int(extra.min()) < 0:
+            raise InputError(f"token id {extra.min()} cannot join the support; ids start at 0")
+        token_ids = np.union1d(self.token_ids, extra)
+        if len(token_ids) == len(self.token_ids):
+            return self
+        place = np.searchsorted(token_ids, self.token_ids)
+        return replace(
+            self,
+            token_ids=token_ids,
+            sampled=place.astype(np.int32)[self.sampled],
+            unigram=moved(self.unigram, place, len(token_ids)),
+            columns=place if self.columns is None else place[self.columns],
+        )
+
+    def with_unigram(self, unigram: npt.ArrayLike, *, out: NextToken | None = None) -> NextToken:
+        """The same lists with their tails shared in proportion to ``unigram`` (s,), which is read to whole multiples of 2^-20.
+
+        A position without any list, where others have one, keeps its shares. out: an earlier result of this method for the same
+        table that is no longer needed: its arrays are written over, and no more memory is taken. InputError: a negative value.
+        """
+        counts = vector("unigram", unigram, len(self.token_ids))
+        if (counts < 0).any():
+            raise InputError(f"unigram holds {counts.min()}; how often a token was sampled cannot be negative")
+        counts, scale = whole(counts), np.ones(1) if self.scale is None else self.scale
+        nobody = self.rest - self.unnamed > ROUNDING * scale / 2
+        tail = np.where((self.spread > 0) | nobody, self.tail_mass, 0.0) / scale
+        before, after, total = self._on_columns(self.unigram), self._on_columns(counts), float(counts.sum())
+        old = self.spread / scale
+
+        def one(numbered: tuple[int, Part]) -> Shares:
+            number, part = numbered
+            table = part.table if out is None else out.lists.parts[number].table
+            kept = self.lists.allocate(table.nnz, table.dtype.type) if out is None else table.data
+            return share(part, tail[part.where], after, total, (old[part.where], before), kept)
+
+        lists, spread, rounding = _shared(self.lists, one)
+        lost = self.rest - self.unnamed - np.where(nobody, self.tail_mass, 0.0)
+        rest = self.unnamed + lost + (np.where(spread > 0, 0.0, tail) + rounding) * scale
+        return replace(self, unigram=counts, lists=lists, spread=spread * scale, rest=rest)
+
+    def lent(self) -> Tail:
+        """Its unigram for other positions."""
+        everything = self.sampled_counts() if self.lists.entries else self.unigram
+        return Tail(self.token_ids, self.unigram, everything)
+
+    @property
+    def overfull(self) -> int:
+        """How many lists summed to more than 1.001 and were scaled to 1."""
+        return int(self.scaled_down.sum())
+
+    @property
+    def named_mass(self) -> Vector:
+        """(m,) the probability that the token has an id."""
+        return np.maximum(1 - self.unnamed, LEAST_NAMED)
+
+    def named(self) -> NextToken:
+        """The distribution given that the token has an id: what listed samples were drawn from, all of which have one.
+
+        A token without an id is never a sample here. It may be an end token, which some providers do not list when it is drawn;
+        or a completion that drew one is left out. To count its mass as one more way that the sample could have gone would press
+        the fit to raise every other token, and completions would grow longer for no reason.
+        """
+        if not self.unnamed.any():
+            return self
+        scale = 1 / self.named_mass
+        return replace(
+            self,
+            tail_mass=self.tail_mass * scale,
+            scale=scale if self.scale is None else self.scale * scale,
+            spread=self.spread * scale,
+            rest=(self.rest - self.unnamed) * scale,
+            unnamed=np.zeros_like(self.unnamed),
+        )
+
+    @property
+    def n_positions(self) -> int:
+        """m."""
+        return len(self.tail_mass)
+
+    def align(self, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Vector:
+        """(s,) a bias given by ids on this support. Ids that were never listed or sampled have no mass here and are left out."""
+        return aligned(self.token_ids, token_ids, values)
+
+    def sampled_counts(self, position_weights: npt.ArrayLike | None = None) -> Vector:
+        """(s,) the weighted number of positions at which each token was sampled."""
+        weights = weight_vector("position_weights", position_weights, self.n_positions)
+        counts = np.zeros(len(self.token_ids))
+        tally(counts, self.sampled, weights)
+        return counts
+
+    def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
+        """(m,) ``log sum_y pi_0(y | m) exp(delta(y))`` for delta of shape (s,); 0 where delta is 0."""
+        tilt, shift = tilted(delta, len(self.token_ids))
+        return self._positions(lambda part: shift + np.log(self.scaled_at(part, tilt, shift)))
+
+    def expected(self, delta: npt.ArrayLike, position_weights: npt.ArrayLike | None = None) -> Vector:
+        """(s,) ``sum_m w_m pi_delta(y | m)``: the gradient of ``sum_m w_m log_normaliser_m``."""
+        return self.potential(delta, weight_vector("position_weights", position_weights, self.n_positions))[1]
+
+    def potential(self, delta: npt.ArrayLike, position_weights: Vector) -> tuple[float, Vector]:
+        """``sum_m w_m log_normaliser_m`` and its gradient, at the price of one evaluation."""
+        sums = self.sums(delta, position_weights)
+        return sums.value, sums.gradient(delta, self.unigram)
+
+    def sums(self, delta: npt.ArrayLike, position_weights: Vector) -> Sums:
+        """What the ``potential`` is made of, to be added up with that of other positions; position_weights: (m,)."""
+        tilt, shift = tilted(delta, len(self.token_ids))
+        on_columns, everywhere = self._on_columns(tilt), dot(self.unigram, tilt)
+
+        def one(part: Part) -> Sums:
+            weights, spread = position_weights[part.where], self.spread[part.where]
+            with part.wide() as table:
+                listed = self.times_scale(part, part.of_positions(np.asarray(table @ on_columns)))
+                scaled = self.total_at(part, listed + spread * everywhere, shift)
+                q = weights / scaled
+                up = np.asarray(table.T @ part.summed(self.times_scale(part, q)))
+            return Sums(dot(weights, shift + np.log(scaled)), up, dot(spread, q))
+
+        counting = [part for part in self.lists.parts if position_weights[part.where].any()]
+        found = Sums.of(in_order(one, counting), len(on_columns))
+        return replace(found, listed=self.on_support(found.listed))
+
+    def kl(self, delta: npt.ArrayLike) -> Vector:
+        """(m,) ``KL(pi_delta || pi_0)`` at each position in nats."""
+        tilt, shift = tilted(delta, len(self.token_ids))
+        weighted = tilt * vector("delta", delta, len(self.token_ids))
+
+        def one(part: Part) -> Vector:
+            scaled = self.scaled_at(part, tilt, shift)
+            with part.wide() as table:
+                return np.maximum(self.mean_at(part, table, weighted) / scaled - shift - np.log(scaled), 0.0)
+
+        return self._positions(one)
+
+    def by_token(self, tokens: Ids) -> TokenMasses:
+        """pi_0 of the tokens at the indices ``tokens`` into the support, token by token."""
+        chosen = np.asarray(tokens, dtype=np.int64)
+        if self.columns is not None:
+            column = np.full(len(self.token_ids), NO_COLUMN)
+            column[self.columns] = np.arange(len(self.columns))
+            chosen = column[chosen]
+        return TokenMasses(self.lists.columns(chosen), self.unigram[tokens], self.spread, self.scale)
+
+    def _positions(self, one: Callable[[Part], Vector]) -> Vector:
+        """(m,) what ``one`` says of the positions of each part."""
+        out = np.empty(self.n_positions)
+        for part, values in zip(self.lists.parts, in_order(one, self.lists.parts), strict=True):
+            out[part.where] = values
+        return out
+
+    def times_scale(self, part: Part, values: Vector) -> Vector:
+        """``values`` (b,) at the positions of ``part``, times ``scale``."""
+        return values if self.scale is None else values * self.scale[part.where]
+
+    def mean_at(self, part: Part, table: Table, values: Vector) -> Vector:
+        """(b,) the expectation of ``values`` (s,) at the positions of ``part``, ``rest`` left out."""
+        listed = part.of_positions(np.asarray(table @ self._on_columns(values)))
+        return self.times_scale(part, listed) + self.spread[part.where] * dot(self.unigram, values)
+
+    def total_at(self, part: Part, mean: Vector, shift: float) -> Vector:
+        """(b,) ``mean`` of exp of the bias less ``shift``, with what is at bias 0, and never 0."""
+        return np.maximum(mean + self.rest[part.where] * math.exp(max(-shift, -SPREAD)), math.exp(-SPREAD))
+
+    def scaled_at(self, part: Part, tilt: Vector, shift: float) -> Vector:
+        """(b,) ``exp(log_normaliser - shift)``."""
+        with part.wide() as table:
+            return self.total_at(part, self.mean_at(part, table, tilt), shift)
+
+    def _on_columns(self, values: Vector) -> Vector:
+        return values if self.columns is None else values[self.columns]
+
+    def on_support(self, listed: Vector) -> Vector:
+        """(s,) from (c,) values of columns."""
+        return listed if self.columns is None else moved(listed, self.columns, len(self.token_ids))
+
+
+def listed(blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocate = empty) -> list[Listed]:
+    """The lists of all ``blocks`` in regular parts, with their ids; none where there is no position. InputError: see ``gather``."""
+    filled = (block for block in blocks if block.token_ids.size)
+    lists = in_order(lambda block: read(block, vocab_size), filled, ahead=1, threads=min(cores(), READERS))
+    return list(regular(lists, allocate))
+
+
+def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empty) -> NextToken:
+    """One table of all blocks, which it takes out of the list. tail: that of more positions than these; None for their own.
+
+    InputError: no blocks.
+    """
+    if not blocks:
+        raise InputError("the rollouts hold no token position; collect completions first")
+    names = ("outside", "bare", "overfull", "tail", "unnamed", "scale")
+    outside, bare, overfull, left, unnamed, scale = (end_to_end([getattr(b, name) for b in blocks]) for name in names)
+    tail = Unlisted.of(blocks).tail() if tail is None else tail.on(np.union1d(support(blocks), tail.token_ids))
+    token_ids, everything = tail.token_ids, tail.everything
+    lists = SparseTable.of(tables(blocks, token_ids), allocate)
+    sampled = columns_of(token_ids)(np.concatenate([block.sampled for block in blocks]))
+    blocks.clear()  # half of what each position takes goes with them
+    listless = bool(bare.all()) if tail.listless is None else tail.listless
+    unigram = everything if listless else tail.unigram
+    total, entries = float(unigram.sum()), lists.entries if tail.entries is None else tail.entries
+
+    def one(numbered: tuple[int, Part]) -> Shares:
+        part = numbered[1]
+        kept = allocate(part.table.nnz, np.float64) if entries <= EXACT else part.table.data
+        return share(part, left[part.where], unigram, total, scale[part.where], kept)
+
+    lists, spread, rounding = _shared(lists, one)
+    rest = rounding
+    np.add(rest, left, out=rest, where=spread <= 0)
+    if bare.any() and not listless:
+        lists = lists.with_row(everything / everything.sum(), bare)
+        spread[bare] = rest[bare] = 0.0
+    return NextToken(
+        token_ids=token_ids,
+        tail_mass=left,
+        sampled=sampled,
+        sampled_outside=outside,
+        scaled_down=overfull,
+        unigram=unigram,
+        lists=lists,
+        spread=spread,
+        rest=rest + unnamed if unnamed.any() else rest,
+        unnamed=unnamed,
+    )
+
+
+def _shared(lists: SparseTable, one: Callable[[tuple[int, Part]], Shares]) -> tuple[SparseTable, Vector, Vector]:
+    """The lists with their tails given out by ``one``, and (m,) spread and rounding."""
+    spread, rounding, parts = np.empty(lists.n_positions), np.empty(lists.n_positions), []
+    for shares in in_order(one, list(enumerate(lists.parts))):
+        where = shares.part.where
+        parts.append(shares.part)
+        spread[where], rounding[where] = shares.spread, shares.rounding
+    return replace(lists, parts=tuple(parts)), spread, rounding

@@ -1,0 +1,110 @@
+"""Passes: visit the parts of a table on all cores, with results in order and buffers that are used again.
+
+numpy and scipy.sparse release the interpreter lock while they work on an array, so threads are enough.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.estimate.inputs.checks import Vector
+
+__all__ = ["borrowed", "cores", "dot", "in_order", "stretches", "tally", "use"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AHEAD = 2
+"""Results that may wait for an earlier one, for each core: one is as large as the support."""
+
+STRETCH = 1 << 18
+"""Positions of which temporary arrays are made at a time, where there may be many millions."""
+
+_spare: list[bytearray] = []
+_most: int | None = None
+
+
+def use(threads: int) -> None:
+    """From now on this process works with at most so many threads at a time."""
+    global _most
+    _most = threads
+
+
+def cores() -> int:
+    """How many processor cores this process may use."""
+    return _cores() if _most is None else min(_most, _cores())
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # neither on Windows nor on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def in_order(
+    work: Callable[[T], R], items: Iterable[T], *, ahead: int = AHEAD, threads: int | None = None
+) -> Iterator[R]:
+    """``work`` of each item, in the order of the items: what is summed up of it depends on no number of threads.
+
+    The items are made in the thread that asks, which does the work itself where there is only one. ahead: results, or items that
+    wait for their turn, that may be kept for each of the threads, which are one a core where ``threads`` is None.
+    """
+    threads, rest = threads or cores(), iter(items)
+    first = list(islice(rest, 2)) if threads > 1 else []
+    single, items = len(first) < 2, chain(first, rest)
+    del first  # items may be large
+    if single:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[R]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > ahead * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def stretches(size: int) -> Iterator[slice]:
+    """All of ``size`` positions in order, so many at a time."""
+    return (slice(start, start + STRETCH) for start in range(0, size, STRETCH))
+
+
+def tally(out: npt.NDArray[Any], index: npt.NDArray[np.integer], weights: Vector | None = None) -> None:
+    """Add ``weights`` (m,), or 1, to ``out`` at ``index`` (m,), one after the other: the same bits as ``np.bincount``, which would
+    copy an index that is not of its own type."""
+    for at in stretches(len(index)):
+        np.add.at(out, index[at].astype(np.intp, copy=False), 1 if weights is None else weights[at])
+
+
+@contextmanager
+def borrowed(size: int) -> Iterator[Vector]:
+    """An array (size,) of any content for as long as the context lasts; the next who asks gets the same memory.
+
+    Fresh memory costs more to be given by the operating system than to be calculated with.
+    """
+    try:
+        memory = _spare.pop()
+    except IndexError:
+        memory = bytearray()
+    if len(memory) < 8 * size:
+        memory = bytearray(8 * size)
+    try:
+        yield np.frombuffer(memory, np.float64, size)[:]  # an array on bytes: scipy copies the smaller part of an array
+    finally:
+        _spare.append(memory)
+
+
+def dot(a: Vector, b: Vector) -> float:
+    """The inner product, the same to the last bit whatever the number of threads that the linear algebra library uses."""
+    return float(np.einsum("i,i->", a, b))

@@ -1,0 +1,231 @@
+"""Lists: a tall sparse table of probabilities, kept in parts of about equal size that any core may visit.
+
+Index letters: ``m`` positions, ``c`` columns of the table, ``b`` positions of one part, ``l`` its entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.next_token.parallel import borrowed
+
+__all__ = [
+    "NO_COLUMN",
+    "Allocate",
+    "Part",
+    "SparseTable",
+    "Table",
+    "TableColumns",
+    "TokenMasses",
+    "empty",
+    "with_values",
+]
+
+NO_COLUMN = -1
+"""Stands for a column that no list has."""
+
+Table: TypeAlias = sparse.csr_array[Any]
+"""Of float32 where it is large: as exact as the logprobs, which are float32 too. Sums are in float64."""
+
+
+class Allocate(Protocol):
+    """Where large arrays live: ``numpy.empty``, or memory-mapped files that an outer layer hands in. Several threads may ask."""
+
+    def __call__(self, size: int, dtype: type[np.generic], /) -> npt.NDArray[Any]:
+        """A writable array of shape (size,)."""
+
+
+def empty(size: int, dtype: type[np.generic], /) -> npt.NDArray[Any]:
+    """In memory."""
+    return np.empty(size, dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """What one block says of some positions. where: which of the m positions. rows: the block's row of each, None for all in order.
+
+    Several positions may share a row; what else is known of them is then the same.
+    """
+
+    table: Table
+    where: slice | Ids
+    rows: Ids | None = None
+
+    @property
+    def size(self) -> int:
+        """b."""
+        return self.where.stop - self.where.start if isinstance(self.where, slice) else len(self.where)
+
+    def positions(self, indices: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The positions among the m that stand at ``indices`` in this part."""
+        return np.asarray(indices + self.where.start if isinstance(self.where, slice) else self.where[indices])
+
+    def summed(self, values: Vector) -> Vector:
+        """A number a row of the block: the sum of ``values`` (b,) over its positions."""
+        if self.rows is None:
+            return values
+        return np.bincount(self.rows, values, self.table.shape[0]).astype(np.float64)
+
+    def of_rows(self, values: Vector) -> Vector:
+        """A number a row of the block from one a position, ``values`` (b,)."""
+        if self.rows is None:
+            return values
+        out = np.zeros(self.table.shape[0])
+        out[self.rows] = values
+        return out
+
+    def of_positions(self, values: Vector) -> Vector:
+        """(b,) from a number a row of the block."""
+        return values if self.rows is None else values[self.rows]
+
+    def held(self, values: Vector) -> Vector:
+        """(b,) the sum of ``values`` (c,) over the tokens that each position lists."""
+        with self._ones() as ones:
+            return self.of_positions(np.asarray(ones @ values))
+
+    def holding(self, values: Vector) -> Vector:
+        """(c,) the sum of ``values`` (b,) over the positions that list each token."""
+        with self._ones() as ones:
+            return np.asarray(ones.T @ self.summed(values))
+
+    @contextmanager
+    def wide(self) -> Iterator[Table]:
+        """The block in float64, for as long as the context lasts."""
+        if self.table.dtype == np.float64:
+            yield self.table
+            return
+        with borrowed(self.table.nnz) as values:
+            values[:] = self.table.data
+            yield with_values(self.table, values)
+
+    @contextmanager
+    def _ones(self) -> Iterator[Table]:
+        with borrowed(self.table.nnz) as ones:
+            ones.fill(1.0)
+            yield with_values(self.table, ones)
+
+
+def with_values(table: Table, values: npt.NDArray[Any]) -> Table:
+    """``table`` with other entries (l,)."""
+    return sparse.csr_array((values, table.indices, table.indptr), shape=table.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableColumns:
+    """Some columns of the table. starts: (c + 1,) where each begins in ``rows``, the positions with an entry, and ``values``."""
+
+    starts: Ids
+    rows: npt.NDArray[np.int32]
+    values: Vector
+
+    def column(self, index: int) -> tuple[npt.NDArray[np.int32], Vector]:
+        """Positions and entries of one column."""
+        part = slice(int(self.starts[index]), int(self.starts[index + 1]))
+        return self.rows[part], self.values[part]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenMasses:
+    """pi_0 of a few tokens at all positions: ``scale * listed + spread * unigram`` with (m,) scale and spread."""
+
+    listed: TableColumns
+    unigram: Vector
+    spread: Vector
+    scale: Vector | None
+
+    def mass(self, index: int) -> tuple[Ids | slice, Vector]:
+        """Of one of the tokens: positions that hold all of its mass, and the probability at each of them."""
+        rows, values = self.listed.column(index)
+        if self.scale is not None:
+            values = values * self.scale[rows]
+        if self.unigram[index] == 0:
+            return rows.astype(np.int64), values
+        mass = self.spread * self.unigram[index]
+        mass[rows] += values
+        return slice(None), np.maximum(mass, 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseTable:
+    """An (m, c) table in ``parts`` that hold every position once. allocate: where what is derived from it lives."""
+
+    parts: tuple[Part, ...]
+    n_positions: int
+    allocate: Allocate = empty
+
+    @classmethod
+    def of(cls, tables: Sequence[Table], allocate: Allocate = empty) -> SparseTable:
+        """The rows of all ``tables``, one below the other."""
+        ends = np.cumsum([table.shape[0] for table in tables]).tolist()
+        parts = [Part(table, slice(end - table.shape[0], end)) for table, end in zip(tables, ends, strict=True)]
+        return cls(tuple(parts), ends[-1], allocate)
+
+    @property
+    def entries(self) -> int:
+        """How many entries are stored."""
+        return sum(part.table.nnz for part in self.parts)
+
+    @property
+    def width(self) -> int:
+        """c."""
+        return int(self.parts[0].table.shape[1])
+
+    def take(self, positions: Ids) -> SparseTable:
+        """The rows at ``positions``, in that order, any of them several times; nothing is copied but where they are."""
+        part_of = np.empty(self.n_positions, dtype=np.int32)
+        row_of = np.empty(self.n_positions, dtype=np.int64)
+        for number, part in enumerate(self.parts):
+            part_of[part.where] = number
+            row_of[part.where] = np.arange(part.table.shape[0]) if part.rows is None else part.rows
+        chosen = part_of[positions]
+        order = np.argsort(chosen, kind="stable")
+        cuts = np.searchsorted(chosen[order], np.arange(len(self.parts) + 1))
+        parts = [
+            _part(part.table, order[low:high], row_of[positions[order[low:high]]])
+            for part, low, high in zip(self.parts, cuts[:-1], cuts[1:], strict=True)
+            if high > low
+        ]
+        return replace(self, parts=tuple(parts), n_positions=len(positions))
+
+    def with_row(self, row: Vector, where: npt.NDArray[np.bool_]) -> SparseTable:
+        """The same table but for the positions ``where`` (m,), which share ``row`` (c,)."""
+        m = self.n_positions
+        parts = (*self.parts, Part(sparse.csr_array(row[None, :]), slice(m, m + 1)))
+        return replace(self, parts=parts, n_positions=m + 1).take(np.where(where, m, np.arange(m)))
+
+    def columns(self, chosen: Ids) -> TableColumns:
+        """The columns at the indices ``chosen``, gathered block by block; NO_COLUMN is empty."""
+        known = chosen != NO_COLUMN
+        counts = np.zeros(len(chosen), dtype=np.int64)
+        for _, table in self._by_column(chosen[known]):
+            counts[known] += np.diff(table.indptr)
+        starts = np.concatenate(([0], np.cumsum(counts)))
+        rows, values = self.allocate(int(starts[-1]), np.int32), self.allocate(int(starts[-1]), np.float64)
+        free = starts[:-1][known]
+        for part, table in self._by_column(chosen[known]):
+            sizes = np.diff(table.indptr)
+            to = np.repeat(free - table.indptr[:-1], sizes) + np.arange(table.nnz)
+            rows[to] = part.positions(table.indices)
+            values[to] = table.data
+            free += sizes
+        return TableColumns(starts, rows, values)
+
+    def _by_column(self, chosen: Ids) -> Iterator[tuple[Part, sparse.csc_array[np.float64]]]:
+        for part in self.parts:
+            table = part.table[:, chosen]
+            yield part, (table if part.rows is None else table[part.rows]).tocsc()
+
+
+def _part(table: Table, where: Ids, rows: Ids) -> Part:
+    """The part with runs of numbers written as such, so that whole blocks stay as fast as they were."""
+    whole = len(rows) == table.shape[0] and bool((np.diff(rows) == 1).all())
+    run = int(where[-1]) - int(where[0]) == len(where) - 1
+    return Part(table, slice(int(where[0]), int(where[-1]) + 1) if run else where, None if whole else rows)

@@ -1,0 +1,309 @@
+"""Tails: what the logged lists say of each position, what they leave over, and how often samples came from there.
+
+Index letters: ``m`` positions, ``k`` listed tokens, ``l`` all listed tokens with an id, laid end to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, clean_logprobs, sampled_ids
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.parallel import borrowed
+from blackbox_lb.estimate.next_token.sparse_table import Allocate, Part, Table, with_values
+from blackbox_lb.types import NO_TOKEN, UNNAMED
+
+__all__ = [
+    "EXACT",
+    "FINEST",
+    "ROUNDING",
+    "Listed",
+    "Shares",
+    "columns_of",
+    "end_to_end",
+    "rates",
+    "read",
+    "regular",
+    "share",
+    "support",
+    "tables",
+    "whole",
+]
+
+ROUNDING = 1e-6
+"""Less than this of unlisted mass is float32 rounding of a complete list, not a tail."""
+OVERFULL = 1e-3
+"""Lists summing to more than 1 by this are counted: the provider rounds its logprobs coarsely."""
+LARGEST_SUM = 1.25
+"""Lists summing to more than this are corrupt; quantising to 1/16 nat cannot do it."""
+FINEST = 2.0**-20
+"""Tail counts are whole multiples of this, so that sums of them are exact and "no token missing" is exactly 0."""
+PART = 1 << 19
+"""Positions and listed tokens of a part: 25,000 positions with 20 each. In float64 they fit in a processor's cache, and there are
+few enough parts that adding up a vector of the support for each costs little."""
+EXACT = 1 << 19
+"""Listed tokens up to which a table is kept in float64: it fits in a processor's cache. A larger one is kept in float32."""
+DENSE_IDS = 1 << 24
+"""Up to here ids are looked up in an array; no vocabulary is as large, but a made-up id may be."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listed:
+    """The lists of a block of positions.
+
+    sampled: (m,) token ids. outside: (m,) whether the sampled token is missing from its list. bare: (m,) whether there is no list.
+    tail: (m,) unlisted mass. unnamed: (m,) listed mass of tokens without an id. scale: (m,) what ``values`` are multiplied by to
+    be probabilities, 1 but for complete lists. overfull: (m,) whether the list summed to more than 1.001. lengths: (m,) how many
+    of ``ids`` (l,), sorted within a position, and ``values`` (l,) are its own.
+    """
+
+    sampled: npt.NDArray[np.int32]
+    outside: Bools
+    bare: Bools
+    tail: Vector
+    unnamed: Vector
+    scale: Vector
+    overfull: Bools
+    lengths: npt.NDArray[np.int32]
+    ids: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
+
+    def cut(self, low: int, high: int) -> Listed:
+        """The positions from ``low`` to ``high``, as views."""
+        first, last = int(self.lengths[:low].sum()), int(self.lengths[:high].sum())
+        entries = ("ids", "values")
+        pieces = (slice(first, last) if each.name in entries else slice(low, high) for each in fields(self))
+        return Listed(*(getattr(self, each.name)[piece] for each, piece in zip(fields(self), pieces, strict=True)))
+
+
+def read(rollouts: Rollouts, vocab_size: int | None) -> Listed:
+    """The lists of ``rollouts``; overfull ones, and complete ones of ``vocab_size`` tokens, are scaled to sum to 1.
+
+    InputError: a NaN or positive logprob, a token listed twice, a list summing to more than 1.25; each names the rollout key.
+    """
+    rows = rollouts.rollout_of
+    sampled = sampled_ids(rollouts, rows)
+    table, unnamed = _table(rollouts, rows), _unnamed(rollouts, rows)
+    where = np.repeat(np.arange(len(rows)), np.diff(table.indptr))
+    sums: Vector = np.bincount(where, table.data, len(rows)) + unnamed
+    _require_possible(sums, rollouts, rows)
+    sizes = (rollouts.top_ids != NO_TOKEN).sum(axis=1)
+    complete = (sums > 1 - ROUNDING) | ((sizes > 0) & (sizes >= (np.inf if vocab_size is None else vocab_size)))
+    scale = 1 / np.where(complete, sums, 1.0)
+    return Listed(
+        sampled=sampled.astype(np.int32),
+        outside=~(rollouts.top_ids == rollouts.token_ids[:, None]).any(axis=1),
+        bare=sizes == 0,
+        tail=np.where(complete, 0.0, 1.0 - sums),
+        unnamed=unnamed * scale,
+        scale=scale,
+        overfull=sums > 1 + OVERFULL,
+        lengths=np.diff(table.indptr).astype(np.int32),
+        ids=table.indices,
+        values=table.data,
+    )
+
+
+def regular(blocks: Iterable[Listed], allocate: Allocate) -> Iterator[Listed]:
+    """The same positions in parts whose borders depend on the lists alone, and not on how they came in ``blocks``.
+
+    So no sum over parts depends on it either. ``allocate`` gives the arrays of ids and values.
+    """
+    waiting: list[Listed] = []
+    before, number = 0, 0
+    for block in blocks:
+        ends = before + np.cumsum(block.lengths + np.int64(1))
+        numbers = (ends - 1 - block.lengths) // PART  # of what comes before each position
+        before = int(ends[-1])
+        borders = np.flatnonzero(np.diff(numbers, prepend=number))
+        low = 0
+        for high in borders.tolist():
+            waiting.append(block.cut(low, high))
+            yield _joined(waiting, allocate)
+            waiting, low = [], high
+        waiting.append(block.cut(low, len(numbers)))
+        number = int(numbers[-1])
+    if waiting:
+        yield _joined(waiting, allocate)
+
+
+def _joined(pieces: Sequence[Listed], allocate: Allocate) -> Listed:
+    size = sum(len(piece.ids) for piece in pieces)
+    ids, values = allocate(size, np.int32), allocate(size, np.float32)
+    np.concatenate([piece.ids for piece in pieces], out=ids)
+    np.concatenate([piece.values for piece in pieces], out=values)
+    joined: dict[str, npt.NDArray[Any]] = {"ids": ids, "values": values}
+    for each in fields(Listed):
+        if each.name not in joined:
+            joined[each.name] = end_to_end([getattr(piece, each.name) for piece in pieces])
+    return Listed(**joined)
+
+
+def end_to_end(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """All ``parts`` as one array; where every number in them is the same, as a view of one number that takes no memory.
+
+    At most positions nothing is listed without an id, and no list is complete: eight bytes saved for each of the two.
+    """
+    first = parts[0][:1]
+    if all(bool((part == first).all()) for part in parts):
+        return np.broadcast_to(first[0] if first.size else first, sum(len(part) for part in parts))
+    return np.concatenate(parts)
+
+
+def support(blocks: Sequence[Listed]) -> Ids:
+    """Every token id that any of ``blocks`` lists or saw sampled, sorted."""
+    highest = max(max(int(block.ids.max(initial=0)), int(block.sampled.max(initial=0))) for block in blocks)
+    if highest >= DENSE_IDS:
+        return np.unique(np.concatenate([np.unique(part) for block in blocks for part in (block.ids, block.sampled)]))
+    seen = np.zeros(highest + 1, dtype=np.bool_)
+    for block in blocks:
+        seen[block.ids] = seen[block.sampled] = True
+    return np.flatnonzero(seen)
+
+
+def columns_of(token_ids: Ids) -> Callable[..., npt.NDArray[np.int32]]:
+    """What turns ids of the sorted support ``token_ids`` (s,) into their columns, given ``out`` into that."""
+    if int(token_ids[-1]) >= DENSE_IDS:
+
+        def sought(ids: Ids, out: npt.NDArray[np.int32] | None = None) -> npt.NDArray[np.int32]:
+            found = np.searchsorted(token_ids, ids).astype(np.int32)
+            if out is None:
+                return found
+            out[:] = found
+            return out
+
+        return sought
+    column_of = np.zeros(int(token_ids[-1]) + 1, dtype=np.int32)
+    column_of[token_ids] = np.arange(len(token_ids))
+
+    def taken(ids: Ids, out: npt.NDArray[np.int32] | None = None) -> npt.NDArray[np.int32]:
+        return np.asarray(np.take(column_of, ids, out=out, mode="clip"))
+
+    return taken
+
+
+def tables(blocks: Sequence[Listed], token_ids: Ids) -> list[Table]:
+    """Each block's lists over the sorted support ``token_ids`` (s,). The ids of ``blocks`` are changed into columns."""
+    column_of, made = columns_of(token_ids), []
+    for block in blocks:
+        column_of(block.ids, out=block.ids)
+        starts = np.concatenate(([0], np.cumsum(block.lengths))).astype(np.int32)
+        made.append(sparse.csr_array((block.values, block.ids, starts), shape=(len(block.lengths), len(token_ids))))
+    return made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """How the tails of the positions of a part were given out: token y has ``spread * unigram[y]`` everywhere, because the table
+    already lacks the share that listed tokens must not get twice.
+
+    spread: (b,), 0 where no token takes the tail. rounding: (b,) what each row has lost to float32.
+    """
+
+    part: Part
+    spread: Vector
+    rounding: Vector
+
+
+def share(
+    part: Part,
+    tail: Vector,
+    unigram: Vector,
+    total: float,
+    old: tuple[Vector, Vector] | Vector,
+    values: npt.NDArray[Any],
+) -> Shares:
+    """Give the tails of ``part`` (b,) to the tokens missing from its lists in proportion to ``unigram`` (c,).
+
+    total: of the unigram over the support, in whole multiples of FINEST: a sum of them is exact, and "none missing" is exactly 0.
+    old: the ``spread`` (b,) and unigram (c,) by which the tails were given out before; or, where they were not, (b,) what the
+    listed values are multiplied by. values: where the entries of the new table go; float32 is left for float64 where a share is
+    larger than a probability, and its rounding would be.
+    """
+    missing = total - part.held(unigram)
+    spread = np.divide(tail, missing, out=np.zeros_like(tail), where=missing > 0)
+    table, lengths = part.table, np.diff(part.table.indptr)
+    with borrowed(table.nnz) as exact, borrowed(table.nnz) as change:
+        exact[:] = table.data
+        if isinstance(old, tuple):
+            exact += _shares(part, *old, change)
+        else:
+            exact *= np.repeat(part.of_rows(old), lengths)
+        exact -= _shares(part, spread, unigram, change)
+        if values.dtype != np.float64 and float(np.abs(exact).max(initial=0.0)) > 1:
+            values = np.empty(table.nnz)
+        values[:] = exact
+        exact -= values
+        lost = np.asarray(with_values(table, exact) @ np.ones(table.shape[1]))
+    return Shares(replace(part, table=with_values(table, values)), spread, part.of_positions(lost))
+
+
+def _shares(part: Part, spread: Vector, unigram: Vector, out: Vector) -> Vector:
+    """(l,) ``spread * unigram`` of each entry, in ``out``."""
+    np.take(unigram, part.table.indices, out=out, mode="clip")  # "raise" would work on a copy
+    out *= np.repeat(part.of_rows(spread), np.diff(part.table.indptr))
+    return out
+
+
+def whole(counts: Vector) -> Vector:
+    """``counts`` in whole multiples of FINEST; what is above 0 stays above it."""
+    return np.where(counts > 0, np.maximum(np.round(counts / FINEST), 1.0) * FINEST, 0.0)
+
+
+def rates(counts: Vector, missed: Vector, total: float) -> Vector:
+    """(s,) how often each token was sampled outside a list, for each unit of the mass that lists which ``missed`` it left over,
+    times the ``total`` that all lists left over.
+
+    Expected counts below the observed one are rounding of the lists: no token has more than the whole tail.
+    """
+    return whole(np.divide(counts, np.maximum(missed, counts), out=np.zeros_like(counts), where=counts > 0) * total)
+
+
+def _table(rollouts: Rollouts, rows: Ids) -> Table:
+    """(m, ids) the listed probabilities of tokens with an id, sorted by id."""
+    present = rollouts.top_ids >= 0
+    sizes = present.sum(axis=1)
+    row_of = np.repeat(rows, sizes)
+    logprobs = clean_logprobs("listed logprob", rollouts.top_logprobs[present], rollouts, row_of)
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    starts = starts.astype(
+        np.int32 if starts[-1] <= np.iinfo(np.int32).max else np.int64
+    )  # int64 would make scipy copy
+    ids = rollouts.top_ids[present]
+    masses = np.exp(logprobs).astype(np.float32)
+    table = sparse.csr_array((masses, ids, starts), shape=(len(present), 1 + int(ids.max(initial=0))))
+    table.sort_indices()
+    same = np.flatnonzero(table.indices[1:] == table.indices[:-1])
+    twice = same[~np.isin(same + 1, starts)] if same.size else same
+    if twice.size:
+        token, key = table.indices[twice[0]], rollouts.keys[int(row_of[twice[0]])]
+        raise InputError(f"token {token} is listed twice at one position of rollout {key}; a list may name it once")
+    return table
+
+
+def _unnamed(rollouts: Rollouts, rows: Ids) -> Vector:
+    """(m,) the listed probability of tokens without an id."""
+    where = rollouts.top_ids == UNNAMED
+    if not where.any():
+        return np.zeros(len(where))
+    row_of = np.repeat(rows, where.sum(axis=1))
+    mass = np.zeros(where.shape)
+    logprobs = clean_logprobs("listed logprob", rollouts.top_logprobs[where], rollouts, row_of)
+    mass[where] = np.exp(logprobs).astype(np.float32)  # to the same digits as those with an id
+    return np.asarray(mass.sum(axis=1), dtype=np.float64)
+
+
+def _require_possible(sums: Vector, rollouts: Rollouts, rows: Ids) -> None:
+    worst = int(np.argmax(sums))
+    if sums[worst] > LARGEST_SUM:
+        raise InputError(
+            f"a list in rollout {rollouts.keys[int(rows[worst])]} sums to probability {sums[worst]:.3f}, above the limit "
+            f"{LARGEST_SUM}; are these logprobs of the unbiased model at temperature 1?"
+        )

@@ -1,0 +1,104 @@
+"""Unlisted: how often samples came from outside the lists, and what these left over: counts over positions, and the tail they tell.
+
+Index letters: ``m`` positions, ``s`` the support.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.next_token.parallel import in_order
+from blackbox_lb.estimate.next_token.tails import Listed, columns_of, rates, support
+
+__all__ = ["Tail", "Unlisted", "moved"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tail:
+    """What all positions must agree on before any of them can give out what its list leaves over.
+
+    token_ids: (s,) sorted. unigram: (s,) the rate at which each token is sampled outside lists. everything: (s,) how often each was
+    sampled at all. listless: whether no position has a list; entries: how many tokens are listed in all, by which it is decided
+    how exactly they are kept; None where the positions at hand decide.
+    """
+
+    token_ids: Ids
+    unigram: Vector
+    everything: Vector
+    listless: bool | None = None
+    entries: int | None = None
+
+    def on(self, token_ids: Ids) -> Tail:
+        """The same on a larger support."""
+        place, size = np.searchsorted(token_ids, self.token_ids), len(token_ids)
+        unigram, everything = (moved(values, place, size) for values in (self.unigram, self.everything))
+        return Tail(token_ids, unigram, everything, self.listless, self.entries)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unlisted:
+    """Sums over positions, to be added to those of others.
+
+    token_ids: (s,) sorted, every token that was listed or sampled. outside, everything: (s,) how often each was sampled outside a
+    list, and at all. held: (s,) the mass that lists which hold the token leave over. left: the mass that all lists leave over.
+    listless: whether no position has a list. entries: how many tokens are listed in all.
+    """
+
+    token_ids: Ids
+    outside: Vector
+    everything: Vector
+    held: Vector
+    left: float
+    listless: bool
+    entries: int
+
+    @classmethod
+    def of(cls, blocks: Sequence[Listed]) -> Unlisted:
+        """Of the positions of ``blocks``, before their ids are columns."""
+        token_ids = support(blocks)
+        column_of, size = columns_of(token_ids), len(token_ids)
+
+        def one(block: Listed) -> tuple[Vector, float]:
+            left = np.where(block.bare, 0.0, block.tail)
+            sampled = column_of(block.sampled)
+            counted = (
+                np.bincount(sampled[block.outside & ~block.bare], minlength=size),
+                np.bincount(sampled, minlength=size),
+                np.bincount(column_of(block.ids), np.repeat(left, block.lengths), size),
+            )
+            return np.array(counted, dtype=np.float64), float(left.sum())
+
+        counts, left = np.zeros((3, size)), 0.0
+        for each, rest in in_order(one, blocks):
+            counts += each
+            left += rest
+        listless = all(bool(block.bare.all()) for block in blocks)
+        return cls(token_ids, counts[0], counts[1], counts[2], left, listless, sum(len(block.ids) for block in blocks))
+
+    def __add__(self, other: Unlisted) -> Unlisted:
+        token_ids = np.union1d(self.token_ids, other.token_ids)
+        counts = np.zeros((3, len(token_ids)))
+        for each in (self, other):
+            counts[:, np.searchsorted(token_ids, each.token_ids)] += (each.outside, each.everything, each.held)
+        left, listless, entries = self.left + other.left, self.listless and other.listless, self.entries + other.entries
+        return Unlisted(token_ids, counts[0], counts[1], counts[2], left, listless, entries)
+
+    def tail(self) -> Tail:
+        """The unigram counts a token for each unit of the mass that lists which miss it leave over, times all that is left over.
+
+        A token that most lists hold is seldom sampled outside one, because it seldom could be: what it has of a tail that it is
+        part of is its count there over those tails.
+        """
+        unigram = self.everything if self.listless else rates(self.outside, self.left - self.held, self.left)
+        return Tail(self.token_ids, unigram, self.everything, self.listless, self.entries)
+
+
+def moved(values: Vector, place: Ids, size: int) -> Vector:
+    """(size,) ``values`` at the indices ``place``, 0 elsewhere."""
+    out = np.zeros(size)
+    out[place] = values
+    return out

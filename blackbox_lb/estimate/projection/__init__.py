@@ -1,0 +1,1 @@
+"""``projection``: reward-weighted maximum likelihood, its solver, cross-validation and standard errors."""

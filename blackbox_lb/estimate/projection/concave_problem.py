@@ -1,0 +1,146 @@
+"""The one concave problem behind the projection and the sparse refit, solved by L-BFGS.
+
+maximise over delta   linear . delta - sum_m w_m log sum_y pi_0(y | m) exp(delta(y)) - l2/2 |delta|^2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import optimize
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Ids, Vector, vector, weight_vector
+from blackbox_lb.estimate.next_token.parallel import dot
+from blackbox_lb.estimate.next_token.potential import Positions
+from blackbox_lb.estimate.projection.lbfgs import Pair, descend
+
+__all__ = ["Maximum", "maximise"]
+
+TOLERANCE = 1e-7
+"""Nats per weighted position. Sampling error of any real fit is thousands of times larger."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Maximum:
+    """delta: (s,) nats, 0 off the support. value: the objective without its l2 term, in nats. iterations: of L-BFGS.
+
+    shortfall: an estimate of what is missing to the maximum, in nats per weighted position; converged: it is below 1e-7.
+    pairs: how the potential bends, of the free coordinates, for the next fit that differs little from this one.
+    """
+
+    delta: Vector
+    value: float
+    iterations: int
+    shortfall: float
+    pairs: tuple[Pair, ...] = ()
+
+    @property
+    def converged(self) -> bool:
+        """Whether the shortfall is negligible."""
+        return self.shortfall <= TOLERANCE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Problem:
+    """The objective on the free coordinates, per weighted position, in units where the curvature is about 1."""
+
+    linear: Vector
+    positions: Positions
+    weights: Vector
+    total: float
+    l2: float
+    free: Ids
+    unit: Vector
+
+    def full(self, x: Vector) -> Vector:
+        delta = np.zeros(len(self.linear))
+        delta[self.free] = x * self.unit
+        return delta
+
+    def loss(self, x: Vector) -> tuple[float, Vector]:
+        delta = self.full(x)
+        potential, expected = self.positions.potential(delta, self.weights)
+        value = potential - dot(self.linear, delta) + self.l2 / 2 * dot(delta, delta)
+        gradient = (expected - self.linear + self.l2 * delta)[self.free] * self.unit
+        return float(value / self.total), gradient / self.total
+
+
+def maximise(
+    linear: Vector,
+    positions: Positions,
+    position_weights: Vector | None = None,
+    *,
+    l2: float = 0.0,
+    support: Ids | None = None,
+    start: Vector | None = None,
+    low: float = -np.inf,
+    high: float = np.inf,
+    max_iterations: int = 1000,
+    usage: Vector | None = None,
+    shortfall: float = 0.0,
+    pairs: Sequence[Pair] = (),
+) -> Maximum:
+    """The best delta with ``low <= delta <= high`` on ``support`` and 0 elsewhere.
+
+    linear: (s,) weighted token counts. position_weights: (m,), 1 each if None. support: indices into the s tokens, all
+    of them if None. start: (s,) where to begin. l2 in the unit of the counts; with 0 a token that ``linear`` never
+    counts runs off to ``low``. Coordinates are scaled by the curvature at delta = 0, because token frequencies differ
+    by orders of magnitude. usage: (s,) ``sum_m w_m pi_0(y | m)``, computed if None. shortfall: in nats per weighted position, an
+    estimate of what is missing that is small enough to stop; 0 goes on until rounding, and with bounds it is always 0.
+    pairs: of an earlier fit on the same support, where there are no bounds: whatever its l2, it saves steps and changes nothing
+    else.
+    """
+    size = len(positions.token_ids)
+    weights = weight_vector("position_weights", position_weights, positions.n_positions)
+    counts = vector("linear", linear, size)
+    if not l2 >= 0 or not np.isfinite(l2):
+        raise InputError(f"l2 is {l2}; it must be finite and not negative")
+    if not low <= 0 <= high:
+        raise InputError(f"the range [{low}, {high}] does not hold 0, the bias of a token that is not listed")
+    free = np.arange(size) if support is None else np.unique(support)
+    if usage is None:
+        _, usage = positions.potential(np.zeros(size), weights)
+    total = float(weights.sum())
+    curvature = (usage + np.abs(counts))[free] / 2 + l2
+    scale = np.sqrt(np.maximum(curvature, 1e-9 * total) / total)
+    problem = _Problem(counts, positions, weights, total, l2, free, 1 / scale)
+    begin = np.zeros(size) if start is None else vector("start", start, size)
+    if not len(free) or low == high:
+        return Maximum(np.zeros(size), 0.0, 0, 0.0)
+    if low == -np.inf and high == np.inf:
+        known = [(s * scale, (y + l2 * s) / scale / total) for s, y in pairs]
+        found = descend(
+            problem.loss, begin[free] * scale, max_iterations=max_iterations, shortfall=shortfall, pairs=known
+        )
+        for s, y in found.pairs:  # in place: they are as large as all else of a fit together
+            s /= scale
+            y *= scale * total
+            y -= l2 * s
+        missing = dot(found.slope, found.slope) / 2
+        return replace(_maximum(problem, found.x, found.value, found.iterations, missing), pairs=found.pairs)
+    return _within(problem, np.clip(begin[free], low, high) * scale, low * scale, high * scale, max_iterations)
+
+
+def _within(problem: _Problem, start: Vector, low: Vector, high: Vector, max_iterations: int) -> Maximum:
+    found = optimize.minimize(
+        problem.loss,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=optimize.Bounds(low, high),
+        options={"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": 20, "ftol": 1e-13, "gtol": 1e-7},
+    )
+    x = np.asarray(found.x, dtype=np.float64)
+    value, gradient = problem.loss(x)
+    # At a bound only a step back into the range counts.
+    step = np.clip(x - gradient, low, high) - x
+    return _maximum(problem, x, value, int(found.nit), float(step @ step) / 2)
+
+
+def _maximum(problem: _Problem, x: Vector, value: float, iterations: int, shortfall: float) -> Maximum:
+    delta = problem.full(x)
+    objective = -value * problem.total + problem.l2 / 2 * dot(delta, delta)
+    return Maximum(delta, objective, iterations, shortfall)

@@ -1,0 +1,143 @@
+"""The projection: the fixed bias closest to the reward-tilted model, by reward-weighted maximum likelihood.
+
+The best fixed bias for the target ``p* ~ p_0 exp(r / tau)`` (the paper, "KL-regularized optimum") minimises
+``KL(p* || p_delta)``. On logged rollouts that is
+
+    maximise   sum_n w_n sum_t [ delta(y_nt) - log sum_y pi_0(y | x_n, y_n<t) exp(delta(y)) ] - l2/2 |delta|^2,
+
+with ``w_n = exp(r_n / tau)`` scaled to mean 1. It is concave and never reads the sampled token's own probability.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
+from blackbox_lb.estimate.inputs.recipe import Scale
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.next_token.potential import LoggedPositions
+from blackbox_lb.estimate.projection.concave_problem import maximise
+from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
+
+__all__ = ["Fit", "projection", "reward_weights"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """A learned bias: ``delta`` (s,) in nats at temperature 1 for the sorted ``token_ids`` (s,); 0 for any other token.
+
+    gain: weighted log-likelihood over delta = 0, nats per weighted token. shortfall: estimated distance to the maximum in
+    the same unit; converged: it is below 1e-7. effective_sample_size: of the rollout weights. rollouts: how many were
+    given. Dropped: zero_weight rollouts (reward -inf, no tokens, or underflow), dead_prompts (every one of their rollouts
+    has weight 0; with scale "prompt" only), unseen_support tokens asked for but never listed or sampled.
+    """
+
+    token_ids: Ids
+    delta: Vector
+    gain: float
+    converged: bool
+    shortfall: float
+    iterations: int
+    effective_sample_size: float
+    rollouts: int
+    zero_weight: int
+    dead_prompts: int
+    unseen_support: int
+
+
+def reward_weights(rollouts: Rollouts, tau: float, scale: Scale = "global", among: Bools | None = None) -> Vector:
+    """(n,) ``exp(r_n / tau)`` scaled to mean 1 over all rollouts, or within each prompt (the paper's Z(x)).
+
+    Completions that another policy q drew count ``p_0 / q`` times as much (``Rollouts.tilt``). A prompt whose rollouts all have
+    reward -inf keeps weights 0. among: (n,) which rollouts there are, all if None; the others have weights 0. InputError if all
+    rollouts have reward -inf.
+    """
+    if scale not in ("global", "prompt"):
+        raise InputError(f"weights {scale!r} are unknown; choose 'global' or 'prompt'")
+    exponents, prompts = rollouts.rewards / positive("tau", tau) + rollouts.tilt, rollouts.prompts
+    if among is not None:
+        weights = np.zeros(len(exponents))
+        weights[among] = _scaled(exponents[among], prompts[among], scale)
+        return weights
+    return _scaled(exponents, prompts, scale)
+
+
+def _scaled(exponents: Vector, prompts: Ids, scale: Scale) -> Vector:
+    """``exp(exponents)`` over the mean of all, or of their prompt."""
+    if not (exponents > -np.inf).any():
+        raise InputError(
+            f"no completion earned a reward: all {len(exponents)} are -inf; collect more rollouts, allow more tokens, or "
+            f"use a reward that the model sometimes earns"
+        )
+    groups = np.zeros(len(exponents), np.int64) if scale == "global" else np.unique(prompts, return_inverse=True)[1]
+    highest = np.full(int(groups.max()) + 1, -np.inf)
+    np.maximum.at(highest, groups, exponents)
+    weights = np.exp(exponents - np.where(np.isfinite(highest), highest, 0.0)[groups])
+    totals = np.bincount(groups, weights=weights)
+    means = totals / np.bincount(groups)
+    return weights / np.where(totals > 0, means, 1.0)[groups]
+
+
+def projection(
+    rollouts: Rollouts,
+    *,
+    tau: float = 1.0,
+    l2: float = 5.0,
+    weights: Scale = "global",
+    support: npt.ArrayLike | None = None,
+    start: Fit | None = None,
+    next_token: LoggedPositions | None = None,
+) -> Fit:
+    """Fit the bias of the module docstring.
+
+    tau: strength, in the unit of the rewards; smaller is stronger. l2: a pseudocount-like pull to 0 in weighted tokens.
+    support: ids that may be nonzero (a sparse refit); all seen tokens if None. start: a fit to begin from, on any
+    support. next_token: ``NextToken.of(rollouts)`` if it is at hand. InputError: bad options, no reward anywhere.
+    """
+    positive("l2", l2)
+    w = reward_weights(rollouts, tau, weights)
+    given: LoggedPositions = NextToken.of(rollouts) if next_token is None else next_token
+    table = given.named()
+    if table.n_positions != len(rollouts.token_ids):
+        raise InputError(f"next_token has {table.n_positions} positions, the rollouts {len(rollouts.token_ids)}")
+    w[rollouts.lengths == 0] = 0.0
+    position_weights = np.repeat(w, rollouts.lengths)
+    if not position_weights.any():
+        raise InputError("no completion with a reward holds a token; raise max_tokens or check the reward")
+    chosen, unseen = _support(table, support)
+    found = maximise(
+        table.sampled_counts(position_weights),
+        table,
+        position_weights,
+        l2=l2,
+        support=chosen,
+        start=None if start is None else table.align(start.token_ids, start.delta),
+    )
+    alive = np.unique(rollouts.prompts[w > 0])
+    return Fit(
+        token_ids=table.token_ids,
+        delta=found.delta,
+        gain=found.value / float(position_weights.sum()),
+        converged=found.converged,
+        shortfall=found.shortfall,
+        iterations=found.iterations,
+        effective_sample_size=effective_sample_size(w),
+        rollouts=len(w),
+        zero_weight=int((w == 0).sum()),
+        dead_prompts=len(np.unique(rollouts.prompts)) - len(alive) if weights == "prompt" else 0,
+        unseen_support=unseen,
+    )
+
+
+def _support(table: LoggedPositions, support: npt.ArrayLike | None) -> tuple[Ids | None, int]:
+    """Indices of the wanted tokens, and how many of them were never seen."""
+    if support is None:
+        return None, 0
+    wanted = np.unique(np.asarray(support, dtype=np.int64))
+    _, indices, _ = np.intersect1d(table.token_ids, wanted, return_indices=True)
+    return indices.astype(np.int64), len(wanted) - len(indices)

@@ -1,0 +1,89 @@
+"""How far a biased policy is from the base, from its own completions and the base model's listed logprobs.
+
+Index letters: ``n`` completions, ``m`` their positions. Values in nats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize
+
+from blackbox_lb.estimate.inputs.checks import Bools, Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+
+__all__ = ["Divergence", "divergence"]
+
+WIDEST = 60.0
+"""Nats by which the tilted tail may be off: beyond it exp has no digits left beside the listed mass."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Divergence:
+    """per_completion: (n,) ``log p_delta(y) - log p_0(y)``, whose mean estimates KL(p_delta || p_0) a completion.
+
+    per_position: (m,) the same of each token, which sum to it.
+    tail_factor: what the tail model's tilted mass was multiplied by to agree with how often the lists were really left.
+    """
+
+    per_completion: Vector
+    per_position: Vector
+    tail_factor: float
+
+    @property
+    def kl(self) -> float:
+        """The mean, in nats a completion; 0 where noise puts it below, which no KL is."""
+        return max(float(self.per_completion.mean()), 0.0)
+
+
+def divergence(rollouts: Rollouts, token_ids: npt.ArrayLike, values: npt.ArrayLike, tail: NextToken) -> Divergence:
+    """KL of the policy biased by ``values`` (nats) on ``token_ids`` to the base, both shape (k,).
+
+    rollouts: completions drawn *with* the bias at temperature 1, carrying the base model's logprobs. tail: of unbiased
+    rollouts, for its unigram of the tail. At every position
+    ``log pi_delta / pi_0 = delta(y_t) - log sum_y pi_0(y) exp(delta(y))``; the listed part of the sum is exact, the tail's
+    is the model's times one factor, chosen so that the expected number of tokens sampled outside the lists is the number
+    observed; a position without a list is all tail and has no factor. Tokens without an id are left out of both policies, because
+    a provider that does not list the end token when it is drawn shows nothing of that choice: the KL is then that of the tokens
+    given that the completion goes on, and the whole one is larger. Without the factor a bias that is large on rare tokens would
+    look as if it used them all the time.
+    """
+    full = NextToken.of(rollouts, tail=tail)
+    table = full.named()
+    delta = table.align(token_ids, values)
+    log_all = table.log_normaliser(delta)
+    log_listed = np.minimum(_log_listed(rollouts, full, delta), log_all)
+    log_tail = log_all + np.log(-np.expm1(np.minimum(log_listed - log_all, -1e-15)))
+    listed = log_listed > -np.inf
+    factor = _factor(log_listed[listed], log_tail[listed], table.sampled_outside[listed]) if listed.any() else 0.0
+    log_normaliser = np.logaddexp(log_listed, log_tail + np.where(listed, factor, 0.0))
+    ratios = delta[table.sampled] - log_normaliser
+    summed = np.zeros(len(rollouts.keys))
+    np.add.at(summed, rollouts.rollout_of, ratios)
+    return Divergence(summed, ratios, float(np.exp(factor)))
+
+
+def _log_listed(rollouts: Rollouts, table: NextToken, delta: Vector) -> Vector:
+    """(m,) log of the tilted mass of the listed tokens that have an id, given that the token has one."""
+    named = rollouts.top_ids >= 0
+    columns = np.searchsorted(table.token_ids, np.where(named, rollouts.top_ids, table.token_ids[0]))
+    terms = np.where(named, rollouts.top_logprobs.astype(np.float64) + delta[columns], -np.inf)
+    result: Vector = np.logaddexp.reduce(terms, axis=1) - np.log(table.named_mass)
+    return result
+
+
+def _factor(log_listed: Vector, log_tail: Vector, outside: Bools) -> float:
+    """Log of the factor on the tail that explains how many tokens were sampled outside the lists."""
+    odds = log_tail - log_listed
+
+    def surplus(factor: float) -> float:
+        return float((1 / (1 + np.exp(-np.clip(odds + factor, -700, 700)))).sum() - outside.sum())
+
+    if surplus(-WIDEST) >= 0:
+        return -WIDEST
+    if surplus(WIDEST) <= 0:
+        return WIDEST
+    return float(optimize.brentq(surplus, -WIDEST, WIDEST, xtol=1e-9))

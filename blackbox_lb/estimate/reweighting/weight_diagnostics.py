@@ -1,0 +1,206 @@
+"""Diagnostics: numbers that say how far an estimate can be trusted and how much there is to learn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Vector, positive, vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+
+__all__ = [
+    "Censoring",
+    "DeltaStatistics",
+    "RewardVariance",
+    "TailCoverage",
+    "Touched",
+    "delta_statistics",
+    "effective_sample_size",
+    "reward_variance",
+    "tail_coverage",
+]
+
+EFFECT_SIZE_GATE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RewardVariance:
+    """How much the reward varies between completions of one prompt (the paper, theorem "Reward gap").
+
+    v0: ``E_x Var(r | x)``, the unbiased variance within each prompt, averaged over prompts. reward_range: R, the largest
+    minus the smallest reward seen. optimum_gain: ``V_0/R (1 - exp(-R/tau))``, by the theorem a lower bound on
+    ``E[r]`` under the unconstrained KL-regularised optimum minus ``E[r]`` under the base model; a fixed bias gains that
+    less the price of being context-independent. When v0 is 0 there is nothing to learn.
+    v0_error: the standard error of v0, prompts being independent; infinite where there is one. prompts: how many were used.
+    prompts_skipped: those with fewer than two completions.
+    """
+
+    v0: float
+    v0_error: float
+    reward_range: float
+    optimum_gain: float
+    prompts: int
+    prompts_skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class TailCoverage:
+    """What the top-k lists miss. All but positions are shares of 1.
+
+    tail_mass: mean unlisted probability. sampled_outside: positions whose sampled token is missing from the list.
+    unattributed: mean unlisted probability that had no token to go to and stays at bias 0. unnamed: mean listed probability
+    of tokens without an id, which stay at bias 0 too. overfull: lists that summed to more than 1 and were scaled.
+    """
+
+    positions: int
+    tail_mass: float
+    sampled_outside: float
+    unattributed: float
+    unnamed: float
+    overfull: float
+
+
+@dataclass(frozen=True, slots=True)
+class Censoring:
+    """What the provider kept back of the sampled tokens.
+
+    positions: sampled tokens. outside: how many of them are missing from the list of the likeliest at their position.
+    bounded: how many came without a logprob, so that the least listed one is an upper bound. mass: mean over positions of the
+    unlisted probability ``1 - sum(top-k)``, which is the chance that a sampled token is censored.
+    """
+
+    positions: int
+    outside: int
+    bounded: int
+    mass: float
+
+    @classmethod
+    def of(cls, rollouts: Rollouts, next_token: NextToken) -> Censoring:
+        """Of these rollouts; ``next_token`` is ``NextToken.of(rollouts)``. InputError if it is of others."""
+        if next_token.n_positions != len(rollouts.token_ids):
+            raise InputError(
+                f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}"
+            )
+        return cls(
+            positions=next_token.n_positions,
+            outside=int(next_token.sampled_outside.sum()),
+            bounded=int(rollouts.is_bounded.sum()),
+            mass=float(next_token.tail_mass.mean()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Where a bias can act at all: the mean probability of the biased tokens at a position, without the bias and with it.
+
+    entries: biased tokens that were listed or sampled; one that never was has no probability here. tokens: mean length of a
+    completion.
+    """
+
+    base: float
+    biased: float
+    entries: int
+    tokens: float
+
+    @property
+    def per_completion(self) -> float:
+        """Biased tokens expected in one completion of the same length, by the larger of the two probabilities."""
+        return max(self.base, self.biased) * self.tokens
+
+    @classmethod
+    def of(cls, rollouts: Rollouts, next_token: NextToken, delta: npt.ArrayLike) -> Touched:
+        """Of ``delta`` (s,) in nats on the support of ``next_token``, which is of the rollouts."""
+        bias = vector("delta", delta, len(next_token.token_ids))
+        where, positions = np.flatnonzero(bias), next_token.n_positions
+        base, biased = (float(next_token.expected(d)[where].sum()) / positions for d in (np.zeros_like(bias), bias))
+        return cls(base, biased, entries=len(where), tokens=positions / len(rollouts.keys))
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaStatistics:
+    """A bias over the whole vocabulary after centring to mean 0 (the paper, "Logit-bias statistics").
+
+    sampled_fraction and selected_fraction are shares of the vocabulary; sigma, low and high are nats. selected_fraction
+    counts coordinates with ``|delta| >= 5 median |delta|`` (and not 0, so that a bias of zeros selects nothing).
+    """
+
+    sampled_fraction: float
+    sigma: float
+    low: float
+    high: float
+    selected_fraction: float
+
+
+def effective_sample_size(weights: npt.ArrayLike) -> float:
+    """``(sum w)^2 / sum w^2`` of weights that are not negative; 0 if all are 0."""
+    values = np.asarray(weights, dtype=np.float64)
+    if (values < 0).any() or not np.isfinite(values).all():
+        raise InputError("weights must be finite and not negative")
+    highest = values.max(initial=0.0)
+    if highest == 0:
+        return 0.0
+    scaled = values / highest
+    return float(scaled.sum() ** 2 / (scaled**2).sum())
+
+
+def reward_variance(rewards: npt.ArrayLike, prompts: npt.ArrayLike, tau: float = 1.0) -> RewardVariance:
+    """V_0 and the paper's bound for rewards of shape (n,) answering prompts (n,).
+
+    The theorem is about a bounded reward r in [0, R] (only its range counts) tilted by exp(r / tau), and V_0 is on the
+    scale of the r that is passed. A log reward with -inf has no variance: pass ``exp(rewards)``, for example the 0/1
+    accuracy behind log-accuracy, and read the numbers on that scale. InputError otherwise, or if no prompt has two.
+    """
+    r, of = np.asarray(rewards, dtype=np.float64), np.asarray(prompts)
+    if r.shape != of.shape or r.ndim != 1:
+        raise InputError(f"rewards {r.shape} and prompts {of.shape} must have one shape (n,)")
+    if not np.isfinite(r).all():
+        raise InputError(f"reward {r[~np.isfinite(r)][0]} has no variance; pass exp(rewards), which is bounded")
+    names, where, sizes = np.unique(of, return_inverse=True, return_counts=True)
+    several = sizes > 1
+    if not several.any():
+        raise InputError(f"none of {len(names)} prompts has two completions; sample each prompt at least twice")
+    means = np.bincount(where, weights=r) / sizes
+    variances = np.bincount(where, weights=(r - means[where]) ** 2)[several] / (sizes[several] - 1)
+    v0, width, count = float(variances.mean()), float(np.ptp(r)), len(variances)
+    error = float(variances.std(ddof=1)) / math.sqrt(count) if count > 1 else math.inf
+    gain = -v0 / width * math.expm1(-width / positive("tau", tau)) if width > 0 else 0.0
+    return RewardVariance(v0, error, width, gain, count, int((~several).sum()))
+
+
+def tail_coverage(next_token: NextToken) -> TailCoverage:
+    """What the lists behind ``next_token`` miss."""
+    return TailCoverage(
+        positions=next_token.n_positions,
+        tail_mass=float(next_token.tail_mass.mean()),
+        sampled_outside=float(next_token.sampled_outside.mean()),
+        unattributed=float((next_token.rest - next_token.unnamed).mean()),
+        unnamed=float(next_token.unnamed.mean()),
+        overfull=next_token.overfull / next_token.n_positions,
+    )
+
+
+def delta_statistics(delta: Vector, vocab_size: int, *, sampled: int | None = None) -> DeltaStatistics:
+    """Statistics of a bias with listed values ``delta`` (k,) in nats and 0 on the other ``vocab_size - k`` tokens.
+
+    sampled: how many different tokens were sampled, k if None.
+    """
+    listed = np.asarray(delta, dtype=np.float64)
+    if len(listed) > vocab_size or vocab_size < 1:
+        raise InputError(f"{len(listed)} biases do not fit a vocabulary of {vocab_size}")
+    full = np.zeros(vocab_size)
+    full[: len(listed)] = listed
+    full -= full.mean()
+    size = np.abs(full)
+    selected = (size >= EFFECT_SIZE_GATE * np.median(size)) & (size > 0)
+    return DeltaStatistics(
+        sampled_fraction=(len(listed) if sampled is None else sampled) / vocab_size,
+        sigma=float(full.std()),
+        low=float(full.min()),
+        high=float(full.max()),
+        selected_fraction=float(selected.mean()),
+    )

@@ -1,0 +1,1 @@
+"""A bias of few entries: which tokens to list and with which values, fractions or whole numbers."""

@@ -1,0 +1,178 @@
+"""Coordinate search over integer biases, while the KL divergence falls: single units first, then two tokens at a time.
+
+Whole numbers leave many small values at 0. The limit of a provider counts listed entries, so others may be listed in their place.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.sparse.single_changes import Local, curvature
+
+__all__ = ["integer_search"]
+
+MOST_SWEEPS = 100
+NEAR = 0.5
+"""Of the predicted bend: a step is tried where the slope makes up for that much of it. The prediction is good to a few per cent."""
+MOVES = 512
+"""Single moves, the most promising ones, that are combined to pairs."""
+TRIED = 64
+"""Moves of one or two tokens whose loss is computed at each step, the most promising first."""
+PATIENCE = 30
+"""Steps that may follow each other without a new best: on 600 tiny problems 8 missed the best of all
+whole biases in 2 and 30 in 1, rounding alone in 146."""
+EVALUATIONS = 500
+"""Of the loss, for moves of one or two tokens: with the choice of the moves about a second on 25,000 positions."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Search:
+    """W KL(target || v) is a constant ``- usage . v + sum_m w_m log_normaliser_m(v)``; at most ``entries`` are not 0."""
+
+    next_token: NextToken
+    weights: Vector
+    usage: Vector
+    allowed: Ids
+    entries: int
+    low: float
+    high: float
+
+    def loss(self, values: Vector) -> float:
+        potential, _ = self.next_token.potential(values, self.weights)
+        return float(potential - self.usage @ values)
+
+
+def integer_search(
+    next_token: NextToken,
+    weights: Vector,
+    usage: Vector,
+    start: Vector,
+    chosen: Ids,
+    low: float,
+    high: float,
+    *,
+    entries: int | None = None,
+    allowed: Bools | None = None,
+) -> Vector:
+    """(s,) integers in [low, high], no further from the target than ``start`` rounded on ``chosen``, or than all 0.
+
+    low, high: whole or infinite. usage: (s,) the target policy's expected counts ``sum_m w_m pi_target(y | m)``; weights: (m,) the
+    w_m. allowed: (s,) which tokens may be listed, at most ``entries`` of them; ``chosen`` only, all of them, where None. No single
+    unit on a listed token, nor on another where there is room, lowers the loss of the result.
+    """
+    may = chosen if allowed is None else np.flatnonzero(allowed)
+    search = _Search(next_token, weights, usage, may, len(may) if entries is None else entries, low, high)
+    rounded = np.zeros_like(start)
+    rounded[chosen] = np.clip(np.rint(start[chosen]), low, high)
+    found = [_descend(search, values) for values in (rounded, np.zeros_like(start))]
+    return _exchange(search, min(found, key=search.loss))
+
+
+def _descend(search: _Search, values: Vector) -> Vector:
+    """Single units from ``values``, changed in place. Along one coordinate the loss is convex, so they find its best integer."""
+    for _ in range(MOST_SWEEPS):
+        if not _sweep(search, values, _promising(search, values)):
+            break
+    return values
+
+
+def _promising(search: _Search, values: Vector) -> Ids:
+    """The tokens where a unit may lower the loss, the best first."""
+    tokens = search.allowed
+    local = Local.at(search.next_token, search.weights, values)
+    slope = search.usage[tokens] - local.usage[tokens]
+    change = local.change(tokens, np.sign(slope), search.usage, values)
+    worth = (1 - NEAR) * (change + np.abs(slope)) - np.abs(slope)
+    order = np.argsort(change, kind="stable")
+    return np.asarray(tokens[order[worth[order] < 0]])
+
+
+def _sweep(search: _Search, values: Vector, order: Ids) -> bool:
+    """One unit on every token of ``order`` that it helps; whether any did."""
+    log_normaliser, masses = search.next_token.log_normaliser(values), search.next_token.by_token(order)
+    room, moved = search.entries - np.count_nonzero(values), False
+    for index, token in enumerate(order):
+        if values[token] == 0 and room <= 0:
+            continue
+        rows, mass = masses.mass(index)
+        probability = mass * np.exp(values[token] - log_normaliser[rows])
+        step, change = _best_step(probability, search.weights[rows], float(search.usage[token]))
+        if step and search.low <= values[token] + step <= search.high:
+            room += int(values[token] + step == 0) - int(values[token] == 0)
+            values[token] += step
+            log_normaliser[rows] += change
+            moved = True
+    return moved
+
+
+def _best_step(probability: Vector, weights: Vector, usage: float) -> tuple[int, Vector]:
+    """-1, 0 or +1, and what it adds to the log normalisers: the direction is downhill, the size a whole unit."""
+    step = 1 if usage > weights @ probability else -1
+    change = np.log1p(np.minimum(probability, 1.0) * math.expm1(step))
+    return (step, change) if weights @ change - usage * step < 0 else (0, change)
+
+
+def _exchange(search: _Search, values: Vector) -> Vector:
+    """Moves of one or two tokens from ``values``; a few may lead uphill, none to where the search has been."""
+    best, lowest = values, search.loss(values)
+    seen, stuck, left = {values.tobytes()}, 0, EVALUATIONS
+    least = 1e-9 * float(search.weights.sum())
+    while stuck < PATIENCE and left > 0:
+        following, loss = None, math.inf
+        for trial in _moves(search, values, seen):
+            seen.add(trial.tobytes())
+            left -= 1
+            if (found := search.loss(trial)) < loss:
+                following, loss = trial, found
+            if loss < lowest - least:
+                break
+        if following is None:
+            break
+        values, stuck = following, stuck + 1
+        if loss < lowest - least:
+            best, lowest, stuck = values, loss, 0
+    return best
+
+
+def _moves(search: _Search, values: Vector, seen: set[bytes]) -> list[Vector]:
+    """The most promising ``TRIED`` of them that are new: a pair's change is that of both alone and their part of the curvature."""
+    tokens, steps, change = _singles(search, values)
+    unique, place = np.unique(tokens, return_inverse=True)
+    bend = curvature(search.next_token, search.weights, values, unique)[np.ix_(place, place)]
+    pairs = change[:, None] + change[None, :] + np.outer(steps, steps) * bend
+    pairs[tokens[:, None] == tokens[None, :]] = np.inf
+    np.fill_diagonal(pairs, change)  # a move alone
+    listed = ((values[tokens] + steps != 0) * 1 - (values[tokens] != 0)).astype(np.int64)
+    more = np.where(np.eye(len(tokens), dtype=bool), listed, listed[:, None] + listed[None, :])
+    pairs[more > search.entries - np.count_nonzero(values)] = np.inf
+    first, second = np.triu_indices(len(tokens))
+    worth = pairs[first, second]
+    found: list[Vector] = []
+    for at in np.argsort(worth, kind="stable")[: TRIED + len(seen)]:
+        if not math.isfinite(worth[at]) or len(found) == TRIED:
+            break
+        trial = values.copy()
+        for move in {int(first[at]), int(second[at])}:
+            trial[tokens[move]] += steps[move]
+        if trial.tobytes() not in seen:
+            found.append(trial)
+    return found
+
+
+def _singles(search: _Search, values: Vector) -> tuple[Ids, Vector, Vector]:
+    """Tokens, whole steps (one unit either way, to 0, to the best alone) and predicted changes, the best ``MOVES``."""
+    local, tokens = Local.at(search.next_token, search.weights, values), search.allowed
+    best, _ = local.best_steps(tokens, search.usage, values, 0.0, search.low, search.high)
+    rows = [np.full(len(tokens), 1.0), np.full(len(tokens), -1.0), -values[tokens], np.floor(best), np.ceil(best)]
+    pairs = np.unique(np.stack((np.tile(tokens, len(rows)), np.concatenate(rows).astype(np.int64))), axis=1)
+    moved = values[pairs[0]] + pairs[1]
+    pairs = pairs[:, (pairs[1] != 0) & (moved >= search.low) & (moved <= search.high)]
+    where, steps = pairs[0].astype(np.int64), pairs[1].astype(np.float64)
+    change = local.change(where, steps, search.usage, values)
+    top = np.argsort(change, kind="stable")[:MOVES]
+    return where[top], steps[top], change[top]

@@ -1,0 +1,204 @@
+"""Support search: which tokens may have a bias, where only so many may, by exchange on the true loss.
+
+Best-subset selection by splicing (Zhu, Wen, Zhu, Zhang and Wang, "A polynomial algorithm for best-subset selection problem", PNAS
+2020): members that are predicted to lose least are exchanged for non-members that are predicted to gain most, many at once at
+first, and an exchange counts only where the refitted loss falls. Single exchanges follow, which may climb for a few steps and
+never return to a support they have seen (tabu search; Glover 1989): a local optimum is seldom the best there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection.concave_problem import maximise
+from blackbox_lb.estimate.sparse.single_changes import Local, curvature
+
+__all__ = ["Problem", "Supported", "best_support"]
+
+SPLICES = 20
+"""Most exchanges of many at once; on real rollouts two to seven are made."""
+PATIENCE = 8
+"""Single exchanges that may follow each other without a new best. On problems of 5 to 12 tokens and 1 to 3 entries, each compared
+with all supports, none missed the best in 8 of 300, 4 in 3 of 2,000, and 8 in none of 1,000."""
+TRIED = 24
+"""Exchanges that are refitted at each step, the most promising first."""
+REFITS = 400
+"""Of single exchanges, divided by the entries: a refit costs about in proportion. At least ``TRIED``."""
+COUPLED = 3000
+"""Tokens whose curvature is computed together, a matrix of 72 MB; for more, each is judged as if the others stood still."""
+LEAST = 1e-9
+"""Nats per weighted position: less is no progress."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """minimise over v  ``sum_m w_m log_normaliser_m(v) - linear . v + l2/2 |v|^2``, with low <= v <= high and 0 where not allowed.
+
+    linear: (s,) what the target policy uses, ``sum_m w_m pi_target(y | m)``: then the loss is ``W KL(target || v)`` and a constant.
+    Or the weighted counts of sampled tokens: then it is that of the projection. weights: (m,). allowed: (s,).
+    """
+
+    next_token: NextToken
+    linear: Vector
+    weights: Vector
+    allowed: Bools
+    l2: float = 0.0
+    low: float = -np.inf
+    high: float = np.inf
+
+    def loss(self, values: Vector) -> float:
+        """At ``values`` (s,), in nats over all positions."""
+        potential, _ = self.next_token.potential(values, self.weights)
+        return float(potential - self.linear @ values + self.l2 / 2 * (values @ values))
+
+    def fitted(self, support: Ids, start: Vector) -> Supported:
+        """The least loss with values on ``support`` only, begun at those of ``start`` (s,)."""
+        found = maximise(
+            self.linear,
+            self.next_token,
+            self.weights,
+            l2=self.l2,
+            support=support,
+            start=start,
+            low=self.low,
+            high=self.high,
+            max_iterations=300,
+        )
+        return Supported(support, found.delta, self.l2 / 2 * float(found.delta @ found.delta) - found.value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Supported:
+    """support: sorted indices into the s tokens. values: (s,) nats, the best on it. loss: theirs."""
+
+    support: Ids
+    values: Vector
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scores:
+    """loss: (k,) of each member that leaves, gain: (c,) of each of ``others`` that joins, the rest refitted.
+
+    steps: (c,) the value it joins with. inverse, response: (k, k) inverse curvature of the members, and (k, c) how much each
+    goes down for one nat of an other; None where there are too many for that.
+    """
+
+    others: Ids
+    gain: Vector
+    steps: Vector
+    loss: Vector
+    coupling: tuple[Vector, Vector, Vector] | None
+
+
+def best_support(
+    problem: Problem, entries: int, start: Vector, *, patience: int = PATIENCE, splices: int = SPLICES
+) -> Supported:
+    """At most ``entries`` tokens and their best values, from the support of ``start`` (s,), which has no more of them.
+
+    patience: single exchanges that may pass without a new best, 0 for none at all: then it is quick.
+    """
+    if entries == 0:
+        return problem.fitted(np.zeros(0, np.int64), start)
+    found = problem.fitted(np.flatnonzero(start), start)
+    for _ in range(splices):
+        better = _splice(problem, entries, found)
+        if better is None:
+            break
+        found = better
+    return _exchange(problem, entries, found, patience)
+
+
+def _score(problem: Problem, entries: int, found: Supported) -> _Scores:
+    members, values = found.support, found.values
+    local = Local.at(problem.next_token, problem.weights, values)
+    free = problem.allowed.copy()
+    free[members] = False
+    others = np.flatnonzero(free & (local.usage > LEAST * problem.weights.sum()))
+    steps, gain = local.best_steps(others, problem.linear, values, problem.l2, problem.low, problem.high)
+    top = np.argsort(-gain, kind="stable")[: max(entries, 2 * TRIED)]
+    others, steps, gain = others[top], steps[top], gain[top]
+    loss = local.change(members, -values[members], problem.linear, values, problem.l2)
+    if len(members) + len(others) > COUPLED or not len(others) or not len(members):
+        return _Scores(others, gain, steps, loss, None)
+    matrix = curvature(problem.next_token, problem.weights, values, np.concatenate((members, others)))
+    bend = np.diag(matrix) + problem.l2 + LEAST * problem.weights.sum()
+    np.fill_diagonal(matrix, bend)
+    k = len(members)
+    inverse = np.linalg.inv(matrix[:k, :k])
+    response = inverse @ matrix[:k, k:]
+    left = np.maximum(bend[k:] - np.einsum("ij,ij->j", matrix[:k, k:], response), 1e-3 * bend[k:])
+    looser = bend[k:] / left
+    return _Scores(
+        others, gain * looser, steps * looser, loss / (np.diag(inverse) * bend[:k]), (np.diag(inverse), response, left)
+    )
+
+
+def _splice(problem: Problem, entries: int, found: Supported) -> Supported | None:
+    """Exchange as many as are predicted to be worth it, then half of them, until the loss falls; None where it does not."""
+    scores = _score(problem, entries, found)
+    room = entries - len(found.support)
+    leave = np.concatenate((np.full(room, -1), np.argsort(scores.loss, kind="stable")))
+    join = np.argsort(-scores.gain, kind="stable")
+    pairs = min(len(leave), len(join))
+    lost = np.concatenate((np.zeros(room), np.sort(scores.loss)))[:pairs]
+    count = int((scores.gain[join[:pairs]] > np.maximum(lost, 0)).sum())
+    while count >= 1:
+        out = leave[:count]
+        kept = np.delete(found.support, out[out >= 0])
+        trial = problem.fitted(np.union1d(kept, scores.others[join[:count]]), found.values)
+        if trial.loss < found.loss - LEAST * problem.weights.sum():
+            return trial
+        count //= 2
+    return None
+
+
+def _exchange(problem: Problem, entries: int, found: Supported, patience: int) -> Supported:
+    best, seen, stuck = found, {found.support.tobytes()}, 0
+    left = max(REFITS // entries, TRIED)
+    while left > 0 and stuck < patience:
+        following = None
+        for support in _singles(found, _score(problem, entries, found), seen):
+            trial = problem.fitted(support, found.values)
+            seen.add(support.tobytes())
+            left -= 1
+            if following is None or trial.loss < following.loss:
+                following = trial
+            if trial.loss < best.loss - LEAST * problem.weights.sum():
+                break
+        if following is None:
+            break
+        found, stuck = following, stuck + 1
+        if found.loss < best.loss - LEAST * problem.weights.sum():
+            best, stuck = found, 0
+    return best
+
+
+def _singles(found: Supported, scores: _Scores, seen: set[bytes]) -> list[Ids]:
+    """The most promising supports that differ in one token and were not seen before."""
+    worth = np.asarray(scores.gain[None, :] - _lost_with(found, scores))
+    chosen: list[Ids] = []
+    for flat in np.argsort(-worth, axis=None, kind="stable")[: TRIED + len(seen)]:
+        out, into = np.unravel_index(flat, worth.shape)
+        support = np.sort(np.append(np.delete(found.support, out), scores.others[into]))
+        if support.tobytes() not in seen:
+            chosen.append(support)
+        if len(chosen) == TRIED:
+            break
+    return chosen
+
+
+def _lost_with(found: Supported, scores: _Scores) -> Vector:
+    """(k, c) the loss of each member that leaves after each of the others has joined and all were refitted."""
+    if scores.coupling is None:
+        return scores.loss[:, None]
+    inverse, response, left = scores.coupling
+    values = found.values[found.support]
+    moved = values[:, None] - response * scores.steps[None, :]
+    alone = np.maximum(values**2 / inverse, 1e-300)
+    together = moved**2 / (inverse[:, None] + response**2 / left[None, :])
+    return np.asarray(scores.loss[:, None] * together / alone[:, None])

@@ -1,0 +1,1 @@
+"""One room a command: from a plan to results and files."""

@@ -1,0 +1,230 @@
+"""Biased: completions that were drawn with a bias, from the store where fit and eval leave them, and how far each token moved."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.errors import BiasError, CorruptResponse, InputError, ProfileError, StoreError
+from blackbox_lb.estimate.inputs.checks import Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.reweighting.intervention import exact_shifts, listed_shifts, shifts_after_bias
+from blackbox_lb.jobs.analysis.document import Source
+from blackbox_lb.jobs.compiling.logged_prefixes import logged_prefixes
+from blackbox_lb.providers.profile import Profile
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.progress import Reporter
+from blackbox_lb.rollouts.reference import ask_reference, check_reference
+from blackbox_lb.rollouts.training import Training, scored
+from blackbox_lb.safety.printable import printable
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import parse_reward
+from blackbox_lb.types import Endpoint, EndTokens, Example, Prompt
+from blackbox_lb.vocabulary import Vocabulary
+
+__all__ = ["Biased", "Shifts", "ask_shifts", "biased_completions", "draw", "instructed", "shifts_by_lists"]
+
+COUNT = parse_reward("length", max_tokens=1)
+"""Any reward will do: none is read."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Biased:
+    """Completions that were drawn with the bias at temperature 1. examples: (x,) what ``rollouts.prompts`` counts.
+
+    ends: how the provider lists the token that ends a completion. endpoint: through which they came. left_out: completions that
+    could not be read.
+    """
+
+    rollouts: Rollouts
+    examples: tuple[Example, ...]
+    ends: EndTokens
+    endpoint: Endpoint
+    left_out: int
+
+    @property
+    def words(self) -> str:
+        """Where they come from."""
+        return (
+            f"{len(self.rollouts.keys)} completions with this bias at temperature 1, of {len(self.examples)} prompts, "
+            f"{len(self.rollouts.token_ids):,} tokens"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shifts:
+    """values: (m,) nats at the positions of the biased completions, NaN where none is known, and where they come from."""
+
+    values: Vector
+    source: Source
+
+
+async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples: int) -> None:
+    """``samples`` completions of each example with the bias, and without it where whole lists of the base are needed.
+
+    Raises:
+        ProviderError: the API failed; what was received is kept.
+    """
+    where = trials.session.biased_endpoint
+    await trials.collect("analysis, biased", examples, SAMPLED, samples, bias.logit_bias, where)
+    await trials.collect("analysis, base", examples, SAMPLED, samples, None, where)
+
+
+def biased_completions(
+    path: Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None, report: Reporter
+) -> Biased:
+    """Those in the rollout store ``path`` that this bias's model gave through the profile's provider; nothing is asked for.
+
+    Raises:
+        StoreError: no such store. InputError: the bias is empty, or no such completion is in it. NoLogprobs: none lists tokens.
+    """
+    if not bias.entries:
+        raise BiasError("the bias has no entries, so there is no policy to analyse; give one that lists tokens")
+    if not path.is_file():
+        raise StoreError(f"no rollout store {path}; give the one that blb fit or blb eval wrote with --store")
+    with RolloutStore(path, read_only=True) as store:
+        wanted = sorted([token, value] for token, value in bias.logit_bias.items())
+        requests = _requests(store, bias, profile, wanted)
+        if not requests:
+            raise InputError(
+                f"{path} holds no completion of {printable(bias.model)} through {profile.name} with this bias at temperature 1 and "
+                "with logprobs; give --task or --data, as in blb fit, to draw some"
+            )
+        ends = _end_tokens(profile, vocabulary)
+        rollouts, examples, left = _read(store, _as_learned(bias, requests), ends)
+        left_out = left["incomplete"] + left["filtered"]
+        others = sum(len(store.keys(name)) for name in requests) - len(rollouts.keys) - left_out
+    endpoints = Counter(settings["endpoint"] for settings in requests.values())
+    found = Biased(
+        rollouts,
+        examples,
+        ends,
+        cast("Endpoint", endpoints.most_common(1)[0][0]),
+        left_out,
+    )
+    report.remark(found.words)
+    if others:
+        report.remark(
+            f"{others} more are not read: drawn with an instruction after the prompt or with another max_tokens"
+        )
+    if found.left_out:
+        report.remark(f"{found.left_out} completions are left out: filtered, or not all of their tokens are listed")
+    return found
+
+
+def _requests(store: RolloutStore, bias: Bias, profile: Profile, entries: list[list[float]]) -> dict[str, Any]:
+    """Hash -> settings of the requests at temperature 1 with logprobs and exactly these bias ``entries``."""
+    same = (profile.name, bias.model, bias.tokenizer)
+    return {
+        name: each
+        for name, each in store.requests().items()
+        if (each.get("provider"), each.get("model"), each.get("tokenizer")) == same
+        and each.get("bias") == entries
+        and each["sampling"]["temperature"] == 1
+        and each["sampling"]["top_logprobs"] > 0
+        and store.keys(name)
+    }
+
+
+def _as_learned(bias: Bias, requests: Mapping[str, Any]) -> list[str]:
+    """The requests with the ``max_tokens`` that the bias was learned with, if there are any, else all."""
+    limit = None if bias.sampling is None else bias.sampling.max_tokens
+    same = [name for name, each in requests.items() if each["sampling"]["max_tokens"] == limit]
+    return same or list(requests)
+
+
+def _end_tokens(profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
+    listed = profile.logprobs.end_token_listed
+    if listed is not True and vocabulary is None:
+        raise ProfileError(
+            f"{profile.name} is not known to list the token that ends a completion, so its id must be known to leave it alone: "
+            "give the model's vocabulary with --tokenizer"
+        )
+    return EndTokens(listed, frozenset(vocabulary.special.values() if vocabulary else ()))
+
+
+def _read(
+    store: RolloutStore, requests: Iterable[str], ends: EndTokens
+) -> tuple[Rollouts, tuple[Example, ...], Counter[str]]:
+    """The completions of these requests with their lists in memory, what they answer, and how many are left out.
+
+    Prompts with an instruction that ``blb eval`` tried are other prompts than the bias is for, and are passed over.
+    """
+    by_prompt: dict[Prompt, list[str]] = {}
+    for request in requests:
+        for key, prompt in store.prompts(request).items():
+            by_prompt.setdefault(prompt, []).append(key)
+    for prompt in instructed(by_prompt):
+        del by_prompt[prompt]
+    examples = tuple(Example(str(number), prompt) for number, prompt in enumerate(by_prompt))
+    rollouts, left = scored(store, examples, list(by_prompt.values()), COUNT, ends)
+    return rollouts, examples, left
+
+
+def instructed(prompts: Iterable[Prompt]) -> list[Prompt]:
+    """Those that are another of the prompts with an instruction after its last message, the same one for several prompts."""
+    bare = set(prompts)
+    tails: dict[str, list[Prompt]] = {}
+    for prompt in bare:
+        *before, last = prompt.messages
+        for gap in re.finditer(r"\n\n| ", last.content):
+            if Prompt((*before, replace(last, content=last.content[: gap.start()]))) in bare:
+                tails.setdefault(last.content[gap.end() :], []).append(prompt)
+    return [prompt for same in tails.values() if len(same) > 1 for prompt in same]
+
+
+def shifts_by_lists(path: Path, biased: Biased, bias: Bias, profile: Profile, vocabulary: Vocabulary | None) -> Shifts:
+    """From the lists that came with the completions, and from base completions of the same store; nothing is asked for.
+
+    Raises:
+        InputError: it is not known of which policy the provider's logprobs are. NoLogprobs: no base completions.
+    """
+    meaning, sent = profile.logprobs.meaning, bias.logit_bias
+    if meaning in ("before bias", "after bias"):
+        base = logged_prefixes(path, bias, profile, vocabulary).next_token
+        if meaning == "before bias":
+            return Shifts(listed_shifts(biased.rollouts, sent, base), "tail model")
+        return Shifts(shifts_after_bias(biased.rollouts, sent, base), "logprobs after the bias")
+    raise ProfileError(
+        f"it is not known whether {profile.name} returns logprobs of the base or of the biased policy (logprobs.meaning is "
+        f"{meaning}), so nothing tells how far they are apart; let blb doctor find out and set the row in a profile of your own"
+    )
+
+
+async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, seed: int) -> Shifts:
+    """From the base model's whole distribution at ``count`` of the positions; what is in the store is not asked for again.
+
+    Raises:
+        ProfileError, InputError: the provider gives no whole distributions, or lists of another policy.
+        CorruptResponse: what it gives does not fit the lists of the completions.
+        ProviderError: the API failed; what was received is kept.
+    """
+    if not trials.session.tells_base_logprobs:
+        raise ProfileError(
+            f"--full-vocab compares with the lists of the completions, which are not the base model's on "
+            f"{trials.session.profile.name}; leave it out"
+        )
+    await check_reference(trials, biased.examples, count)
+    table = NextToken.of(biased.rollouts, vocab_size=trials.tokenizer.vocabulary_size)
+    found = await ask_reference(trials, biased.examples, Training(biased.rollouts, table, 0, 0), count, seed)
+    trials.report.remark(found.sentence)
+    if not found.agrees:
+        raise CorruptResponse(
+            f"the distributions asked for now are not those the completions were drawn from (total variation {found.distance:.2f} "
+            "on average): is this the same model, endpoint and chat template? Leave --full-vocab out to go by the lists"
+        )
+    delta = np.zeros(found.exact.shape[1])
+    known = {token: value for token, value in bias.logit_bias.items() if token < len(delta)}
+    delta[list(known)] = list(known.values())
+    values = np.full(len(biased.rollouts.token_ids), np.nan)
+    values[found.positions] = exact_shifts(found.exact, biased.rollouts.token_ids[found.positions], delta)
+    return Shifts(values, "exact")

@@ -1,0 +1,147 @@
+"""What ``blb analyze`` found, as a file: how much a bias moves each token that was generated under it, and what those tokens are.
+
+The intervention score S(y) is the mean of ``log pi_delta(y) - log pi_0(y)`` in nats over the places where completions drawn with
+the bias continue with y (the paper, appendix "Intervention score as realized log-probability shift").
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AllowInfNan, BaseModel, ConfigDict
+
+__all__ = ["Analysis", "Band", "DeltaRow", "Family", "MinimalPair", "PolicyEffect", "Side", "Source", "TokenScore"]
+
+Number = Annotated[float, AllowInfNan(False)]
+Source = Literal["exact", "tail model", "logprobs after the bias"]
+"""Where the ratio comes from: whole distributions of the base; its lists at the biased positions; lists of the biased policy."""
+Side = Literal["promoted", "suppressed", "unmoved"]
+"""By the sign of S: R+ and R- of the paper, and exactly 0."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TokenScore(_Record):
+    """One token that was generated under the bias.
+
+    ``bytes``: its bytes in hexadecimal, "" where they are not known. ``bias``: nats as sent. ``score``: S in nats; ``se``: its
+    standard error, completions being independent, None where only one completion has the token. ``count``: positions with it.
+    ``surface``: its surface class; ``family``: the name of its family. ``contexts``: short pieces of completions with the token
+    marked, "The capital of France is «Paris».", safe to print.
+    """
+
+    id: int
+    text: str
+    bytes: str
+    bias: Number
+    score: Number
+    se: Number | None
+    count: int
+    surface: str
+    family: str
+    contexts: tuple[str, ...] = ()
+
+
+class Band(_Record):
+    """A row of the paper's table of score bands: tokens with ``low <= S < high`` (above 0: ``0 < S``); None is unlimited."""
+
+    low: Number | None
+    high: Number | None
+    label: str
+    count: int
+    meaning: str
+
+
+class MinimalPair(_Record):
+    """Two spellings of nearly the same thing, of which the bias promotes one and suppresses the other.
+
+    ``relation``: what is equal, such as "leading space". ``weight``: positions with either token times the difference of scores.
+    """
+
+    promoted: int
+    suppressed: int
+    promoted_text: str
+    suppressed_text: str
+    relation: str
+    promoted_score: Number
+    suppressed_score: Number
+    promoted_count: int
+    suppressed_count: int
+    weight: Number
+
+
+class Family(_Record):
+    """Tokens of one kind on one side. ``size``: tokens; ``count``: positions; ``mean_score``: mean of S over tokens, in nats.
+
+    ``examples``: texts of those that are moved most.
+    """
+
+    name: str
+    side: Side
+    size: int
+    count: int
+    mean_score: Number
+    examples: tuple[str, ...]
+
+
+class DeltaRow(_Record):
+    """Statistics of a bias after centring to mean 0 over the vocabulary (the paper, "Logit-bias statistics").
+
+    ``sampled_fraction`` and ``selected_fraction``, the tokens with ``|delta| >= 5 median |delta|``, are shares of the vocabulary;
+    ``sigma``, ``min`` and ``max`` are nats. ``of``: "learned" is the vector over the whole vocabulary
+    before the compile, of which only these numbers are in the file; "sent" the bias that is used.
+    """
+
+    of: Literal["learned", "sent"]
+    vocabulary: int
+    entries: int | None
+    sampled_fraction: Number | None
+    sigma: Number
+    min: Number
+    max: Number
+    selected_fraction: Number
+
+
+class PolicyEffect(_Record):
+    """Whole policy at once. ``kl_per_token``: mean over positions of the log ratio, an estimate of KL(pi_delta || pi_0) in nats;
+    ``se``: its standard error, completions being independent. ``promoted_share``: share of positions with a promoted token.
+    """
+
+    kl_per_token: Number
+    se: Number | None
+    promoted_share: Number
+
+
+class Analysis(_Record):
+    """Everything that one ``blb analyze`` found; ``tokens`` from the most promoted to the most suppressed.
+
+    ``rollouts``: where the completions come from, in words. ``completions``: how many were read, ``left_out`` how many were not
+    (cut by a filter, unreadable). ``positions``: places with a score, ``unscored`` places without one (not asked about, or without
+    a list); ``outside``: scored places whose token is missing from the list there. ``unvisited``: tokens of the vocabulary never
+    generated under the bias, None where its size is not known. ``grouping``: how families were made. ``summary``: the sentences
+    that a reader needs, the most important first.
+    """
+
+    format: Literal["blackbox-lb/analysis"] = "blackbox-lb/analysis"
+    version: Literal[1] = 1
+    provider: str
+    model: str
+    source: Source
+    rollouts: str
+    completions: int
+    left_out: int = 0
+    positions: int
+    unscored: int = 0
+    outside: int = 0
+    unvisited: int | None
+    usage: PolicyEffect
+    delta: tuple[DeltaRow, ...]
+    bands: tuple[Band, ...]
+    grouping: Literal["surface", "embedding"]
+    families: tuple[Family, ...]
+    pairs: tuple[MinimalPair, ...]
+    tokens: tuple[TokenScore, ...]
+    summary: tuple[str, ...]
+    provenance: dict[str, Any]

@@ -1,0 +1,242 @@
+"""Interpreting: from intervention scores to what a person reads: bands, families, minimal pairs, and tokens in their contexts."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from blackbox_lb.estimate.inputs.checks import Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.reweighting.intervention import InterventionScores
+from blackbox_lb.jobs.analysis.document import Band, Family, MinimalPair, Side, TokenScore
+from blackbox_lb.jobs.analysis.token_classes import nearly_equal, surface_class
+from blackbox_lb.safety.printable import printable
+from blackbox_lb.vocabulary.embedding import Encoder
+
+__all__ = ["Grouping", "Texts", "bands", "families", "minimal_pairs", "side_of", "token_scores"]
+
+Grouping: TypeAlias = Literal["surface", "embedding"]
+CONTEXTS = 3
+"""Contexts a token, each of another completion where there are as many."""
+BEFORE, AFTER = 40, 20
+"""Characters of a context before and after the token."""
+EXAMPLES = 8
+"""Tokens that a family is shown by."""
+CLUSTERS, LEAST_MEMBERS = 12, 4
+"""Embedding clusters of one side at most, and tokens in one on average at least; the paper has nine to twelve families a side."""
+NAMED_BY = 3
+"""Most used tokens that name an embedding cluster."""
+
+BANDS: tuple[tuple[float | None, float | None, str, str], ...] = (
+    (1.0, None, "S >= 1", "strongest promoted tokens"),
+    (0.1, 1.0, "0.1 <= S < 1", "strong positive signal"),
+    (0.01, 0.1, "0.01 <= S < 0.1", "moderate positive signal"),
+    (0.0, 0.01, "0 < S < 0.01", "weak positive or noise"),
+    (-0.001, 0.0, "-0.001 <= S < 0", "almost neutral negative"),
+    (-0.01, -0.001, "-0.01 <= S < -0.001", "weak suppression"),
+    (-0.1, -0.01, "-0.1 <= S < -0.01", "meaningful suppression"),
+    (-1.0, -0.1, "-1 <= S < -0.1", "strong suppression"),
+    (None, -1.0, "S < -1", "strongest negative shifts"),
+)
+"""The rows of the paper's tables of score bands."""
+NOT_TOLD = "▯"
+"""A token in a context whose text is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What token ids read as. raw: their bytes, as far as known; names: of those without any; special: ids without a text."""
+
+    raw: Mapping[int, bytes]
+    names: Mapping[int, str]
+    special: frozenset[int] = frozenset()
+
+    def text(self, token: int) -> str:
+        """As it is, not safe to print; "" where nothing is known."""
+        raw = self.raw.get(token)
+        return raw.decode("utf-8", "replace") if raw else self.names.get(token, "")
+
+    def readable(self, token: int) -> str:
+        """Safe to print, and never empty."""
+        return printable(self.text(token)) or f"<token {token}>"
+
+    def surface(self, token: int) -> str:
+        """Its surface class."""
+        return surface_class(self.raw.get(token), self.text(token), special=token in self.special)
+
+
+def side_of(score: float) -> Side:
+    """By sign."""
+    return "promoted" if score > 0 else "suppressed" if score < 0 else "unmoved"
+
+
+def bands(scores: Vector) -> tuple[Band, ...]:
+    """How many of the scores (s,) fall into each band; a score of exactly 0 falls into none."""
+    rows = []
+    for low, high, label, meaning in BANDS:
+        inside = (scores >= (-math.inf if low is None else low)) & (scores < (math.inf if high is None else high))
+        count = int((inside & (scores != 0)).sum())
+        rows.append(Band(low=low, high=high, label=label, count=count, meaning=meaning))
+    return tuple(rows)
+
+
+def token_scores(
+    scores: InterventionScores,
+    bias: Mapping[int, float],
+    texts: Texts,
+    rollouts: Rollouts,
+    scored: Vector,
+    encoder: Callable[[], Encoder] | None = None,
+) -> tuple[TokenScore, ...]:
+    """A row for each token of ``scores``, the most promoted first. scored: (m,) the shifts of the positions, NaN where unknown.
+
+    encoder: loads the model that makes families of neighbours; None: families are surface classes.
+
+    Raises:
+        InputError: see ``load_encoder``.
+    """
+    where = _positions(rollouts, np.isfinite(scored))
+    surface = {token: texts.surface(token) for token in scores.token_ids.tolist()}
+    family = surface if encoder is None else _clustered(scores, texts, encoder())
+    order = np.argsort(-scores.scores, kind="stable").tolist()
+    return tuple(
+        TokenScore(
+            id=token,
+            text=texts.readable(token),
+            bytes=texts.raw.get(token, b"").hex(),
+            bias=bias.get(token, 0.0),
+            score=float(scores.scores[row]),
+            se=None if math.isnan(scores.errors[row]) else float(scores.errors[row]),
+            count=int(scores.counts[row]),
+            surface=surface[token],
+            family=family[token],
+            contexts=_contexts(rollouts, texts, where[token]),
+        )
+        for row, token in ((row, int(scores.token_ids[row])) for row in order)
+    )
+
+
+def _positions(rollouts: Rollouts, known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> dict[int, list[int]]:
+    """Token -> up to ``CONTEXTS`` of the positions that are known, each of another completion where there are as many."""
+    found: dict[int, list[int]] = defaultdict(list)
+    again: dict[int, list[int]] = defaultdict(list)
+    owner = rollouts.rollout_of
+    for position in np.flatnonzero(known).tolist():
+        rows = found[int(rollouts.token_ids[position])]
+        if len(rows) == CONTEXTS:
+            continue
+        if rows and owner[rows[-1]] == owner[position]:
+            again[int(rollouts.token_ids[position])].append(position)
+        else:
+            rows.append(position)
+    return {token: (rows + again[token])[:CONTEXTS] for token, rows in found.items()}
+
+
+def _contexts(rollouts: Rollouts, texts: Texts, positions: Iterable[int]) -> tuple[str, ...]:
+    """Pieces of completions with the token marked, each once."""
+    owner, ends = rollouts.rollout_of, np.cumsum(rollouts.lengths)
+    pieces = []
+    for position in positions:
+        end = int(ends[owner[position]])
+        start = end - int(rollouts.lengths[owner[position]])
+        before = _joined(texts, rollouts.token_ids[max(start, position - BEFORE) : position].tolist())
+        after = _joined(texts, rollouts.token_ids[position + 1 : min(end, position + 1 + AFTER)].tolist())
+        left = printable(before[-BEFORE:])
+        right = printable(after[:AFTER])
+        cut = "…" if len(before) > BEFORE or position - start > BEFORE else ""
+        rest = "…" if len(after) > AFTER or end - position - 1 > AFTER else ""
+        pieces.append(f"{cut}{left}«{texts.readable(int(rollouts.token_ids[position]))}»{right}{rest}")
+    return tuple(dict.fromkeys(pieces))
+
+
+def _joined(texts: Texts, tokens: Sequence[int]) -> str:
+    """The text of several tokens; bytes are joined first, because a character may be split over some."""
+    parts = [texts.raw.get(token) or _unread(texts, token).encode(errors="replace") for token in tokens]
+    return b"".join(parts).decode("utf-8", "replace")
+
+
+def _unread(texts: Texts, token: int) -> str:
+    """A token without bytes: by its name, or a sign that something stands there that nobody told."""
+    return texts.names.get(token, "" if token in texts.special else NOT_TOLD)
+
+
+def _clustered(scores: InterventionScores, texts: Texts, encoder: Encoder) -> dict[int, str]:
+    """Token -> the name of its embedding cluster among the tokens of its side: the texts that are used most."""
+    from blackbox_lb.vocabulary.clustering import cluster_labels
+
+    names: dict[int, str] = {}
+    for side in ("promoted", "suppressed", "unmoved"):
+        rows = [row for row, score in enumerate(scores.scores.tolist()) if side_of(score) == side]
+        if not rows:
+            continue
+        read = [texts.readable(int(scores.token_ids[row])).strip() or "whitespace" for row in rows]
+        different = {text.casefold() for text in read}  # many encoders read no capitals
+        k = max(1, min(CLUSTERS, len(different) // LEAST_MEMBERS))
+        labels = cluster_labels(read, read, encoder=encoder, k=k)
+        for label in np.unique(labels).tolist():
+            members = [(row, text) for row, text, of in zip(rows, read, labels.tolist(), strict=True) if of == label]
+            members.sort(key=lambda each: -int(scores.counts[each[0]]))
+            name = ", ".join(list(dict.fromkeys(text for _, text in members))[:NAMED_BY])
+            names.update({int(scores.token_ids[row]): name for row, _ in members})
+    return names
+
+
+def families(tokens: Iterable[TokenScore]) -> tuple[Family, ...]:
+    """The families of each side, by mean score: the promoted from the highest on, then the suppressed from the lowest on."""
+    groups: dict[tuple[Side, str], list[TokenScore]] = defaultdict(list)
+    for each in tokens:
+        groups[side_of(each.score), each.family].append(each)
+    rows = [_family(name, side, members) for (side, name), members in groups.items()]
+    sides: dict[Side, int] = {"promoted": 0, "suppressed": 1, "unmoved": 2}
+    return tuple(sorted(rows, key=lambda row: (sides[row.side], -abs(row.mean_score), row.name)))
+
+
+def _family(name: str, side: Side, members: Sequence[TokenScore]) -> Family:
+    ordered = sorted(members, key=lambda each: -abs(each.score) * each.count)
+    return Family(
+        name=name,
+        side=side,
+        size=len(members),
+        count=sum(each.count for each in members),
+        mean_score=float(np.mean([each.score for each in members])),
+        examples=tuple(each.text for each in ordered[:EXAMPLES]),
+    )
+
+
+def minimal_pairs(tokens: Sequence[TokenScore], texts: Texts) -> tuple[MinimalPair, ...]:
+    """Pairs of nearly equal tokens, one promoted and one suppressed, by how much they are used times how far apart they are.
+
+    A pair that is related in several ways is listed once, by the closest (see ``nearly_equal``).
+    """
+    groups: dict[tuple[str, str], list[TokenScore]] = defaultdict(list)
+    order: dict[str, int] = {"space": 0, "case": 1, "ending": 2, "repetition": 3, "whitespace": 4}
+    for each in tokens:
+        if each.surface not in ("special", "not known", "part of a character"):
+            for key in nearly_equal(texts.text(each.id)):
+                groups[key].append(each)
+    found: dict[tuple[int, int], MinimalPair] = {}
+    for (relation, _), members in sorted(groups.items(), key=lambda item: order[item[0][0]]):
+        for up in (each for each in members if each.score > 0):
+            for down in (each for each in members if each.score < 0):
+                found.setdefault((up.id, down.id), _pair(up, down, relation))
+    return tuple(sorted(found.values(), key=lambda pair: (-pair.weight, pair.promoted, pair.suppressed)))
+
+
+def _pair(up: TokenScore, down: TokenScore, relation: str) -> MinimalPair:
+    return MinimalPair(
+        promoted=up.id,
+        suppressed=down.id,
+        promoted_text=up.text,
+        suppressed_text=down.text,
+        relation=relation,
+        promoted_score=up.score,
+        suppressed_score=down.score,
+        promoted_count=up.count,
+        suppressed_count=down.count,
+        weight=(up.count + down.count) * (up.score - down.score),
+    )

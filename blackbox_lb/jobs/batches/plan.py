@@ -1,0 +1,157 @@
+"""What a collection by batch asks for: files of requests for what is neither stored nor asked for, within the command's limits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any
+
+from blackbox_lb.api.limits.budget import Budget, Spent
+from blackbox_lb.errors import BudgetExhausted, ProfileError
+from blackbox_lb.jobs.batches.lines import PREFIX, Ask, Line, Written, asks, names_in, request_line, split, write_input
+from blackbox_lb.jobs.batches.record import BatchRecord, Jobs
+from blackbox_lb.jobs.records.run_record import host_of
+from blackbox_lb.providers.schema import BatchRules
+from blackbox_lb.rollouts.collect import batch_of, settings_of
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.store import canonical, request_hash
+from blackbox_lb.store.keys import messages_of
+from blackbox_lb.types import Prompt, Sampling
+
+__all__ = ["Setup", "check_budget", "no_batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One collection: what is asked how, and the jobs of its store. ``settings``: of all of its requests, ``request`` their hash.
+
+    ``most``: requests a file.
+    """
+
+    trials: Trials
+    jobs: Jobs
+    rules: BatchRules
+    sampling: Sampling
+    settings: dict[str, Any]
+    request: str
+    most: int | None
+
+    @classmethod
+    def of(cls, trials: Trials, most: int | None = None) -> Setup:
+        """The collection that ``trials`` would make at temperature 1. ProfileError: its endpoint takes no batches."""
+        session = trials.session
+        rules = session.profile.batch
+        if rules is None or session.endpoint not in rules.urls:
+            raise no_batch(session.profile.name, [] if rules is None else list(rules.urls))
+        sampling = Sampling(
+            SAMPLED.temperature, trials.reward.max_tokens, trials.top_logprobs, trials.seed, trials.stop
+        )
+        settings = settings_of(session, trials.tokenizer, sampling, None)
+        fewest = min((each for each in (most, rules.requests) if each is not None), default=None)
+        return cls(trials, Jobs(trials.store.path), rules, sampling, settings, request_hash(settings), fewest)
+
+    @property
+    def url(self) -> str:
+        """Where the requests of a batch go."""
+        return self.rules.urls[self.trials.session.endpoint]
+
+    def open_jobs(self) -> list[BatchRecord]:
+        """The open jobs of these settings; one that differs in nothing but the tokenizer, which no request tells, is adopted."""
+        session, others = self.trials.session, 0
+        found: list[BatchRecord] = []
+        for job in filter(lambda job: job.open, self.jobs.all()):
+            same = {**job.settings, "tokenizer": self.settings["tokenizer"]} == self.settings
+            if same and (job.provider, job.host) == (session.profile.name, host_of(session)):
+                job.request, job.settings = self.request, self.settings
+                found.append(job)
+            else:
+                others += 1
+        if others:
+            self.trials.report.remark(
+                f"{others} open batch jobs in {self.jobs.folder} have other settings or another provider and are left alone: the "
+                "command that made them goes on with them"
+            )
+        return found
+
+    def missing(
+        self, prompts: Sequence[Prompt], samples: int, asked: Collection[str] = ()
+    ) -> Iterator[tuple[Prompt, Ask]]:
+        """What is neither stored nor among the keys that are ``asked`` for already."""
+        session = self.trials.session
+        there = self.trials.store.keys(self.request).union(asked)
+        return asks(prompts, samples, self.request, there, batch_of(session.profile, session.endpoint, self.sampling))
+
+    def write(self, prompts: Sequence[Prompt], samples: int, jobs: Iterable[BatchRecord]) -> list[BatchRecord]:
+        """New jobs for what is neither stored nor asked for by ``jobs``: durable files and records, nothing sent."""
+        wanted = list(self.missing(prompts, samples, {key for job in jobs for key in self._keys(job)}))
+        if not wanted:
+            return []
+        rows = [{"hash": ask.prompt, "messages": messages_of(prompt)} for prompt, ask in wanted]
+        row = {"hash": self.request, "settings": canonical(self.settings)}
+        self.trials.store.add_rows({"prompts": rows, "requests": [row]})
+        lines = (self._line(prompt, ask) for prompt, ask in wanted)
+        return [self._written(group) for group in split(lines, self.most, self.rules.size)]
+
+    def _line(self, prompt: Prompt, ask: Ask) -> Line:
+        session = self.trials.session
+        where = (session.profile, session.endpoint, self.url, session.model)
+        return request_line(*where, self.sampling, prompt, ask, self.request)
+
+    def _written(self, group: Sequence[Line]) -> BatchRecord:
+        session, name = self.trials.session, token_hex(6)
+        written = write_input(self.jobs.input(name), group)
+        job = BatchRecord(
+            name=name,
+            provider=session.profile.name,
+            host=host_of(session),
+            request=self.request,
+            prefix=self.request[:PREFIX],
+            settings=self.settings,
+            written=time.time(),
+            **{each: getattr(written, each) for each in Written.__slots__},
+        )
+        self.jobs.save(job)
+        return job
+
+    def _keys(self, job: BatchRecord) -> Iterable[str]:
+        """What an open job will bring. Its file is read: the record tells only how many."""
+        found = (Ask.parse(name, job.prefix) for name in names_in(self.jobs.input(job.name)))
+        return (key for ask in found if ask is not None for key in ask.keys(self.request))
+
+
+def check_budget(budget: Budget, fresh: Sequence[BatchRecord]) -> None:
+    """Before ``fresh`` jobs are submitted: say what they may take, and ask.
+
+    Raises:
+        BudgetExhausted: they could pass a limit.
+    """
+    if not fresh:
+        return
+    prompt, completion = sum(job.most_prompt for job in fresh), sum(job.most_completion for job in fresh)
+    dollars = 0.0 if budget.prices is None else budget.prices.dollars(prompt, completion)
+    total, limits = Spent(sum(job.requests for job in fresh), prompt, completion, dollars), budget.limits
+    for option, limit, most in (
+        ("--max-requests", limits.requests, total.requests),
+        ("--max-tokens-total", limits.tokens, total.tokens),
+        ("--max-cost", limits.dollars, total.dollars),
+    ):
+        if limit is not None and most > limit:
+            raise BudgetExhausted(
+                f"the batch could take {total}, more than {option} {limit:,}, and nobody could stop it in the middle: raise the "
+                "limit, or ask for less with --limit or --samples-per-prompt; nothing was submitted"
+            )
+    if budget.opening is not None:
+        budget.opening()
+        budget.opening = None
+
+
+def no_batch(provider: str, endpoints: Sequence[str]) -> ProfileError:
+    """Why a provider, or this endpoint of it, cannot be collected from by batch; ``endpoints``: those that can."""
+    if not endpoints:
+        return ProfileError(
+            f"{provider} takes no batches, as far as its profile knows (table [batch]); leave --batch out"
+        )
+    return ProfileError(f"{provider} takes batches for {', '.join(endpoints)} only; use --endpoint {endpoints[0]}")

@@ -1,0 +1,175 @@
+"""A job and its record: one file of requests, and how far it has come, durable before the next step begins."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from blackbox_lb.errors import InputError
+
+__all__ = ["BatchRecord", "Jobs", "durable"]
+
+LARGEST = 1_000_000
+"""Bytes of a record that are read."""
+
+
+class BatchRecord(BaseModel):
+    """One file of requests. The record holds no key and no address beyond its host.
+
+    ``name``: its own, which also stands in the batch's metadata, so that a batch whose creation was not heard of is recognised.
+    ``request``: hash of the settings of all its lines; ``prefix``: how it begins in their custom_id. ``step``: what is known to
+    have been done; "creating" means that the batch may exist. ``refused``: batches of this file that the provider did not begin.
+    ``most_prompt``, ``most_completion``: tokens at most. ``tally``: what became of its lines.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    format: Literal[1] = 1
+    name: str
+    provider: str
+    host: str
+    request: str
+    prefix: str
+    settings: dict[str, Any]
+    sha256: str
+    requests: int
+    completions: int
+    most_prompt: int
+    most_completion: int
+    written: float
+    step: Literal["written", "uploaded", "creating", "running", "ended", "done"] = "written"
+    tried: float | None = None
+    file_id: str | None = None
+    batch_id: str | None = None
+    status: str | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    refused: list[str] = []
+    cancelled: bool = False
+    tally: dict[str, int] = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether answers may still come of it."""
+        return self.step != "done"
+
+    @property
+    def submitted(self) -> bool:
+        """Whether the provider may be at work on it."""
+        return self.step in ("creating", "running")
+
+
+class Jobs:
+    """The jobs of one store, in a folder beside it: of each its record, its input, and what was downloaded of its answers.
+
+    Raises, here and from every method:
+        InputError: the folder or a file in it cannot be read or written, or is none of ours.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self.folder = store.with_name(f"{store.stem}.batches")
+        with self._described():
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def input(self, name: str) -> Path:
+        """The file of requests of the job with this name."""
+        return self.folder / f"{name}.jsonl"
+
+    def output(self, job: BatchRecord) -> Path:
+        """The file of answers."""
+        return self.folder / f"{job.name}.output.jsonl"
+
+    def errors(self, job: BatchRecord) -> Path:
+        """The file of requests that failed."""
+        return self.folder / f"{job.name}.errors.jsonl"
+
+    def all(self) -> list[BatchRecord]:
+        """Every job, the oldest first."""
+        with self._described():
+            return sorted(map(self._read, self.folder.glob("*.json")), key=lambda job: (job.written, job.name))
+
+    def save(self, job: BatchRecord) -> None:
+        """Write the record; when this returns, a crash cannot lose it."""
+        with self._described():
+            durable(self.folder / f"{job.name}.json", json.dumps(job.model_dump(), indent=2).encode() + b"\n")
+
+    def close(self, job: BatchRecord, tally: dict[str, int] | None = None, *, keep: bool = False) -> None:
+        """Nothing more is expected of the job: its files go, unless they are to be kept; its record stays."""
+        job.step, job.tally = "done", tally or job.tally
+        self.save(job)
+        for path in [] if keep else [self.input(job.name), self.output(job), self.errors(job)]:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Remove files of requests that were cut off before they had a record: nothing of them was sent."""
+        with self._described():
+            known = {job.name for job in self.all()}
+            for path in [*self.folder.glob("*.jsonl"), *self.folder.glob(".*.part")]:
+                if path.name.strip(".").split(".")[0] not in known:
+                    path.unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Inside, no other process works on these jobs; a process that is killed lets go. InputError: one does."""
+        with self._described():
+            lock = sqlite3.connect(self.folder / "lock", timeout=0, isolation_level=None)
+        try:
+            lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            lock.close()
+            raise InputError(
+                f"another command is at work on the batch jobs in {self.folder} ({error}); wait until it ends, or stop it"
+            ) from error
+        try:
+            yield
+        finally:
+            lock.close()
+
+    def _read(self, path: Path) -> BatchRecord:
+        try:
+            with path.open("rb") as file:
+                raw = file.read(LARGEST + 1)
+            return BatchRecord.model_validate(json.loads(raw))
+        except (ValueError, RecursionError, ValidationError) as error:
+            raise InputError(
+                f"{path} is no record of a batch job, or of a newer version ({type(error).__name__}); move it away if its batch is "
+                "of no use any more"
+            ) from error
+
+    @contextmanager
+    def _described(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.OperationalError) as error:
+            raise InputError(
+                f"cannot use {self.folder}: {getattr(error, 'strerror', None) or error}; make room, or give another --out"
+            ) from error
+
+
+def durable(path: Path, content: bytes) -> None:
+    """Put ``content`` in place of the file in one step; when this returns, a crash cannot lose it."""
+    draft = path.with_name(f".{path.name}.part")
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in the folder durable, where the system lets a folder be opened."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

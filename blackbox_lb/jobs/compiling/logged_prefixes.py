@@ -1,0 +1,135 @@
+"""Logged prefixes: what a store's base completions tell of the next token, for whoever needs no task and no reward."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.errors import InputError, NoLogprobs, StoreError
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.providers.profile import Profile, load_profile, profile_names
+from blackbox_lb.rollouts.training import training_set
+from blackbox_lb.safety.printable import printable
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import parse_reward
+from blackbox_lb.types import EndTokens, Example, Prompt
+from blackbox_lb.vocabulary import Vocabulary
+
+__all__ = ["Prefixes", "logged_prefixes"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefixes:
+    """``next_token`` at every position of ``completions`` of the base at temperature 1; ``remarks``: what was left out, and why."""
+
+    next_token: NextToken
+    completions: int
+    remarks: tuple[str, ...]
+
+
+def logged_prefixes(path: str | Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None = None) -> Prefixes:
+    """The positions of all base completions of the bias's model in the rollout store ``path``; nothing is asked for.
+
+    They were drawn without a bias at temperature 1, whatever their prompts. profile: of the provider that the bias is for, whose
+    own completions the store may hold under a name that no packaged profile has. vocabulary: of the model; which tokens end a
+    completion is read from it where they are not known to be listed. Without it such completions are left out, where others are.
+
+    Raises:
+        StoreError: no such store. InputError: none of its completions is of that model, or a vocabulary is needed.
+        NoLogprobs: none of them has lists.
+    """
+    if not Path(path).is_file():
+        raise StoreError(f"no rollout store {path}; give the one that blb fit or blb collect wrote with --store")
+    with RolloutStore(path, read_only=True) as store:
+        base = _base_requests(store, bias)
+        known = base if vocabulary is not None else _known(base, profile)
+        ends = _end_tokens(_providers(known or base), profile, vocabulary)
+        return _read(store, known or base, bias, ends, _left_out(store, base, known or base))
+
+
+def _base_requests(store: RolloutStore, bias: Bias) -> dict[str, dict[str, Any]]:
+    """Hash -> settings of the requests that drew from the base of the bias's model and asked for lists."""
+    requests = store.requests()
+    same = {
+        name: settings
+        for name, settings in requests.items()
+        if (settings.get("model"), settings.get("tokenizer")) == (bias.model, bias.tokenizer)
+    }
+    if not same:
+        held = {f"{each.get('model')} (tokenizer {each.get('tokenizer')})" for each in requests.values()}
+        raise InputError(
+            f"{store.path} holds no completion of {printable(bias.model)} (tokenizer {printable(bias.tokenizer)}), only of "
+            f"{printable(', '.join(sorted(held))) or 'nothing'}; give the store of the bias's own model with --store"
+        )
+    base = {name: settings for name, settings in same.items() if _is_base(settings)}
+    if not base:
+        raise NoLogprobs(
+            f"{store.path} holds no completion of {printable(bias.model)} without a bias, at temperature 1 and with logprobs; "
+            "blb collect draws some"
+        )
+    return base
+
+
+def _is_base(settings: Mapping[str, Any]) -> bool:
+    sampling = settings.get("sampling") or {}
+    return not settings.get("bias") and sampling.get("temperature") == 1 and sampling.get("top_logprobs", 0) > 0
+
+
+def _known(base: Mapping[str, dict[str, Any]], profile: Profile) -> dict[str, dict[str, Any]]:
+    """The requests whose provider is known to list the token that ends a completion."""
+    return {name: each for name, each in base.items() if _listed(str(each.get("provider")), profile) is True}
+
+
+def _providers(requests: Mapping[str, dict[str, Any]]) -> set[str]:
+    return {str(settings.get("provider")) for settings in requests.values()}
+
+
+def _left_out(store: RolloutStore, base: Mapping[str, dict[str, Any]], used: Collection[str]) -> list[str]:
+    """A sentence on the requests of ``base`` that are not ``used``; none where all are."""
+    rest = {name: settings for name, settings in base.items() if name not in used}
+    if not rest:
+        return []
+    count = sum(len(store.keys(name)) for name in rest)
+    names = printable(", ".join(sorted(_providers(rest))))
+    return [
+        f"{count} completions through {names} are left out: it is not known whether the token that ends one is listed; --tokenizer "
+        "with the model's vocabulary lets them in"
+    ]
+
+
+def _end_tokens(providers: Collection[str], profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
+    """How these providers list the token that ends a completion, as a fit through them would read it."""
+    listed = {_listed(name, profile) for name in providers}
+    if listed == {True}:
+        return EndTokens(True)
+    if vocabulary is None:
+        raise InputError(
+            f"the completions come through {printable(', '.join(sorted(providers)))}, not known to list the token that ends one, "
+            "so its id must be known to leave it alone: give the model's vocabulary with --tokenizer, or --provider with the TOML "
+            "that they came through"
+        )
+    return EndTokens(listed.pop() if len(listed) == 1 else None, frozenset(vocabulary.special.values()))
+
+
+def _listed(name: str, profile: Profile) -> bool | None:
+    if name == profile.name:
+        return profile.logprobs.end_token_listed
+    return load_profile(name).logprobs.end_token_listed if name in profile_names() else None
+
+
+def _read(
+    store: RolloutStore, requests: Collection[str], bias: Bias, ends: EndTokens, left_out: Sequence[str]
+) -> Prefixes:
+    keys = sorted(key for request in requests for key in store.keys(request))
+    anything, unread = Example("", Prompt(())), parse_reward("length", max_tokens=1)
+    try:
+        read = training_set(store, [anything], [keys], unread, ends, vocab_size=bias.vocab_size)
+    except NoLogprobs as error:
+        raise NoLogprobs(
+            f"none of {len(keys)} base completions of {printable(bias.model)} in {store.path} has a complete list of token "
+            "logprobs, which the compile needs to know the next token; collect some with --top-logprobs from 1"
+        ) from error
+    return Prefixes(read.next_token, len(read.rollouts.keys), (*left_out, *read.remarks))

@@ -1,0 +1,1 @@
+"""How the self-test asks: its requests, its budget, and the form of what it finds."""

@@ -1,0 +1,134 @@
+"""Findings: one a row of the profile, what it claims, what was seen, and whether the two agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from blackbox_lb.providers.profile import Profile
+from blackbox_lb.providers.schema import Json
+
+__all__ = ["Findings", "Report", "RowFinding", "Status", "claim_of"]
+
+Status: TypeAlias = Literal["CONFIRMED", "CONTRADICTED", "NOT CHECKED", "MEASURED"]
+"""MEASURED: a fact about which the profile claims nothing, or a limit that it draws tighter than the server does."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFinding:
+    """``row``: dotted, as in the profile. ``evidence``: one line with its numbers.
+
+    ``found``: the true value of the row, where it is known to be another than the claim. A contradiction without one is of a kind
+    that no value of the row can cure.
+    """
+
+    row: str
+    claim: str
+    status: Status
+    evidence: str
+    found: Json | None = None
+
+    @property
+    def incurable(self) -> bool:
+        """Contradicted, and no profile could say it right."""
+        return self.status == "CONTRADICTED" and self.found is None
+
+
+class Findings:
+    """The findings so far, one a row, in the order in which rows were first found; a later one replaces NOT CHECKED, and a
+    contradiction a confirmation."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._rows: dict[str, RowFinding] = {}
+
+    def add(self, row: str, status: Status, evidence: str, found: Json | None = None) -> None:
+        """What was seen of ``row``. A reason why it was not checked gives way to any finding, and to a later reason."""
+        known = self._rows.get(row)
+        if known is None or known.status == "NOT CHECKED" or (known.status, status) == ("CONFIRMED", "CONTRADICTED"):
+            self._rows[row] = RowFinding(row, claim_of(self._profile, row), status, evidence, found)
+
+    def agree(self, row: str, agrees: bool, evidence: str, found: Json | None = None) -> None:
+        """CONFIRMED or CONTRADICTED; ``found`` is what a contradicted row should say."""
+        self.add(row, "CONFIRMED" if agrees else "CONTRADICTED", evidence, None if agrees else found)
+
+    def skip(self, rows: Iterable[str], reason: str) -> None:
+        """NOT CHECKED, for each of ``rows`` that nothing has been found of."""
+        for row in rows:
+            self.add(row, "NOT CHECKED", reason)
+
+    def settled(self, row: str) -> bool:
+        """Whether anything was found of ``row``."""
+        return row in self._rows and self._rows[row].status != "NOT CHECKED"
+
+    def confirmed(self, row: str) -> bool:
+        """Whether ``row`` was found to be as claimed."""
+        return row in self._rows and self._rows[row].status == "CONFIRMED"
+
+    def all(self) -> tuple[RowFinding, ...]:
+        """All of them."""
+        return tuple(self._rows.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that was found, and what it cost. Tokens are as the provider counts them.
+
+    ``entries``, ``named``: most entries of a bias, and the highest id in one, that were accepted.
+    """
+
+    profile: Profile
+    model: str
+    endpoint: str
+    base_url: str
+    findings: Sequence[RowFinding]
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float
+    entries: int = 0
+    named: int | None = None
+
+    @property
+    def contradicted(self) -> tuple[RowFinding, ...]:
+        """Where the profile is wrong."""
+        return tuple(finding for finding in self.findings if finding.status == "CONTRADICTED")
+
+    def as_json(self) -> dict[str, Any]:
+        """As one JSON object."""
+        return {
+            "provider": self.profile.name,
+            "model": self.model,
+            "endpoint": self.endpoint,
+            "base_url": self.base_url,
+            "contradicted": len(self.contradicted),
+            "findings": [asdict(finding) for finding in self.findings],
+            "requests": self.requests,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def claim_of(profile: Profile, row: str) -> str:
+    """What the profile says of a dotted row, in words; "" where it has no such row."""
+    if row == "bias":
+        said = "takes effect"
+    elif row == "neutral":
+        said = "softmax(logits + bias)"
+    else:
+        known, value = _value(profile, row)
+        if not known:
+            return ""
+        said = "none known" if value is None else str(value["path"] if isinstance(value, dict) else value)
+    return said if profile.is_known(row) else f"{said} (a guess)"
+
+
+def _value(profile: Profile, row: str) -> tuple[bool, Any]:
+    value: Any = profile.model_dump()
+    for part in row.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return False, None
+        value = value[part]
+    return True, value

@@ -1,0 +1,1 @@
+"""What the self-test checks, one module a claim of the profile."""

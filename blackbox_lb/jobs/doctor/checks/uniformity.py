@@ -1,0 +1,206 @@
+"""Whether sampled tokens are draws from the distributions that were returned with them.
+
+Index letters: ``t`` draws, ``c`` cells of one draw: its listed tokens from most likely, then one for all that is not listed.
+Every test is exact or, for the chi-square, has large counts: a server that samples what it says fails one with the stated
+probability, whatever its distributions are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize_scalar
+from scipy.signal import fftconvolve
+from scipy.special import logsumexp
+from scipy.stats import chisquare
+
+__all__ = ["EXPECTED", "CellDraw", "UniformityVerdict", "alike", "expected_beyond", "judge", "temperature_of"]
+
+Vector = npt.NDArray[np.float64]
+Cells = npt.NDArray[np.bool_]
+
+BINS = 20
+LEAST_UNLISTED = 1e-4
+"""Mass left for all unlisted tokens where rounding leaves none: adds less than a tenth of a draw in a whole self-test."""
+STEP, LEVELS = 0.5, 17
+"""Surprisals are counted in steps of half a nat up to 8: coarse enough for an exact distribution of their sum."""
+EXPECTED = 12.0
+"""A truncation at top-p .9 goes unseen with probability exp(-12) where it removes 12 expected draws: below any threshold here."""
+DIRECT = 256
+"""Up to this length two densities are convolved faster directly than by FFT."""
+TESTS = 6
+WORTH, GONE, SUSPECT = 12.0, 0.02, 0.01
+"""Only for the words of a verdict: expected draws of an event that can be missed, the share that is as good as none, and the
+p-value below which a temperature is named."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CellDraw:
+    """``probabilities`` (c,), summing to 1; ``cell``: which of them was drawn."""
+
+    probabilities: Vector
+    cell: int
+
+    @classmethod
+    def of(cls, listed: Vector, cell: int) -> CellDraw:
+        """From the probabilities of the listed tokens, most likely first; ``cell`` is their number where none was drawn."""
+        whole = np.append(listed, max(1.0 - float(listed.sum()), LEAST_UNLISTED))
+        return cls(whole / whole.sum(), cell)
+
+
+@dataclass(frozen=True, slots=True)
+class UniformityVerdict:
+    """``p``: probability that a neutral server looks at least this odd, over all tests. ``reason``: what it looks like.
+
+    ``beyond``, ``expected``: draws outside the smallest set that holds 90 % of the mass, seen and to be expected.
+    """
+
+    p: float
+    reason: str
+    draws: int
+    chi_square: float
+    beyond: int
+    expected: float
+
+    @property
+    def can_see(self) -> bool:
+        """Whether sampling truncated at top-p .9 could not have been missed."""
+        return self.expected >= EXPECTED
+
+
+def judge(draws: Sequence[CellDraw], seed: int = 0) -> UniformityVerdict:
+    """All tests at once: the probability integral transform, two nuclei, min-p, the unlisted mass, and the temperature.
+
+    The smallest of their p-values counts, times their number (Bonferroni).
+    """
+    events = {
+        "tail never drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.9)),
+        "tail hardly drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.95)),
+        "unlikely tokens never drawn, as min_p truncates": _events(draws, [_below(draw, 0.05) for draw in draws]),
+        "unlisted tokens never drawn, as top_k truncates": _events(draws, [_unlisted(draw) for draw in draws]),
+    }
+    (low, high), chi_square = _surprise(draws), _transform(draws, seed)
+    heat = "sharper than returned, as a temperature below 1" if low < high else "flatter than returned"
+    tests = {name: _lower_tail(*event) for name, event in events.items()}
+    tests |= {heat: 2 * min(low, high), "not uniform over the listed mass": chi_square}
+    probabilities, beyond = next(iter(events.values()))
+    return UniformityVerdict(
+        p=min(1.0, TESTS * min(tests.values())),
+        reason=_reason(events, tests, heat),
+        draws=len(draws),
+        chi_square=chi_square,
+        beyond=beyond,
+        expected=float(probabilities.sum()),
+    )
+
+
+def _reason(events: Mapping[str, tuple[Vector, int]], tests: Mapping[str, float], heat: str) -> str:
+    """What it looks like: a truncation leaves almost none of an event's draws, a temperature some of all."""
+    gone = [name for name, (p, seen) in events.items() if p.sum() >= WORTH and seen <= GONE * p.sum()]
+    return gone[0] if gone else heat if tests[heat] < SUSPECT else min(tests, key=lambda name: tests[name])
+
+
+def expected_beyond(draws: Sequence[CellDraw]) -> float:
+    """How many draws are due outside the smallest sets that hold 90 % of the mass: what a truncation at top-p .9 would cut."""
+    return float(_events(draws, _beyond_nucleus(draws, 0.9))[0].sum())
+
+
+def temperature_of(draws: Sequence[CellDraw]) -> float:
+    """The temperature under which the draws are likeliest, between .25 and 4."""
+    logs_tc = np.full((len(draws), max(len(draw.probabilities) for draw in draws)), -np.inf)
+    for row, draw in zip(logs_tc, draws, strict=True):
+        row[: len(draw.probabilities)] = np.log(draw.probabilities)
+    seen_t = logs_tc[np.arange(len(draws)), [draw.cell for draw in draws]]
+
+    def loss(log_beta: float) -> float:
+        beta = np.exp(log_beta)
+        return float((logsumexp(beta * logs_tc, axis=1) - beta * seen_t).sum())
+
+    best = minimize_scalar(loss, bounds=(-np.log(4), np.log(4)), method="bounded")
+    return float(np.exp(-best.x))
+
+
+def alike(listed: Vector, counts: npt.NDArray[np.int64]) -> float | None:
+    """Chi-square p-value of counts against one distribution, both (c,); cells below 5 expected are pooled, None if one is left."""
+    expected = listed * counts.sum()
+    big = expected >= 5
+    pooled = np.append(expected[big], expected[~big].sum())
+    seen = np.append(counts[big], counts[~big].sum())
+    if pooled[-1] < 5:
+        if len(pooled) < 2:
+            return None
+        pooled, seen = np.append(pooled[:-2], pooled[-2:].sum()), np.append(seen[:-2], seen[-2:].sum())
+    return float(chisquare(seen, pooled).pvalue) if len(pooled) > 1 else None
+
+
+def _transform(draws: Sequence[CellDraw], seed: int) -> float:
+    """Chi-square p-value of the randomised probability integral transform, uniform on [0, 1) for a neutral server."""
+    rng = np.random.default_rng(seed)
+    start = np.array([draw.probabilities[: draw.cell].sum() for draw in draws])
+    width = np.array([draw.probabilities[draw.cell] for draw in draws])
+    places = np.minimum(start + rng.random(len(draws)) * width, 1 - 1e-12)
+    return float(chisquare(np.bincount((places * BINS).astype(int), minlength=BINS)).pvalue)
+
+
+def _beyond_nucleus(draws: Sequence[CellDraw], level: float) -> list[Cells]:
+    """Cells outside the smallest set of listed tokens with ``level`` of the mass; none where the list does not reach it."""
+    return [np.cumsum(draw.probabilities) - draw.probabilities >= level for draw in draws]
+
+
+def _below(draw: CellDraw, share: float) -> Cells:
+    """Cells below ``share`` of the likeliest; the unlisted ones where the last listed one is."""
+    below: Cells = draw.probabilities < share * draw.probabilities[0]
+    below[-1] = len(below) > 1 and below[-2]
+    return below
+
+
+def _unlisted(draw: CellDraw) -> Cells:
+    last: Cells = np.arange(len(draw.probabilities)) == len(draw.probabilities) - 1
+    return last
+
+
+def _events(draws: Sequence[CellDraw], inside: Sequence[Cells]) -> tuple[Vector, int]:
+    """Probability of each draw's event (t,), and how many happened."""
+    probabilities = [float(draw.probabilities[cells].sum()) for draw, cells in zip(draws, inside, strict=True)]
+    return np.array(probabilities), sum(bool(cells[draw.cell]) for draw, cells in zip(draws, inside, strict=True))
+
+
+def _lower_tail(probabilities: Vector, seen: int) -> float:
+    """P(at most ``seen`` of independent events with these probabilities), exactly."""
+    of = np.zeros(seen + 1)
+    of[0] = 1.0
+    for p in probabilities:
+        of[1:] = of[1:] * (1 - p) + of[:-1] * p
+        of[0] *= 1 - p
+    return float(min(of.sum(), 1.0))
+
+
+def _surprise(draws: Sequence[CellDraw]) -> tuple[float, float]:
+    """P(total surprisal at most the one seen), P(at least the one seen), from its exact distribution on the lattice."""
+    levels = [_levels(draw) for draw in draws]
+    total = sum(int(row[draw.cell]) for row, draw in zip(levels, draws, strict=True))
+    density = _sum(
+        [np.bincount(row, draw.probabilities).astype(np.float64) for row, draw in zip(levels, draws, strict=True)]
+    )
+    return min(float(density[: total + 1].sum()), 1.0), min(float(density[total:].sum()), 1.0)
+
+
+def _sum(densities: Sequence[Vector]) -> Vector:
+    """The distribution of the sum of independent numbers with these, convolved two by two."""
+    if len(densities) == 1:
+        return densities[0]
+    middle = len(densities) // 2
+    left, right = _sum(densities[:middle]), _sum(densities[middle:])
+    both = np.convolve(left, right) if min(len(left), len(right)) < DIRECT else fftconvolve(left, right)
+    return np.maximum(both, 0.0)
+
+
+def _levels(draw: CellDraw) -> npt.NDArray[np.int64]:
+    """(c,) surprisals in steps; an unlisted token is at least as surprising as the last listed one."""
+    surprisal = -np.log(np.maximum(draw.probabilities, 1e-300))
+    if len(surprisal) > 1:
+        surprisal[-1] = max(surprisal[-1], surprisal[-2])
+    return np.minimum(np.rint(surprisal / STEP), LEVELS - 1).astype(np.int64)

@@ -1,0 +1,254 @@
+"""Arms: the policies that an evaluation compares. The base, each bias, what a user would try instead, and that with each bias."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from blackbox_lb.api.wire import asks_logprobs
+from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.jobs.evaluation.document import PolicyCompletion
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting
+from blackbox_lb.types import Completion, Example, Message, Prompt
+
+__all__ = ["BASE", "Alternative", "Arm", "ArmResult", "alternatives", "arms_at", "draw", "unranked"]
+
+BASE = "base"
+"""The name of the policy without anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """What a user would try instead of a bias: one of these, the others as they are without it.
+
+    ``instruction`` is added to the prompt; ``temperature`` replaces that of the setting; ``max_tokens`` cuts completions earlier,
+    while the reward keeps its own T; ``best_of`` completions are drawn for an answer (see ``draw``).
+    """
+
+    name: str
+    instruction: str | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    best_of: int = 1
+
+    def applies(self, setting: Setting) -> bool:
+        """Whether it changes what is done at ``setting``: a lower temperature, or several completions that are not the same."""
+        if self.temperature is not None:
+            return self.temperature < setting.temperature
+        return self.best_of == 1 or not setting.deterministic
+
+    def asked(self, example: Example) -> Example:
+        """The example with the instruction in its last user message: after a space, after a blank line if the message has lines."""
+        if self.instruction is None:
+            return example
+        messages = list(example.prompt.messages)
+        users = [place for place, message in enumerate(messages) if message.role == "user"]
+        place = users[-1] if users else len(messages) - 1
+        text = messages[place].content
+        glue = "\n\n" if "\n" in text else " "
+        messages[place] = Message(messages[place].role, f"{text}{glue}{self.instruction}")
+        return replace(example, prompt=Prompt(tuple(messages)))
+
+
+NO_ALTERNATIVE = Alternative("")
+
+
+def alternatives(
+    instructions: Sequence[str],
+    temperatures: Sequence[float],
+    max_tokens: Sequence[int],
+    best_of: Sequence[int],
+    *,
+    settings: Sequence[Setting],
+    limit: int,
+) -> tuple[Alternative, ...]:
+    """One alternative for each value; ``limit``: the longest completion of the other policies, in tokens.
+
+    Raises:
+        InputError: a value that changes nothing at any of ``settings``, or an empty instruction.
+    """
+    hottest = max(setting.temperature for setting in settings)
+    for text in instructions:
+        if not text.strip():
+            raise InputError("--baseline-prompt is empty; give the instruction that you would add to the prompt")
+    for value in temperatures:
+        if not 0 <= value < hottest:
+            raise InputError(
+                f"--baseline-temperature {value:g} is not below the highest temperature that is judged, {hottest:g}; give a lower "
+                "one, or judge at that temperature with --deploy"
+            )
+    for tokens in max_tokens:
+        if not 1 <= tokens < limit:
+            raise InputError(
+                f"--baseline-max-tokens {tokens} is not below the {limit} tokens of the others; give a lower one"
+            )
+    for n in best_of:
+        if n < 2 or hottest == 0:
+            raise InputError(
+                f"--best-of {n} would give what one completion gives{' at greedy' if n > 1 else ''}; give 2 or more, and judge "
+                "at a temperature above 0"
+            )
+    found = [Alternative(f'prompt + "{text.strip()}"', instruction=text.strip()) for text in instructions]
+    found += [Alternative(f"T = {value:g}" if value else "greedy", temperature=value) for value in temperatures]
+    found += [Alternative(f"max_tokens {tokens}", max_tokens=tokens) for tokens in max_tokens]
+    found += [Alternative(f"best of {n}", best_of=n) for n in best_of]
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One policy at one of the settings that are judged: a bias (token id -> nats) or none, an alternative or none."""
+
+    setting: Setting
+    bias_name: str | None = None
+    bias: Mapping[int, float] = field(default_factory=dict, repr=False)
+    alternative: Alternative = NO_ALTERNATIVE
+
+    @property
+    def name(self) -> str:
+        """What a person reads, unique at its setting."""
+        parts = [part for part in (self.alternative.name, self.bias_name) if part]
+        return " and ".join(parts) or BASE
+
+    @property
+    def drawn_at(self) -> Setting:
+        """The setting of its requests."""
+        temperature = self.alternative.temperature
+        if temperature is None:
+            return self.setting
+        return Setting(f"temperature {temperature:g}", temperature) if temperature else GREEDY
+
+
+def arms_at(
+    setting: Setting, biases: Mapping[str, Mapping[int, float]], others: Sequence[Alternative]
+) -> tuple[Arm, ...]:
+    """The base, each bias, and each alternative that applies, alone and with each bias; in this order."""
+    plain: list[tuple[str | None, Mapping[int, float]]] = [(None, {}), *biases.items()]
+    tried = [NO_ALTERNATIVE, *(other for other in others if other.applies(setting))]
+    return tuple(Arm(setting, name, bias, other) for other in tried for name, bias in plain)
+
+
+def unranked(trials: Trials, arm: Arm) -> str | None:
+    """Why the provider's logprobs cannot choose the best of several completions by the base model; None where they can."""
+    profile, where = trials.session.profile, trials.session.biased_endpoint
+    if arm.alternative.best_of == 1:
+        return None
+    if not asks_logprobs(profile.endpoint(where), trials.top_logprobs):
+        return f"no logprobs are returned on the {where} endpoint of {profile.name}"
+    if profile.logprobs.meaning == "before bias" or (not arm.bias and arm.drawn_at.temperature == 1):
+        return None
+    known = "is not known to return" if profile.logprobs.meaning == "unknown" else "does not return"
+    return f"{profile.name} {known} the base model's logprobs with a bias or at another temperature than 1"
+
+
+@dataclass(frozen=True, slots=True)
+class ArmResult:
+    """What one arm did. ``prompt_tokens``, ``completion_tokens``: means over prompts of what is paid for one answer; ``first``: the
+    first answer of each prompt, None where it has none that can be read; ``answers``: how many were given."""
+
+    arm: Arm
+    scores: PolicyScores
+    prompt_tokens: float
+    completion_tokens: float
+    first: tuple[PolicyCompletion | None, ...]
+    answers: int
+
+
+async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: int) -> ArmResult:
+    """Completions of every example under ``arm``, scored on the examples as they are, without an instruction.
+
+    Greedy takes one sample a prompt. Best-of takes the first ``samples`` completions of the same policy, as many more as make up
+    whole groups, and answers with that of each group whose mean token logprob is highest: so it shares the draws of the policy
+    without it, and gives fewer answers.
+
+    Raises:
+        InputError: a score is not finite. NoLogprobs: completions that should be ranked came without.
+    """
+    best_of, title = arm.alternative.best_of, f"{arm.setting.name}: {arm.name}"
+    samples = 1 if arm.drawn_at.deterministic else samples + -samples % best_of
+    table = await trials.collect(
+        title,
+        [arm.alternative.asked(example) for example in examples],
+        arm.drawn_at,
+        samples,
+        arm.bias or None,
+        trials.session.biased_endpoint,
+        arm.alternative.max_tokens,
+        examples,
+    )
+    paid: list[tuple[float, float]] = []
+    shown: list[Completion | None] = []
+    bounded = 0
+
+    def answered() -> Iterator[list[Completion]]:
+        nonlocal bounded
+        for keys in table:
+            drawn = list(trials.store.completions(keys))
+            bounded += sum(int(each.bounded.sum()) for each in drawn if each.bounded is not None)
+            groups = [drawn[start : start + best_of] for start in range(0, len(drawn), best_of)]
+            answers = [_best(group) for group in groups]
+            readable = [(group, best) for group, best in zip(groups, answers, strict=True) if best.readable]
+            if readable:
+                paid.append(_paid([group for group, _ in readable], trials.session.profile.sampling.shares_prompt))
+            shown.append(_light(readable[0][1]) if readable else None)
+            yield answers
+
+    scores = trials.scored(title, examples, answered())
+    if bounded and best_of > 1:
+        trials.report.remark(
+            f"{title}: {bounded} tokens have no logprob, only an upper bound, which ranks their completions"
+        )
+    prompt_tokens, completion_tokens = np.mean(paid, axis=0).tolist() if paid else (0.0, 0.0)
+    answers = sum(row.size for row in scores.tokens)
+    return ArmResult(arm, scores, prompt_tokens, completion_tokens, _first(arm, shown, scores), answers)
+
+
+def _best(group: Sequence[Completion]) -> Completion:
+    """The completion with the highest mean token logprob; a group of one is not ranked."""
+    if len(group) == 1:
+        return group[0]
+    readable = [each for each in group if each.readable]
+    for each in readable:
+        if each.n_tokens and not len(each.logprobs):
+            raise NoLogprobs(
+                "a completion came without logprobs, so the best of several cannot be told; drop --best-of"
+            )
+    return max(readable, key=_mean_logprob, default=group[0])
+
+
+def _mean_logprob(completion: Completion) -> float:
+    """Nats a token; a completion that ended at once shows no token, and is the last to be taken."""
+    return float(completion.logprobs.mean()) if len(completion.logprobs) else -np.inf
+
+
+def _paid(groups: Sequence[Sequence[Completion]], shared: bool) -> tuple[float, float]:
+    """Mean prompt and completion tokens of an answer; ``shared``: the completions of one request pay for its prompt once."""
+    prompts = [sum(each.prompt_tokens for each in group) / (len(group) if shared else 1) for group in groups]
+    tokens = [sum(each.n_tokens for each in group) for group in groups]
+    return float(np.mean(prompts)), float(np.mean(tokens))
+
+
+def _light(completion: Completion) -> Completion:
+    """Without the lists of alternatives, which would fill the memory."""
+    return replace(completion, top_ids=completion.top_ids[:0], top_logprobs=completion.top_logprobs[:0])
+
+
+def _first(arm: Arm, shown: Sequence[Completion | None], scores: PolicyScores) -> tuple[PolicyCompletion | None, ...]:
+    correct = scores.correct or [None] * len(shown)
+    rows = zip(shown, scores.reward, correct, strict=True)
+    return tuple(
+        None
+        if completion is None
+        else PolicyCompletion(
+            policy=arm.name,
+            text=completion.text,
+            tokens=completion.n_tokens,
+            correct=None if right is None else bool(right[0]),
+            reward=float(reward[0]),
+            finish_reason=completion.finish_reason,
+        )
+        for completion, reward, right in rows
+    )

@@ -1,0 +1,166 @@
+"""Policies and comparisons as rows: every mean with its interval, every difference with its p-value, all corrected together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.bias.document import Verdict
+from blackbox_lb.jobs.evaluation.arms import BASE, ArmResult
+from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, Mean, PolicyResult
+from blackbox_lb.providers.prices import Prices
+from blackbox_lb.rollouts.judging.intervals import LEVEL, bootstrap, holm, sample_size, sign_test
+from blackbox_lb.rollouts.judging.verdict import PolicyScores, decide, paired
+
+__all__ = ["Prices", "comparisons", "policy", "resolvable", "verdicts"]
+
+Array = npt.NDArray[np.float64]
+ANSWERS = 1_000
+"""Answers that a cost is given for."""
+
+
+def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> PolicyResult:
+    """The row of one arm; ``label``: of the reward; ``limit``: longest completion of the arms that do not cut it earlier.
+
+    Raises:
+        InputError: no prompt has a completion that can be read.
+    """
+    arm = drawn.arm
+    means = {name: _mean(rows) for name, rows in _metrics(drawn.scores, label).items()}
+    return PolicyResult(
+        name=arm.name,
+        bias=arm.bias_name,
+        entries=len(arm.bias),
+        setting=arm.setting.name,
+        temperature=arm.drawn_at.temperature,
+        max_tokens=arm.alternative.max_tokens or limit,
+        instruction=arm.alternative.instruction,
+        best_of=arm.alternative.best_of,
+        prompts=sum(row.size > 0 for row in drawn.scores.tokens),
+        completions=drawn.answers,
+        left_out=drawn.scores.left_out,
+        metrics=means,
+        prompt_tokens=drawn.prompt_tokens,
+        completion_tokens=drawn.completion_tokens,
+        cost=None if prices is None else ANSWERS * prices.dollars(drawn.prompt_tokens, drawn.completion_tokens),
+    )
+
+
+def _metrics(scores: PolicyScores, label: str) -> dict[str, tuple[Array, ...]]:
+    """Every metric by name, the reward first; accuracy where the reward knows it and is not it."""
+    found = {label: scores.reward}
+    if scores.correct is not None and label != "accuracy":
+        found["accuracy"] = scores.correct
+    return {**found, "tokens": scores.tokens}
+
+
+def _mean(rows: Sequence[Array]) -> Mean:
+    """Unpaired, exactly as the paper does it: prompts are resampled, and the 2.5th and 97.5th percentiles taken."""
+    means = np.array([row.mean() for row in rows if row.size])
+    found = bootstrap(means)
+    return Mean(mean=float(means.mean()), low=found.percentile_low, high=found.percentile_high)
+
+
+def comparisons(drawn: Sequence[ArmResult], label: str, effect: float | None = None) -> tuple[Comparison, ...]:
+    """All comparisons of the arms of all settings, with p-values adjusted for being so many.
+
+    At each setting: every policy against the base, in every metric; and in the reward, each bias against each alternative alone,
+    the two together against that alternative, and every further bias against the first. ``effect``: a difference of the reward.
+
+    Raises:
+        InputError: two arms have no prompt in common.
+    """
+    rows = [
+        _comparison(base, other, label, metric)
+        for base, other, metrics in _pairs(drawn)
+        for metric in _metrics(base.scores, label)
+        if (metric == label or metrics == "all") and metric in _metrics(other.scores, label)
+    ]
+    return tuple(
+        row.model_copy(
+            update={
+                "p": p,
+                "verdict": decide(row.difference, row.better, p),
+                "needed": sample_size(row.difference, row.sd, level=LEVEL / len(rows)),
+                "needed_for_effect": None
+                if effect is None or row.metric != label
+                else sample_size(effect, row.sd, level=LEVEL / len(rows)),
+            }
+        )
+        for row, p in zip(rows, holm([row.p for row in rows]), strict=True)
+    )
+
+
+def _pairs(drawn: Sequence[ArmResult]) -> Iterator[tuple[ArmResult, ArmResult, Literal["all", "reward"]]]:
+    for setting in dict.fromkeys(each.arm.setting for each in drawn):
+        arms = {(each.arm.alternative.name, each.arm.bias_name): each for each in drawn if each.arm.setting == setting}
+        base, first = arms["", None], next((each for (other, bias), each in arms.items() if not other and bias), None)
+        yield from ((base, each, "all") for key, each in arms.items() if key != ("", None))
+        biases = [bias for other, bias in arms if not other and bias]
+        for (other, bias), each in arms.items():
+            if other and bias is None:
+                for name in biases:
+                    yield each, arms["", name], "reward"
+                    if (other, name) in arms:
+                        yield each, arms[other, name], "reward"
+            elif not other and bias and first is not None and each is not first:
+                yield first, each, "reward"
+
+
+def _comparison(base: ArmResult, other: ArmResult, label: str, metric: str) -> Comparison:
+    """One row, its p-value not adjusted yet."""
+    one, two = paired(_metrics(base.scores, label)[metric], _metrics(other.scores, label)[metric])
+    differences = np.where(np.isclose(one, two, rtol=1e-12, atol=0), 0.0, two - one)  # equal but for rounding
+    found, mean = bootstrap(differences), float(differences.mean())
+    better: Literal["higher", "lower"] = "lower" if metric == "tokens" else "higher"
+    return Comparison(
+        base=base.arm.name,
+        other=other.arm.name,
+        setting=base.arm.setting.name,
+        metric=metric,
+        better=better,
+        base_mean=float(one.mean()),
+        other_mean=float(two.mean()),
+        difference=mean,
+        low=found.low,
+        high=found.high,
+        percentile_low=found.percentile_low,
+        percentile_high=found.percentile_high,
+        p=found.p,
+        p_sign=sign_test(differences),
+        sd=float(differences.std(ddof=1)) if len(differences) > 1 else 0.0,
+        n_prompts=len(differences),
+        verdict=decide(mean, better, found.p),
+    )
+
+
+def resolvable(prompts: int, rows: int) -> bool:
+    """Whether the clearest difference that so many prompts can show would be a verdict among so many comparisons."""
+    return bootstrap(np.ones(prompts)).p * rows <= LEVEL
+
+
+def verdicts(found: Evaluation, name: str) -> list[Verdict]:
+    """What a bias file keeps: the rows of the bias ``name`` against the base, as they are in the evaluation."""
+    completions = {(row.setting, row.name): row.completions for row in found.policies}
+    return [
+        Verdict(
+            setting=row.setting,
+            metric=row.metric,
+            base=row.base_mean,
+            biased=row.other_mean,
+            difference=row.difference,
+            low=row.low,
+            high=row.high,
+            p=row.p,
+            n_prompts=row.n_prompts,
+            n_base=completions[row.setting, BASE],
+            n_biased=completions[row.setting, name],
+            better=row.better,
+            verdict=row.verdict,
+        )
+        for row in found.comparisons
+        if (row.base, row.other) == (BASE, name)
+    ]

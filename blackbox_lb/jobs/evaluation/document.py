@@ -1,0 +1,131 @@
+"""What ``blb eval`` found, as a file: every policy that was tried, every comparison, and what they say in words.
+
+A policy is a bias or none, an instruction or none, and sampling settings; see ``arms``. All are tried on the same prompts.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AllowInfNan, BaseModel, ConfigDict
+
+__all__ = ["Comparison", "Evaluation", "Mean", "PolicyCompletion", "PolicyResult", "ShownPrompt"]
+
+Number = Annotated[float, AllowInfNan(False)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Mean(_Record):
+    """A mean over prompts and its 95 % percentile bootstrap interval, unpaired (the paper, appendix on bootstrap intervals)."""
+
+    mean: Number
+    low: Number
+    high: Number
+
+
+class PolicyResult(_Record):
+    """One way to answer, and what it did on the test prompts.
+
+    ``name`` is unique among the policies of one ``setting``, the setting that it is an alternative for; ``temperature`` is what it
+    was drawn at. ``bias``: the name of the bias, None for the base; ``entries``: how many tokens it lists. ``instruction``: what
+    was added to the prompt. ``best_of``: completions drawn for each answer, of which the one with the highest mean logprob is
+    given.
+    ``prompts`` have an answer, ``completions`` counts the answers, ``left_out`` those that nobody could score.
+    ``metrics``: by name: the reward under its label, "accuracy" where it is known, "tokens" (of the answer); fewer tokens are
+    better, more of anything else. ``prompt_tokens``, ``completion_tokens``: mean tokens that are paid for one answer, all
+    ``best_of`` completions included. ``cost``: US dollars for 1,000 answers; None without prices.
+    """
+
+    name: str
+    bias: str | None
+    entries: int
+    setting: str
+    temperature: Number
+    max_tokens: int
+    instruction: str | None = None
+    best_of: int = 1
+    prompts: int
+    completions: int
+    left_out: int = 0
+    metrics: dict[str, Mean]
+    prompt_tokens: Number
+    completion_tokens: Number
+    cost: Number | None = None
+
+
+class Comparison(_Record):
+    """One metric of policy ``other`` less that of policy ``base``, paired by prompt.
+
+    ``verdict`` is of ``other``: HELPS where it is better than ``base``. It follows ``p``, which is adjusted for all comparisons
+    of the evaluation (Holm); the intervals and ``p_sign``, of an exact sign test over the prompts where the two differ, are not.
+    ``low``, ``high``: 95 % interval of the difference, the percentile bootstrap expanded for few prompts;
+    ``percentile_low``, ``percentile_high``: the paper's own, which is not. ``sd``: of the differences between prompts.
+    ``needed``: prompts that would show a difference of this size with 80 % power in an evaluation with as many comparisons, None
+    where it is 0; ``needed_for_effect``: the same for the effect that was wished for, None where none was or for another metric.
+    """
+
+    base: str
+    other: str
+    setting: str
+    metric: str
+    better: Literal["higher", "lower"]
+    base_mean: Number
+    other_mean: Number
+    difference: Number
+    low: Number
+    high: Number
+    percentile_low: Number
+    percentile_high: Number
+    p: Number
+    p_sign: Number
+    sd: Number
+    n_prompts: int
+    needed: int | None = None
+    needed_for_effect: int | None = None
+    verdict: Literal["HELPS", "NO EVIDENCE", "HURTS"]
+
+
+class PolicyCompletion(_Record):
+    """One completion of a policy. ``correct`` is None where no right answer is known; ``finish_reason`` is the provider's."""
+
+    policy: str
+    text: str
+    tokens: int
+    correct: bool | None
+    reward: Number
+    finish_reason: str
+
+
+class ShownPrompt(_Record):
+    """One test prompt with the completions of several policies side by side."""
+
+    id: str
+    prompt: str
+    answers: tuple[str, ...]
+    completions: tuple[PolicyCompletion, ...]
+
+
+class Evaluation(_Record):
+    """Everything that one ``blb eval`` found.
+
+    ``summary``: the sentences that a reader needs, the most important first; ``notes``: how the numbers were made.
+    ``label``: the name of the reward among the metrics. ``effect``: the difference of the reward that was wished for.
+    """
+
+    format: Literal["blackbox-lb/evaluation"] = "blackbox-lb/evaluation"
+    version: Literal[1] = 1
+    provider: str
+    model: str
+    task: str
+    reward: str
+    label: str
+    policies: tuple[PolicyResult, ...]
+    comparisons: tuple[Comparison, ...]
+    summary: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    effect: Number | None = None
+    examples: tuple[ShownPrompt, ...] = ()
+    provenance: dict[str, Any]

@@ -1,0 +1,28 @@
+"""EvalPlan: everything that an evaluation is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
+
+if TYPE_CHECKING:
+    from blackbox_lb.jobs.evaluation.arms import Alternative
+    from blackbox_lb.providers.prices import Prices
+
+__all__ = ["EvalPlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class EvalPlan:
+    """What an evaluation does. ``samples``: completions a prompt and policy.
+
+    ``effect``: a difference of the reward whose sample size is wanted. ``prices``: None where costs are not.
+    """
+
+    settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
+    alternatives: tuple[Alternative, ...] = ()
+    samples: int = 6
+    effect: float | None = None
+    prices: Prices | None = None

@@ -1,0 +1,161 @@
+"""The whole evaluation: every arm is drawn on the same test prompts, compared, and told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.evaluation.arms import BASE, Arm, ArmResult, arms_at, draw, unranked
+from blackbox_lb.jobs.evaluation.compare import comparisons, policy, resolvable
+from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, ShownPrompt
+from blackbox_lb.jobs.evaluation.plan import EvalPlan
+from blackbox_lb.jobs.evaluation.summary import notes, summarise
+from blackbox_lb.jobs.records.provenance import Remembering, provenance
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.tasks import Task
+from blackbox_lb.types import Example
+
+__all__ = ["EvalPlan", "evaluate"]
+
+MOST_SHOWN = 30
+"""Test prompts whose completions are shown side by side."""
+
+
+async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan: EvalPlan) -> Evaluation:
+    """Base, biases, alternatives and both together on the test prompts. What is in the trials' store is not asked for again.
+
+    ``biases``: by the names that the result calls them; they must fit the model's tokenizer and the provider's limits already.
+
+    Raises:
+        ProviderError: the API failed; what was received is kept.
+        InputError: a name that is taken, completions that cannot be ranked, or nothing to compare.
+    """
+    if BASE in biases:
+        raise InputError(f"a bias cannot be called {BASE!r}, which is the policy without one; name it with NAME=FILE")
+    remembering = Remembering(trials.report)
+    trials = replace(trials, report=remembering)
+    examples = task.test
+    values = {name: bias.logit_bias for name, bias in biases.items()}
+    arms = [
+        arm
+        for setting in dict.fromkeys(plan.settings)
+        for arm in arms_at(setting, values, plan.alternatives)
+        if _ranked(trials, arm)
+    ]
+    _check_names(arms)
+    _announce(trials, plan, examples, arms)
+    for name in (name for name, bias in biases.items() if bias.task == task.name and _other_data(bias, task)):
+        trials.report.remark(
+            f"{name} was learned on other examples of {task.name}, or on another division of them: make sure that no test prompt "
+            "here is one that it was learned or chosen on (the same --data, --test-data and limits)"
+        )
+    if task.note:
+        trials.report.remark(task.note)
+    drawn = [await draw(trials, examples, arm, plan.samples) for arm in arms]
+    return _told(trials, task, plan, examples, drawn, remembering)
+
+
+def _told(
+    trials: Trials,
+    task: Task,
+    plan: EvalPlan,
+    examples: Sequence[Example],
+    drawn: Sequence[ArmResult],
+    remembering: Remembering,
+) -> Evaluation:
+    label, limit = trials.reward.label, trials.reward.max_tokens
+    policies = tuple(policy(each, label, limit, plan.prices) for each in drawn)
+    rows = comparisons(drawn, label, plan.effect)
+    _warn(trials, rows)
+    if plan.prices is not None and any(row.prompt_tokens == 0 for row in policies):
+        trials.report.remark(
+            f"{trials.session.profile.name} does not count prompt tokens: costs are of completions only"
+        )
+    return Evaluation(
+        provider=trials.session.profile.name,
+        model=trials.session.model,
+        task=task.name,
+        reward=trials.reward.spec,
+        label=label,
+        policies=policies,
+        comparisons=rows,
+        summary=summarise(policies, rows, label, plan.effect),
+        notes=notes(rows, plan.samples),
+        effect=plan.effect,
+        examples=tuple(_shown(examples, drawn)),
+        provenance=provenance(remembering.remarks),
+    )
+
+
+def _check_names(arms: Sequence[Arm]) -> None:
+    """InputError where two policies of a setting would have one name: nobody could tell their rows apart."""
+    names = [(arm.setting.name, arm.name) for arm in arms]
+    repeated = sorted({name for place, name in names if names.count((place, name)) > 1})
+    if repeated:
+        raise InputError(
+            f"two policies would both be called {repeated[0]!r}; give the bias another name with NAME=FILE"
+        )
+
+
+def _other_data(bias: Bias, task: Task) -> bool:
+    return bias.data_hash not in (None, task.data_hash)
+
+
+def _ranked(trials: Trials, arm: Arm) -> bool:
+    """Whether the arm can be drawn; one without a bias that cannot is refused, one with a bias is left out and told."""
+    why = unranked(trials, arm)
+    if why is not None and arm.bias_name is None:
+        raise InputError(f"--best-of cannot tell the best at {arm.setting.name}: {why}; drop --best-of")
+    if why is not None:
+        trials.report.remark(f"{arm.setting.name}, {arm.name} is left out: {why}")
+    return why is None
+
+
+def _announce(trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms: Sequence[Arm]) -> None:
+    """What it will cost at most, and what the user should know of the prompts, before anything is paid for."""
+    trials.report.remark(
+        f"{len(arms)} policies on {len(examples)} test prompts, {plan.samples} completions of each (one where greedy); what is in "
+        "the store is not asked for again"
+    )
+    instructed = any(arm.alternative.instruction for arm in arms)
+    if instructed and trials.session.biased_endpoint == "completions":
+        trials.report.remark(
+            "the completions endpoint takes one text, so instructions stand at its very end, after any cue for the answer; a chat "
+            "endpoint treats them more fairly"
+        )
+    elif instructed and any(each.prompt.messages[-1].content.rstrip().endswith(":") for each in examples):
+        trials.report.remark(
+            "prompts end with a cue for the answer, and instructions stand after it, which may do an instruction less than justice"
+        )
+
+
+def _warn(trials: Trials, rows: Sequence[Comparison]) -> None:
+    fewest = min((row.n_prompts for row in rows), default=0)
+    if rows and not resolvable(fewest, len(rows)):
+        trials.report.remark(
+            f"{fewest} prompts are too few for {len(rows)} comparisons: even the clearest difference would not be significant; "
+            "give more test prompts, or compare less at a time"
+        )
+
+
+def _shown(examples: Sequence[Example], drawn: Sequence[ArmResult]) -> Iterator[ShownPrompt]:
+    """Answers of base and biases side by side, greedy ones where there are any, else first samples; without a bias, of all arms.
+
+    Prompts where an answer differs from the base's come first; else their order is the task's.
+    """
+    settings = dict.fromkeys(each.arm.setting for each in drawn)
+    chosen = next((setting for setting in settings if setting.deterministic), next(iter(settings)))
+    here = [each for each in drawn if each.arm.setting == chosen]
+    biased = any(each.arm.bias_name for each in here)
+    sides = [each for each in here if not (biased and each.arm.alternative.name)]
+    rows = list(zip(examples, *(each.first for each in sides), strict=True))
+    rows.sort(key=lambda row: len({answer.text for answer in row[1:] if answer is not None}) < 2)
+    for example, *answers in rows[:MOST_SHOWN]:
+        yield ShownPrompt(
+            id=example.id,
+            prompt=example.prompt.text,
+            answers=example.answers,
+            completions=tuple(answer for answer in answers if answer is not None),
+        )

@@ -1,0 +1,187 @@
+"""An evaluation in words: does the bias help, does something simpler win over it, does it add to that, and what is paid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from blackbox_lb.jobs.evaluation.arms import BASE
+from blackbox_lb.jobs.evaluation.document import Comparison, PolicyResult
+from blackbox_lb.rollouts.judging.intervals import LEVEL, POWER, REPLICATES
+from blackbox_lb.rollouts.progress import chance
+
+__all__ = ["figure", "notes", "summarise", "when"]
+
+
+def figure(value: float, *, sign: bool = False) -> str:
+    """A number for a person to read: two decimals, or three digits where those would say nothing or too much."""
+    form = ".2f" if value == 0 or 0.01 <= abs(value) < 100_000 else ".3g"
+    return f"{value:{'+' if sign else ''}{form}}"
+
+
+def when(setting: str) -> str:
+    """How a sentence about a setting begins."""
+    return "Greedy" if setting == "greedy" else f"At {setting}"
+
+
+def summarise(
+    policies: Sequence[PolicyResult], rows: Sequence[Comparison], label: str, effect: float | None = None
+) -> tuple[str, ...]:
+    """The sentences, the most important first.
+
+    Where something simpler wins over a bias; each bias against the base; what cannot be told from it; what the two do together;
+    which bias is better; the highest policy; what is paid; and how many prompts would show the ``effect``.
+    """
+    kinds = {(row.setting, row.name): row for row in policies}
+    biases = {row.name for row in policies if row.bias is not None and row.name == row.bias}
+    told = [row for row in rows if row.metric == label]
+    against = [row for row in told if row.base == BASE and (row.other in biases or not biases)]
+    rivals = [row for row in told if row.base != BASE and kinds[row.setting, row.base].bias is None]
+    alone = sorted((row for row in rivals if row.other in biases), key=lambda row: _RANK[row.verdict])
+    return (
+        *(_rival_sentence(row) for row in alone if row.verdict == "HURTS"),
+        *(_effect_sentence(row, kinds[row.setting, row.other], rows) for row in against),
+        *(_rival_sentence(row) for row in alone if row.verdict != "HURTS"),
+        *(_together_sentence(row, kinds[row.setting, row.other]) for row in rivals if row.other not in biases),
+        *(_better_sentence(row) for row in told if row.base in biases),
+        *_highest(policies, label),
+        *_paid(policies),
+        *_wished(against, effect, label),
+    )
+
+
+_RANK = {"HURTS": 0, "NO EVIDENCE": 1, "HELPS": 2}
+"""Of sentences about an alternative and a bias: first where the alternative wins, which a user must not miss."""
+
+
+def _numbers(row: Comparison) -> str:
+    low, high = figure(row.low, sign=True), figure(row.high, sign=True)
+    return (
+        f"{row.metric} {figure(row.other_mean)} against {figure(row.base_mean)}, a difference of "
+        f"{figure(row.difference, sign=True)} ({low} to {high}, p {chance(row.p)})"
+    )
+
+
+def _reversed(row: Comparison) -> str:
+    """The numbers of a row that are told from the side of its base."""
+    low, high = figure(-row.high, sign=True), figure(-row.low, sign=True)
+    return (
+        f"{row.metric} {figure(row.base_mean)} against {figure(row.other_mean)}, a difference of "
+        f"{figure(-row.difference, sign=True)} ({low} to {high}, p {chance(row.p)})"
+    )
+
+
+def _prompts(row: Comparison) -> str:
+    """What an insignificant difference asks for."""
+    if row.needed is None:
+        return f"not significant with {row.n_prompts} prompts"
+    return (
+        f"not significant with {row.n_prompts} prompts; if it is really that large, about {row.needed:,} would show it"
+    )
+
+
+def _named(name: str) -> str:
+    """An alternative inside a sentence."""
+    return f"the {name}" if name.startswith("prompt +") else name
+
+
+def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Comparison]) -> str:
+    others = [
+        each
+        for each in rows
+        if (each.setting, each.base, each.other) == (row.setting, row.base, row.other) and each.metric != row.metric
+    ]
+    beside = "; ".join(map(_beside, others))
+    tail = f"; {beside}." if beside else "."
+    name, begin = _named(policy.name), when(row.setting)
+    if row.verdict == "NO EVIDENCE":
+        return f"{begin}, {name} is not shown to change the reward: {_numbers(row)}, {_prompts(row)}{tail}"
+    word = "helps" if row.verdict == "HELPS" else "HURTS"
+    return f"{begin}, {name} {word}: {_numbers(row)}{tail}"
+
+
+def _beside(row: Comparison) -> str:
+    words = {"HELPS": "better", "NO EVIDENCE": "not significant", "HURTS": "WORSE"}
+    return f"{row.metric} {figure(row.other_mean)} against {figure(row.base_mean)} ({words[row.verdict]})"
+
+
+def _rival_sentence(row: Comparison) -> str:
+    begin, rival = when(row.setting), _named(row.base)
+    if row.verdict == "HURTS":
+        return f"{begin}, {rival} alone WINS over {row.other}: {_reversed(row)}."
+    if row.verdict == "HELPS":
+        return f"{begin}, {row.other} wins over {rival} alone: {_numbers(row)}."
+    return f"{begin}, {row.other} cannot be told from {rival} alone: {_numbers(row)}, {_prompts(row)}."
+
+
+def _together_sentence(row: Comparison, policy: PolicyResult) -> str:
+    begin, rival = when(row.setting), _named(row.base)
+    if row.verdict == "HELPS":
+        return f"{begin}, {policy.bias} adds to {rival}: {_numbers(row)}."
+    if row.verdict == "HURTS":
+        return f"{begin}, {policy.bias} makes {rival} WORSE: {_numbers(row)}."
+    return f"{begin}, {policy.bias} is not shown to add to {rival}: {_numbers(row)}, {_prompts(row)}."
+
+
+def _better_sentence(row: Comparison) -> str:
+    begin = when(row.setting)
+    if row.verdict == "NO EVIDENCE":
+        return f"{begin}, {row.other} cannot be told from {row.base}: {_numbers(row)}, {_prompts(row)}."
+    if row.verdict == "HELPS":
+        return f"{begin}, {row.other} is better than {row.base}: {_numbers(row)}."
+    return f"{begin}, {row.base} is better than {row.other}: {_reversed(row)}."
+
+
+def _highest(policies: Sequence[PolicyResult], label: str) -> Iterator[str]:
+    """The best of everything that was tried, once there is more than a bias and the base."""
+    if len(policies) <= 2:
+        return
+    best = max(policies, key=lambda row: row.metrics[label].mean)
+    found = best.metrics[label]
+    yield (
+        f"The highest {label} of all {len(policies)} policies is that of {_named(best.name)} ({_at(best.setting)}): "
+        f"{figure(found.mean)} ({figure(found.low)} to {figure(found.high)}; the highest of several is flattered by chance)."
+    )
+
+
+def _at(setting: str) -> str:
+    return setting if setting == "greedy" else f"at {setting}"
+
+
+def _paid(policies: Sequence[PolicyResult]) -> Iterator[str]:
+    """For each setting, what one answer costs. A bias itself costs no tokens: it changes only how many are generated."""
+    for setting in dict.fromkeys(row.setting for row in policies):
+        rows = [row for row in policies if row.setting == setting]
+        if len(rows) > 1:
+            told = "; ".join(
+                f"{_named(row.name)} {row.prompt_tokens:.1f} + {row.completion_tokens:.1f}"
+                + (f" (${row.cost:.4g} for 1,000)" if row.cost is not None else "")
+                for row in rows
+                if row.bias in (None, row.name)
+            )
+            yield f"{when(setting)}, an answer pays for these tokens, prompt + completion: {told}."
+
+
+def _wished(rows: Sequence[Comparison], effect: float | None, label: str) -> Iterator[str]:
+    for row in rows:
+        if effect is not None and row.needed_for_effect is not None:
+            yield (
+                f"{when(row.setting)}, a difference of {figure(effect)} in {label} between {_named(row.other)} and {row.base} "
+                f"takes about {row.needed_for_effect:,} prompts to show (standard deviation over prompts {figure(row.sd)})."
+            )
+
+
+def notes(rows: Sequence[Comparison], samples: int) -> tuple[str, ...]:
+    """How the numbers of a table were made."""
+    told = (
+        f"Means of policies: 95 % percentile bootstrap over prompts, {REPLICATES:,} replicates, unpaired, as in the paper.",
+    )
+    if not rows:
+        return told
+    return (
+        *told,
+        f"Differences: paired by prompt, {REPLICATES:,} replicates; the interval and p are of the percentile bootstrap expanded "
+        "for few prompts (Hesterberg 2015), the paper's own stands beside it in evaluation.json; sign p is of an exact sign test.",
+        f"Verdicts: p adjusted for all {len(rows)} comparisons together (Holm), at {LEVEL:.0%}; intervals and sign p are not.",
+        f"Prompts needed: {POWER:.0%} power at {LEVEL:.0%} over {len(rows)} comparisons, with the observed standard deviation of "
+        f"paired differences and the same {samples} completions a prompt (one where greedy).",
+    )

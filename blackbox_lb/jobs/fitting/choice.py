@@ -1,0 +1,109 @@
+"""What choosing among candidates found: the chosen one, and what the validation prompts said of all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from blackbox_lb.estimate.choice.candidates import Candidate
+from blackbox_lb.estimate.reweighting.off_policy import OffPolicy
+
+__all__ = ["Choice", "Measured", "TriedCandidate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a policy did on the validation prompts, a mean over prompts; NaN where nothing was drawn.
+
+    reward: as a user reads it. tokens: a completion. accuracy: None where no answer is known. setting: None for the mean over all.
+    """
+
+    reward: float = math.nan
+    tokens: float = math.nan
+    accuracy: float | None = None
+    setting: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """For a program: null for what is not known."""
+        told = {"reward": _known(self.reward), "tokens": _known(self.tokens), "accuracy": _known(self.accuracy)}
+        return told if self.setting is None else {"setting": self.setting, **told}
+
+
+@dataclass(frozen=True, slots=True)
+class TriedCandidate:
+    """One candidate and what the validation prompts said of it.
+
+    reward: mean over prompts as a user reads it, tokens and accuracy (None where no answer is known): means over the settings to
+    deploy with, of ``samples`` fresh completions a prompt at each (one at greedy), NaN where there were none. by_setting: the same
+    at each. kl: nats a completion at temperature 1, None where it was not measured. off_policy: what logged base completions said
+    before, None where they could say nothing. fate: "chosen", or where and why it was dropped.
+    """
+
+    estimator: str
+    settings: dict[str, float | int | str | None]
+    entries: int
+    reward: float
+    samples: int = 0
+    fate: str = ""
+    tokens: float = math.nan
+    accuracy: float | None = None
+    kl: float | None = None
+    off_policy: OffPolicy | None = None
+    by_setting: tuple[Measured, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """For a program: null for what is not known, and of an estimate that is not trusted only why it is not."""
+        return {
+            "estimator": self.estimator,
+            "settings": self.settings,
+            "entries": self.entries,
+            "reward": _known(self.reward),
+            "tokens": _known(self.tokens),
+            "accuracy": _known(self.accuracy),
+            "kl_nats_per_completion": _known(self.kl),
+            "samples": self.samples,
+            "by_setting": [each.as_json() for each in self.by_setting],
+            "fate": self.fate,
+            "off_policy": None if self.off_policy is None else _estimate_json(self.off_policy),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``candidate``: the best by the goal. ``tried``: all candidates in the order given. ``base``: the model without a bias.
+
+    The numbers in ``tried`` are what chose, so that of the chosen one is too good; what it is worth, other prompts must say.
+    ``base_by_setting``: the base at each setting to deploy with, none where there was nothing to choose between.
+    """
+
+    candidate: Candidate
+    tried: tuple[TriedCandidate, ...]
+    base: Measured
+    base_by_setting: tuple[Measured, ...] = ()
+
+    @property
+    def base_reward(self) -> float:
+        """The base's mean reward on the validation prompts, NaN where it was not drawn."""
+        return self.base.reward
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
+
+
+def _estimate_json(estimate: OffPolicy) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "trusted": estimate.trusted,
+        "doubts": list(estimate.doubts),
+        "effective_sample_size": estimate.effective_sample_size,
+        "effective_prompts": estimate.effective_prompts,
+        "mean_weight": _known(estimate.mean_weight),
+    }
+    if estimate.trusted:
+        outcome = estimate.outcome
+        parts = {"reward": outcome.reward, "tokens": outcome.tokens, "accuracy": outcome.accuracy, "kl": outcome.kl}
+        for name, part in parts.items():
+            if part is not None:
+                told[name] = {"value": _known(part.value), "standard_error": _known(part.standard_error)}
+    return told

@@ -1,0 +1,305 @@
+"""Choosing among candidates on the validation prompts, at the settings that the user deploys with.
+
+Logged base completions come first, as far as they tell of those settings, then fresh samples for the candidates that are left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.choice.candidates import Candidate
+from blackbox_lb.estimate.choice.goal import FINALISTS, Goal, Objective, rungs
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.reweighting.off_policy import ByPrompt, Outcome
+from blackbox_lb.jobs.fitting.choice import Choice, Measured, TriedCandidate
+from blackbox_lb.jobs.fitting.logged_validation import LoggedScores, log_of_base
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting
+from blackbox_lb.rollouts.progress import short
+from blackbox_lb.types import Example
+
+__all__ = ["choose"]
+
+_OBJECTIVES: dict[Objective, str] = {
+    "reward": "reward",
+    "reward-kl": "reward less the price of its KL",
+    "pareto": "tokens at the same accuracy",
+}
+
+
+async def choose(
+    trials: Trials,
+    examples: Sequence[Example],
+    candidates: Iterable[Candidate],
+    next_token: NextToken,
+    *,
+    samples: int,
+    goal: Goal | None = None,
+    finalists: int = FINALISTS,
+    settings: Sequence[Setting] = (SAMPLED,),
+) -> Choice:
+    """The best of ``candidates`` on ``examples``, of which none was used to fit them, by the mean of the goal over ``settings``.
+
+    next_token: of the training rollouts, for its tail. samples: completions a prompt and setting for the base, and on average for
+    each candidate that is sampled at all; successive halving gives more to those that look better. Greedy takes one a prompt. goal:
+    by default the reward. finalists: most candidates that are sampled although logged completions already tell their reward.
+
+    Objective "reward-kl" draws at temperature 1 besides, where that is not among ``settings`` and the provider tells the KL. Logged
+    completions are of temperature 1: they drop nobody where that is not among ``settings``, and only what they show to be
+    worse than the base, or beyond ``finalists``, where others are among them too. A single candidate is chosen without a sample.
+
+    Raises:
+        InputError: no candidates, no completion that passed a content filter, rewards that are not finite, or a goal that needs
+            what the data or the provider does not tell.
+        ProviderError: the API failed; what was received is kept.
+    """
+    field = list(candidates)
+    if not field:
+        raise InputError("the sweep is empty: give at least one --tau, and one --l2 or --alpha")
+    race = _Race(trials, examples, field, next_token, goal or Goal(), tuple(settings))
+    race.drop_repeated()
+    if len(race.racing) == 1:
+        best = race.racing[0]
+        race.only(best)
+        return Choice(field[best], tuple(race.rows), Measured())
+    await race.start(samples)
+    await race.screen(samples, finalists)
+    best = await race.run(samples)
+    await race.measure_kl()
+    race.conclude(best)
+    return Choice(field[best], tuple(race.rows), race.base_mean, race.base_by_setting)
+
+
+class _Race:
+    """One selection under way: the rows of its table, and what has been measured so far."""
+
+    def __init__(
+        self,
+        trials: Trials,
+        examples: Sequence[Example],
+        field: list[Candidate],
+        next_token: NextToken,
+        goal: Goal,
+        settings: tuple[Setting, ...],
+    ) -> None:
+        self.trials, self.examples, self.field, self.next_token, self.goal = trials, examples, field, next_token, goal
+        self.settings = settings
+        self.rows = [TriedCandidate(each.estimator, each.settings, each.sparse.entries, math.nan) for each in field]
+        self.outcomes: dict[int, Outcome] = {}
+
+    def drop_repeated(self) -> None:
+        """Drop candidates that send what an earlier one sends."""
+        seen: dict[tuple[tuple[int, float], ...], int] = {}
+        for index, each in enumerate(self.field):
+            first = seen.setdefault(tuple(each.logit_bias.items()), index)
+            if first != index:
+                self._drop(index, f"the same bias as {self.field[first].label}")
+
+    def only(self, index: int) -> None:
+        """Choose the candidate that has no other beside it."""
+        self._drop(index, "chosen")
+        self._say(
+            f"chosen: {self.field[index].label}, the only candidate: with nothing to choose between, nothing is drawn on the "
+            "validation prompts"
+        )
+
+    async def start(self, samples: int) -> None:
+        """Sample the base."""
+        drawn = await self._scores("base", samples)
+        self.logged = drawn.get(1.0)
+        self.base = _outcome(drawn.values(), ByPrompt(np.zeros(len(self.examples))))
+        self.base_mean, self.base_by_setting = _measured(self.base), self._by_setting(drawn)
+        if math.isnan(self.base_mean.reward):
+            raise InputError(
+                "no completion of the validation prompts passed the content filter; use other validation prompts"
+            )
+        self.goal.keeps(self.base, self.base)  # raises where accuracy is wanted and not known, before more is paid for
+
+    async def screen(self, samples: int, finalists: int) -> None:
+        """Drop the candidates that logged completions speak against clearly."""
+        racing = self.racing
+        if self.logged is None:
+            logged: LoggedScores | str = "they are of temperature 1, which is not deployed with"
+        else:
+            logged = await log_of_base(self.trials, self.examples, self.logged, samples, self.next_token)
+        if isinstance(logged, LoggedScores):
+            self._estimate(racing, logged, finalists)
+        else:
+            self._say(f"no off-policy estimates: {logged}; all {len(racing)} candidates are sampled afresh")
+        if self.goal.objective == "reward-kl" and not self.trials.session.tells_base_logprobs:
+            self._drop_without_kl()
+
+    async def run(self, samples: int) -> int:
+        """Successive halving over fresh samples; the number of the winner. Nothing is halved where all is greedy."""
+        racing = self.racing
+        plan = rungs(len(racing), 1 if all(setting.deterministic for setting in self.settings) else samples)
+        for number, rung in enumerate(plan):
+            for index in racing:
+                await self._measure(index, rung.samples)
+            order = self.goal.ranking(self.base, [self.outcomes[index] for index in racing])
+            kept = plan[number + 1].candidates if number + 1 < len(plan) else 1
+            ranked = [racing[place] for place in order]
+            racing = sorted(ranked[:kept])
+            for index in ranked[kept:]:
+                self._told(index)
+                self._drop(index, f"after {rung.samples} samples a prompt")
+        self._told(racing[0])
+        return racing[0]
+
+    def conclude(self, best: int) -> None:
+        """Mark the winner and say what its number is worth."""
+        self.rows[best] = replace(self.rows[best], fate="chosen")
+        sampled, outcome = len(self.outcomes), self.outcomes[best]
+        if math.isnan(self.goal.gain(self.base, outcome).value) and not math.isnan(outcome.reward.value):
+            raise InputError(
+                "objective 'reward-kl' needs a KL, and no candidate has one: no biased completion lists all of its tokens; choose "
+                "'reward' or 'pareto'"
+            )
+        if not self.goal.beats(self.base, outcome):
+            self._say(
+                f"no candidate beat the base on the validation prompts by {_OBJECTIVES[self.goal.objective]}; the best of them is "
+                "judged all the same, and no bias may well be better"
+            )
+        if sampled > 1:
+            self._say(
+                f"chosen: {self.field[best].label}; as the best of {sampled} its validation number is too good: the test prompts "
+                "say what it is worth"
+            )
+
+    @property
+    def racing(self) -> list[int]:
+        """The candidates that have not been dropped."""
+        return [index for index, row in enumerate(self.rows) if not row.fate]
+
+    def _estimate(self, racing: list[int], logged: LoggedScores, finalists: int) -> None:
+        found = [logged.estimate(self.field[index].logit_bias) for index in racing]
+        alone = len(self.settings) == 1
+        why = self.goal.screen(logged.estimate({}).outcome, found, finalists, alone=alone)
+        for index, each, reason in zip(racing, found, why, strict=True):
+            self.rows[index] = replace(self.rows[index], off_policy=each)
+            if reason is not None:
+                self._drop(index, f"off-policy{'' if alone else ', at temperature 1'}: {reason}")
+        trusted, dropped = sum(each.trusted for each in found), sum(reason is not None for reason in why)
+        self._say(
+            f"off-policy, from {logged.size} base completions of the validation prompts{'' if alone else ' at temperature 1'}: "
+            f"{trusted} of {len(found)} candidates have an estimate to trust, {dropped} are dropped by it, "
+            f"{len(found) - dropped} are sampled afresh"
+        )
+
+    def _drop_without_kl(self) -> None:
+        """Where only logged completions tell a KL, a candidate without a trusted estimate cannot be ranked."""
+        for index in self.racing:
+            estimate = self.rows[index].off_policy
+            if estimate is None or not estimate.trusted:
+                self._drop(index, "its KL is not known")
+        if not self.racing:
+            raise InputError(
+                f"objective 'reward-kl' needs the KL of each candidate, but {self.trials.session.profile.name} does not return the "
+                "base model's logprobs with a bias, and the logged completions cannot tell it; choose 'reward' or 'pareto'"
+            )
+
+    async def _measure(self, index: int, samples: int) -> None:
+        bias = self.field[index].logit_bias
+        scores = await self._scores(self.field[index].label, samples, bias)
+        kl = await self._kl(index, samples) if self.goal.objective == "reward-kl" else None
+        outcome = _outcome(scores.values(), None if kl is None else ByPrompt(np.full(len(self.examples), kl)))
+        self.outcomes[index], mean = outcome, _measured(outcome)
+        self.rows[index] = replace(
+            self.rows[index],
+            reward=mean.reward,
+            samples=samples,
+            tokens=mean.tokens,
+            accuracy=mean.accuracy,
+            kl=kl,
+            by_setting=self._by_setting(scores),
+        )
+
+    async def measure_kl(self) -> None:
+        """The KL of every candidate that has been sampled, from its own completions at temperature 1: nothing more is drawn."""
+        if self.logged is None or not self.trials.session.tells_base_logprobs:
+            return
+        for index in self.outcomes:
+            if self.rows[index].kl is None:
+                self.rows[index] = replace(self.rows[index], kl=await self._kl(index, self.rows[index].samples))
+
+    async def _kl(self, index: int, samples: int) -> float:
+        """Measured where biased completions carry the base's logprobs, else the trusted estimate; NaN where no completion tells."""
+        if self.trials.session.tells_base_logprobs:
+            return await self.trials.kl(self.examples, samples, self.field[index].logit_bias, self.next_token)
+        estimate = self.rows[index].off_policy
+        return math.nan if estimate is None or estimate.outcome.kl is None else estimate.outcome.kl.value
+
+    async def _scores(
+        self, policy: str, samples: int, bias: dict[int, float] | None = None
+    ) -> dict[float, PolicyScores]:
+        """Temperature -> scores, in the order of the settings."""
+        found = {}
+        for setting in self.settings:
+            title = f"validation{'' if len(self.settings) == 1 else f' at {setting.name}'}, {policy}"
+            count = 1 if setting.deterministic else samples
+            found[setting.temperature] = await self.trials.scores(title, self.examples, setting, count, bias)
+        return found
+
+    def _by_setting(self, scores: Mapping[float, PolicyScores]) -> tuple[Measured, ...]:
+        pairs = zip(self.settings, scores.values(), strict=True)
+        return tuple(replace(_measured(_outcome([each], None)), setting=setting.name) for setting, each in pairs)
+
+    def _drop(self, index: int, why: str) -> None:
+        self.rows[index] = replace(self.rows[index], fate=why)
+
+    def _told(self, index: int) -> None:
+        row, label = self.rows[index], self.trials.reward.label
+        told = f"{label} {short(row.reward)} (base {short(self.base_mean.reward)}; {row.samples} samples a prompt{self._where})"
+        if self.goal.objective == "reward-kl" and row.kl is not None:
+            told += f", KL {short(row.kl)} nats a completion"
+        if self.goal.objective == "pareto":
+            tokens, base = self.outcomes[index].tokens.value, self.base.tokens.value
+            told += f", tokens {short(tokens)} (base {short(base)})"
+            if row.accuracy is not None and self.base.accuracy is not None:
+                told += f", accuracy {short(row.accuracy)} (base {short(self.base.accuracy.value)})"
+        self._say(f"validation, {self.field[index].label}: {told}")
+
+    @property
+    def _where(self) -> str:
+        """Over which settings a number is a mean, where they are several or not temperature 1."""
+        names = [setting.name for setting in self.settings]
+        return (
+            ""
+            if self.settings == (SAMPLED,)
+            else f" at {names[0]}"
+            if len(names) == 1
+            else f", mean of {', '.join(names)}"
+        )
+
+    def _say(self, text: str) -> None:
+        self.trials.report.remark(text)
+
+
+def _outcome(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome:
+    """The mean over settings, prompt by prompt; a prompt without a completion at one of them has none."""
+    correct = [each.correct for each in settings if each.correct is not None]
+    return Outcome(
+        reward=_means([each.reward for each in settings]),
+        tokens=_means([each.tokens for each in settings]),
+        accuracy=_means(correct) if len(correct) == len(settings) else None,
+        kl=kl,
+    )
+
+
+def _means(settings: Sequence[Sequence[Any]]) -> ByPrompt:
+    return ByPrompt(
+        np.array([[row.mean() if row.size else math.nan for row in rows] for rows in settings], dtype=np.float64).mean(
+            axis=0
+        )
+    )
+
+
+def _measured(outcome: Outcome) -> Measured:
+    accuracy = outcome.accuracy
+    return Measured(outcome.reward.value, outcome.tokens.value, None if accuracy is None else accuracy.value)

@@ -1,0 +1,40 @@
+"""FitPlan: everything that a fit is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from blackbox_lb.estimate.choice.goal import Goal
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
+
+__all__ = ["FitPlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class FitPlan:
+    """What a fit does. Counts are of completions a prompt; ``entries`` None means as many as the provider takes, "cv" that the
+    number is cross-validated up to that (up to 300 where there is no limit).
+
+    rounds: how many times the training samples are split, each part drawn with the bias learned from those before; trust: most nats
+    a completion between the policies of two rounds. settings: those to deploy with, for which the bias is chosen and at which it is
+    judged. clusters, embedding: of the estimator "clusters". go_on: collect on although the first prompts show nothing to learn.
+    full_vocab: positions at which whole distributions are asked for, 0 for none.
+    """
+
+    samples: int = 10
+    limit: int | None = None
+    validation_samples: int = 6
+    test_samples: int = 6
+    sweep: Sweep = field(default_factory=Sweep)
+    goal: Goal = field(default_factory=Goal)
+    rounds: int = 1
+    trust: float = 0.3
+    clusters: int = 32
+    embedding: str | None = None
+    entries: int | Literal["cv"] | None = None
+    integers: bool = False
+    settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
+    go_on: bool = False
+    full_vocab: int = 0

@@ -1,0 +1,107 @@
+"""FitResult: what a fit found, as a program reads it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.jobs.compiling.compile import Kept
+from blackbox_lb.jobs.fitting.choice import Measured, TriedCandidate
+from blackbox_lb.jobs.fitting.list_fidelity import Fidelity
+
+__all__ = ["FitResult", "FitUsage"]
+
+
+@dataclass(frozen=True, slots=True)
+class FitUsage:
+    """The completions that a fit is made of, drawn by this run or by one before it.
+
+    ``prompt_tokens`` counts the prompt of every completion, which is more than is paid where one request gives several.
+    """
+
+    completions: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult:
+    """``bias``: what was judged, with its verdict; ``uncompiled``: the whole vector that it was compiled from, which was not.
+
+    ``kl``: nats a completion from the base, at temperature 1.
+
+    ``kl`` is NaN where it could not be computed, and ``kl_missing`` says why; ``kl_whole`` is False where the end token is not
+    listed, or those of a stop text, so that it is the KL of the tokens given that the completion goes on, which is less than the
+    whole. ``base``, ``base_by_setting`` and ``tried``: of the validation prompts, which chose. ``entries_curve``: the gain kept by
+    number of entries, None where it was not computed. ``incomplete``, ``filtered``: completions left out of the fit; ``encoded``:
+    those whose tokens are not the provider's own list (see ``Training``).
+    """
+
+    bias: Bias
+    uncompiled: Bias
+    base: Measured
+    tried: tuple[TriedCandidate, ...]
+    kl: float
+    kl_missing: str | None
+    incomplete: int
+    filtered: int
+    encoded: int = 0
+    kl_whole: bool = True
+    fidelity: Fidelity | None = None
+    base_by_setting: tuple[Measured, ...] = ()
+    entries_curve: tuple[Kept, ...] | None = None
+    usage: FitUsage | None = None
+
+    @property
+    def kl_sentence(self) -> str:
+        """The KL for a person to read, or why there is none."""
+        if self.kl_missing is not None:
+            return f"KL to the base not computed: {self.kl_missing}"
+        given = "" if self.kl_whole else ", given where each completion ends (what ends it is not listed)"
+        if self.kl == 0 and self.bias.entries:
+            return f"KL to the base not to be told from 0 with so few completions{given}"
+        return f"KL to the base {self.kl:.2f} nats a completion at temperature 1{given}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything a program wants to know, the entries of the bias aside."""
+        bias = self.bias
+        return {
+            "status": bias.status,
+            "verdict": [row.model_dump() for row in bias.verdict],
+            "findings": [row.model_dump() for row in bias.findings],
+            "estimator": bias.estimator,
+            "chosen": dict(bias.settings),
+            "entries": len(bias.entries),
+            "uncompiled_entries": len(self.uncompiled.entries),
+            "kl_nats_per_completion": _known(self.kl),
+            "kl_missing": self.kl_missing,
+            "kl_whole": self.kl_whole,
+            "learned": None if bias.learned is None else bias.learned.model_dump(),
+            "validation": {
+                "base": self.base.as_json(),
+                "base_by_setting": [each.as_json() for each in self.base_by_setting],
+                "tried": [row.as_json() for row in self.tried],
+            },
+            "training": {
+                "rollouts": bias.rollouts,
+                "tokens": bias.tokens,
+                "incomplete": self.incomplete,
+                "filtered": self.filtered,
+                "encoded": self.encoded,
+            },
+            "censoring": None if bias.censoring is None else bias.censoring.model_dump(),
+            "fidelity": None if self.fidelity is None else self.fidelity.as_json(),
+            "entries_curve": None if self.entries_curve is None else [_curve(row) for row in self.entries_curve],
+            "usage": None if self.usage is None else asdict(self.usage),
+        }
+
+
+def _curve(row: Kept) -> dict[str, Any]:
+    return {"entries": row.entries, "integers": row.integers, "kept": row.kept, "kl_lost": row.kl_lost}
+
+
+def _known(value: float) -> float | None:
+    """The value as JSON has it: null where it could not be computed."""
+    return None if math.isnan(value) else value

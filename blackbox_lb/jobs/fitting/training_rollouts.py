@@ -1,0 +1,218 @@
+"""From a plan to scored rollouts: a first look at the reward, then all that the plan asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import blake2b
+
+import numpy as np
+
+from blackbox_lb.api.wire import asks_logprobs, check_stop
+from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.estimate.choice.candidates import CompileLimits
+from blackbox_lb.estimate.inputs.checks import Ids
+from blackbox_lb.jobs.fitting.explain import room_for_gain
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.rounds import Rounds, check_rounds, explore
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values
+from blackbox_lb.rollouts.progress import short
+from blackbox_lb.rollouts.reading import reading_of
+from blackbox_lb.rollouts.training import FitEngine, Training, spread_training, training_set
+from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.types import Completion, Example
+
+__all__ = ["check_plan", "clusters_of", "learn"]
+
+DIAGNOSED = 2_000_000
+"""Positions of an engine's rollouts that are read here, too, to compile and explain the bias: half a gigabyte of lists."""
+FIRST_LOOK = 50
+"""Prompts after which the reward's variance is looked at: enough to see that there is none, few enough to have cost little."""
+
+
+def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
+    """Raise InputError, ProfileError or NoLogprobs where the plan cannot be carried out, before anything is paid for."""
+    for endpoint in dict.fromkeys((trials.session.endpoint, trials.session.biased_endpoint)):
+        check_stop(trials.session.profile, endpoint, trials.stop)
+    _check_logprobs(trials, plan)
+    _check_goal(trials, task, plan)
+    _check_engine(trials, plan)
+    if plan.rounds == 1:
+        return
+    others = [name for name in plan.sweep.estimators if name != "projection"]
+    if others:
+        raise InputError(
+            f"{plan.rounds} rounds draw from biased policies, which only projection can learn from, and not {', '.join(others)}; "
+            "use --rounds 1, or --estimator projection alone"
+        )
+    check_rounds(trials.session, trials.top_logprobs)
+
+
+def _check_engine(trials: Trials, plan: FitPlan) -> None:
+    if trials.engine is None:
+        return
+    alone = {
+        "--rounds above 1": plan.rounds > 1,
+        "--full-vocab": bool(plan.full_vocab),
+        "--entries cv": plan.entries == "cv",
+    }
+    alone["--top-logprobs 0"] = trials.top_logprobs == 0
+    for option, given in alone.items():
+        if given:
+            raise InputError(f"{option} works in one process only; leave out --engine, or {option}")
+
+
+def _check_logprobs(trials: Trials, plan: FitPlan) -> None:
+    session, estimators = trials.session, plan.sweep.estimators
+    if asks_logprobs(session.profile.endpoint(session.endpoint), trials.top_logprobs):
+        return
+    if estimators != ("ratio",):
+        others = ", ".join(name for name in estimators if name != "ratio")
+        raise NoLogprobs(
+            f"completions come without logprobs here, and {others} cannot learn from those; use --estimator ratio alone, "
+            "--top-logprobs from 1, or a provider that gives them"
+        )
+    if session.vocabulary is None:
+        raise NoLogprobs(
+            "completions come without logprobs here, so their tokens are those of the text, for which ratio needs the vocabulary: "
+            "give it with --tokenizer, or use --top-logprobs from 1"
+        )
+
+
+def _check_goal(trials: Trials, task: Task, plan: FitPlan) -> None:
+    session, objective = trials.session, plan.goal.objective
+    if objective == "reward-kl" and not session.tells_base_logprobs and not session.end_tokens.listed:
+        raise InputError(
+            f"objective 'reward-kl' needs the KL of each candidate, but {session.profile.name} is not known to return the base "
+            "model's logprobs with a bias, nor to list the token that ends a completion, so nothing tells it; choose 'reward' or "
+            "'pareto'"
+        )
+    silent = sum(trials.reward.matcher.needs_answer and not example.answers for example in task.validation)
+    if objective == "pareto" and silent:
+        raise InputError(
+            f"objective 'pareto' needs to know which completions are correct, but {silent} of {len(task.validation)} validation "
+            "examples have no answer; give every one an answer, or choose 'reward' or 'reward-kl'"
+        )
+
+
+async def learn(trials: Trials, task: Task, plan: FitPlan, limits: CompileLimits) -> Training:
+    """The training set: drawn unless it is in the store.
+
+    Raises:
+        InputError: all rewards are equal, one is not finite or too large, or the first prompts show nothing to learn and the plan
+            does not say to go on.
+    """
+    examples, tau = task.train[: plan.limit], min(plan.sweep.tau)
+    trials = replace(trials, reward=_remembered(trials.reward))
+    rounds = Rounds(plan.rounds, plan.samples, plan.trust, tau)
+    await _first_look(trials, examples, plan, rounds.sizes[0])
+    if plan.rounds > 1:
+        training = (await explore(trials, examples, rounds, limits)).training
+    else:
+        keys = await trials.collect("training", examples, SAMPLED, plan.samples)
+        engine = trials.engine
+        training = _spread(trials, examples, keys, engine) if engine else _read(trials, examples, keys, plan)
+    _remark_on(training, trials)
+    return training
+
+
+async def _first_look(trials: Trials, examples: Sequence[Example], plan: FitPlan, samples: int) -> None:
+    """Say what there is to learn after the first prompts, and stop where it is nothing."""
+    first, label = examples[:FIRST_LOOK], trials.reward.label
+    keys = await trials.collect(f"training, first {len(first)} prompts", first, SAMPLED, samples)
+    training = _read(trials, first, keys, plan)
+    check_values(f"training: {label}", np.array([trials.reward.value(each) for each in training.rollouts.rewards]))
+    room = room_for_gain(training.rollouts, trials.reward, min(plan.sweep.tau))
+    if room is None:
+        trials.report.remark("what there is to learn was not checked: it takes two completions a prompt")
+        return
+    trials.report.remark(f"first {len(first)} prompts: {room.sentence}")
+    if room.decision == "nothing" and len(first) < len(examples) and not plan.go_on:
+        raise InputError(
+            f"{room.sentence}; stopped after {len(first)} of {len(examples)} prompts, before more is paid for: use another reward, "
+            "or prompts that the model sometimes gets right, or --go-on to collect all the same (what came is kept)"
+        )
+
+
+def _remembered(reward: Reward) -> Reward:
+    """The same reward, which calls its function once for a completion however often that is read: it may be slow, or cost money."""
+    known: dict[tuple[str, str, str, int, bytes], float] = {}
+
+    def function(example: Example, completion: Completion) -> float:
+        tokens = blake2b(completion.token_ids.tobytes() + completion.logprobs.tobytes()).digest()
+        key = (example.id, completion.text, completion.finish_reason, completion.n_tokens, tokens)
+        if key not in known:
+            known[key] = reward.score(example, completion)
+        return known[key]
+
+    return replace(reward, function=function)
+
+
+def _read(trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[str]], plan: FitPlan) -> Training:
+    session = trials.session
+    encode = session.vocabulary.encode if session.vocabulary and plan.sweep.estimators == ("ratio",) else None
+    size = trials.tokenizer.vocabulary_size
+    return training_set(trials.store, examples, keys, trials.reward, trials.end_tokens, encode=encode, vocab_size=size)
+
+
+def _spread(trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[str]], engine: FitEngine) -> Training:
+    size = trials.tokenizer.vocabulary_size
+    reading = reading_of(trials.store, examples, keys, trials.reward, trials.end_tokens, vocab_size=size)
+    training = spread_training(engine, trials.store, reading, DIAGNOSED)
+    here, everywhere = len(training.rollouts.token_ids), len(training.everything.token_ids)
+    if here < everywhere:
+        trials.report.remark(
+            f"learned from {everywhere:,} positions; compiled and explained with {here:,} of them, whose standard errors are "
+            "larger than those of all"
+        )
+    return training
+
+
+def _remark_on(training: Training, trials: Trials) -> None:
+    reward, report = trials.reward, trials.report
+    values = np.array([reward.value(r) for r in training.everything.rewards])
+    check_values(f"training: {reward.label}", values)
+    report.remark(
+        f"{len(values)} rollouts, {len(training.everything.token_ids):,} tokens, mean {reward.label} {short(values.mean())}"
+    )
+    for sentence in training.remarks:
+        report.remark(sentence)
+    if np.ptp(values) == 0:
+        raise InputError(
+            f"every completion has the same {reward.label} ({values[0]:.3g}): there is nothing to learn from this reward; "
+            "use another reward or harder prompts"
+        )
+
+
+async def clusters_of(trials: Trials, task: Task, plan: FitPlan) -> Ids | None:
+    """(v,) the cluster of each token id, where the plan asks for clusters: of the words of validation completions."""
+    if "clusters" not in plan.sweep.estimators:
+        return None
+    from blackbox_lb.vocabulary.clustering import cluster_vocabulary
+
+    session = trials.session
+    keys = await trials.collect(
+        "validation, base",
+        task.validation,
+        SAMPLED,
+        plan.validation_samples,
+        None,
+        session.biased_endpoint,
+        scored=False,
+    )
+    texts = [completion.text for row in keys for completion in trials.store.completions(row)]
+    made = await asyncio.to_thread(
+        cluster_vocabulary,
+        session.vocabulary,
+        texts,
+        k=plan.clusters,
+        encoder=plan.embedding,
+        cache=trials.store.path.with_name("clusters.npz"),
+    )
+    sizes = sorted(made.sizes.tolist())
+    trials.report.remark(
+        f"{made.k} clusters of {made.corpus:,} words and special strings by {made.encoder}, {sizes[0]:,} to {sizes[-1]:,} tokens"
+    )
+    return made.labels

@@ -1,0 +1,142 @@
+"""Forecast: what a command will ask for at most, stage by stage, told before its first request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from blackbox_lb.api.limits.budget import prompt_bound
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.jobs.evaluation.arms import arms_at
+from blackbox_lb.jobs.evaluation.run import EvalPlan
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.run import KL_PROMPTS
+from blackbox_lb.providers.prices import Prices
+from blackbox_lb.rollouts.collect import batch_of
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
+from blackbox_lb.tasks import Task
+from blackbox_lb.types import Example, Sampling
+
+__all__ = ["Forecast", "ForecastStage", "at_most", "eval_stages", "fit_stages", "forecast"]
+
+CHARACTERS_A_TOKEN = 4
+"""Of an English prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastStage:
+    """``samples`` completions of each of ``examples``, of at most ``max_tokens`` (the run's own limit where None)."""
+
+    examples: Sequence[Example]
+    samples: int
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Requests, and tokens at most; ``prompt_tokens`` are what is likely. Sums by ``+``."""
+
+    requests: int = 0
+    completions: int = 0
+    prompt_tokens: int = 0
+    most_prompt_tokens: int = 0
+    most_completion_tokens: int = 0
+
+    def __add__(self, other: Forecast) -> Forecast:
+        return Forecast(
+            self.requests + other.requests,
+            self.completions + other.completions,
+            self.prompt_tokens + other.prompt_tokens,
+            self.most_prompt_tokens + other.most_prompt_tokens,
+            self.most_completion_tokens + other.most_completion_tokens,
+        )
+
+    def sentence(self, prices: Prices | None, stored: int, mean: float) -> str:
+        """The forecast in words. ``stored``: completions in the store, of ``mean`` tokens each."""
+        text = (
+            f"at most {self.requests:,} requests with about {self.prompt_tokens:,} prompt tokens, for {self.completions:,} "
+            f"completions of at most {self.most_completion_tokens:,} tokens in all"
+        )
+        likely = round(self.completions * mean)
+        if stored:
+            text += f" (about {likely:,} if they are as long as those stored)"
+        if prices is not None:
+            most = prices.dollars(self.most_prompt_tokens, self.most_completion_tokens)
+            expected = prices.dollars(self.prompt_tokens, likely)
+            text += f"; at most ${most:.2f}" + (f", likely ${expected:.2f}" if stored else "") + f" ({prices})"
+        if stored:
+            text += f"; of {stored:,} completions in the store none is asked for again"
+        return text
+
+
+def forecast(trials: Trials, stages: Iterable[ForecastStage | Forecast]) -> Forecast:
+    """What ``stages`` take together, if nothing of them were stored."""
+    return sum((stage if isinstance(stage, Forecast) else _of(trials, stage) for stage in stages), Forecast())
+
+
+def at_most(completions: int, max_tokens: int, prompt_tokens: int) -> Forecast:
+    """Of completions of which only the number and the usual length of the prompt are known: one a request."""
+    longest = prompt_bound(["x" * prompt_tokens * CHARACTERS_A_TOKEN])
+    return Forecast(
+        completions, completions, completions * prompt_tokens, completions * longest, completions * max_tokens
+    )
+
+
+def _of(trials: Trials, stage: ForecastStage) -> Forecast:
+    session = trials.session
+    most = stage.max_tokens or trials.reward.max_tokens
+    sampling = Sampling(1.0, most, trials.top_logprobs, trials.seed, trials.stop)
+    each = -(-stage.samples // batch_of(session.profile, session.endpoint, sampling))
+    prompts = {example.prompt for example in stage.examples}
+    texts = [[message.content for message in prompt.messages] for prompt in prompts]
+    return Forecast(
+        requests=each * len(prompts),
+        completions=stage.samples * len(prompts),
+        prompt_tokens=each * sum(sum(map(len, parts)) // CHARACTERS_A_TOKEN + 1 for parts in texts),
+        most_prompt_tokens=each * sum(map(prompt_bound, texts)),
+        most_completion_tokens=stage.samples * len(prompts) * most,
+    )
+
+
+def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
+    """What a fit asks for at most: training, the validation of every candidate, the test, and whole distributions."""
+    most, positions = _candidates(plan.sweep), task.train[:1] * bool(plan.full_vocab)
+    settings = dict.fromkeys(plan.settings)
+    extra = plan.goal.objective == "reward-kl" and SAMPLED not in settings
+    judged = [
+        ForecastStage(task.validation, (1 + most) * _count(setting, plan.validation_samples))
+        for setting in [*settings, *[SAMPLED] * extra]
+    ]
+    judged += [ForecastStage(task.test, 2 * _count(setting, plan.test_samples)) for setting in settings]
+    if SAMPLED not in settings:
+        judged.append(ForecastStage(task.test[:KL_PROMPTS], 1))
+    return [
+        ForecastStage(task.train[: plan.limit], plan.samples),
+        *judged,
+        ForecastStage(positions, plan.full_vocab, 1),
+    ]
+
+
+def _candidates(sweep: Sweep) -> int:
+    """How many biases a sweep makes at most; cross-validation of l2 proposes two."""
+    strengths = sum(2 if value == "cv" else 1 for value in sweep.l2)
+    own = {"projection": strengths, "ips": len(sweep.alpha), "clusters": len(sweep.alpha)}
+    return len(sweep.tau) * sum(own.get(name, len(sweep.kappa)) for name in sweep.estimators)
+
+
+def _count(setting: Setting, samples: int) -> int:
+    return 1 if setting.deterministic else samples
+
+
+def eval_stages(task: Task, biases: Mapping[str, Mapping[int, float]], plan: EvalPlan) -> list[ForecastStage]:
+    """What an evaluation asks for at most: every arm of every setting on the test prompts."""
+    return [
+        ForecastStage(
+            [arm.alternative.asked(example) for example in task.test],
+            _count(arm.drawn_at, plan.samples + arm.alternative.best_of - 1),
+            arm.alternative.max_tokens,
+        )
+        for setting in dict.fromkeys(plan.settings)
+        for arm in arms_at(setting, biases, plan.alternatives)
+    ]

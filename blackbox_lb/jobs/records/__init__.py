@@ -1,0 +1,1 @@
+"""What a run leaves beside its results: its settings, its numbers, and where each came from."""

@@ -1,0 +1,78 @@
+"""Where a result comes from: the command, the versions, the machine, the date, and every remark that was made on the way."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from blackbox_lb.rollouts.progress import Reporter, Watcher
+from blackbox_lb.safety.secrets import redacted
+
+__all__ = ["Remembering", "command_line", "provenance"]
+
+PACKAGES = ("blackbox-lb", "numpy", "scipy", "openai", "lm-eval", "xllamacpp")
+"""Distributions whose version can change a number."""
+
+
+def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
+    """What a document records of its origin: ``command``, ``date`` (UTC), ``python``, ``machine``, ``versions``, ``remarks``.
+
+    ``settings``: options that a file or the environment gave, which the command line does not show.
+    """
+    return {
+        "command": command_line(sys.argv[1:]),
+        "settings": _settings(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "remarks": [redacted(remark) for remark in remarks],
+    }
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """The command as a shell takes it, without the secrets that an address or an option may hold."""
+    return shlex.join(["blb", *map(redacted, arguments)])
+
+
+def _settings() -> dict[str, str]:
+    """Option -> value, of the running command's options that its command line does not give."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is None:
+        return {}
+    unseen = (ParameterSource.DEFAULT_MAP, ParameterSource.ENVIRONMENT)
+    given = (name for name in ctx.params if ctx.get_parameter_source(name) in unseen)
+    return {name: redacted(str(ctx.params[name])) for name in given}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+class Remembering:
+    """A reporter that keeps every remark and passes everything on."""
+
+    def __init__(self, listener: Reporter) -> None:
+        self._listener = listener
+        self.remarks: list[str] = []
+
+    def stage(self, title: str, completions: int) -> AbstractContextManager[Watcher]:
+        """The listener's."""
+        return self._listener.stage(title, completions)
+
+    def remark(self, text: str) -> None:
+        """Keep the sentence and pass it on."""
+        self.remarks.append(text)
+        self._listener.remark(text)

@@ -1,0 +1,197 @@
+"""run.json: what the runs of a folder were collected with, so that nobody resumes one under other settings unawares."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from blackbox_lb.api.drift import DriftWatch
+from blackbox_lb.api.limits.budget import Spent
+from blackbox_lb.api.session import Session
+from blackbox_lb.errors import InputError
+from blackbox_lb.providers.profile import ABOUT, Profile
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.store import canonical, prompt_hash
+from blackbox_lb.types import Prompt
+
+__all__ = ["FILE", "Manifest", "host_of", "profile_hash", "settings_of_run"]
+
+FILE = "run.json"
+LARGEST = 10_000_000
+"""Bytes of a run.json that are read."""
+DIGITS = 16
+"""Hexadecimal digits of a hash that are kept."""
+
+
+class _Run(BaseModel):
+    """One run: what it was started with, and how far it came."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    settings: dict[str, Any]
+    finished: bool = False
+    version: str = ""
+    started: str = ""
+    ended: str | None = None
+    stopped_by: str | None = None
+    mixed: bool = False
+    spent: dict[str, float] = {}
+
+
+class _Answered(BaseModel):
+    """Who answered for one model at one address: name or system -> completions."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    provider: str
+    host: str
+    model: str
+    models: dict[str, int] = Field(default_factory=dict)
+    systems: dict[str, int] = Field(default_factory=dict)
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    runs: dict[str, _Run] = Field(default_factory=dict)
+    answered: list[_Answered] = Field(default_factory=list)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def profile_hash(profile: Profile) -> str:
+    """A hash of the rows of a profile; its title, its evidence and how requests travel in files change nothing."""
+    return _hash(canonical(profile.model_dump(mode="json", exclude={*ABOUT, "batch"} - {"name"})))
+
+
+def settings_of_run(trials: Trials, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """What a run that is resumed must have in common with what it was started with: no address beyond its host, and no key."""
+    session = trials.session
+    return {
+        "provider": session.profile.name,
+        "profile": profile_hash(session.profile),
+        "host": host_of(session),
+        "model": session.model,
+        "tokenizer": trials.tokenizer.fingerprint,
+        "endpoint": session.endpoint,
+        "max_tokens": trials.reward.max_tokens,
+        "top_logprobs": trials.top_logprobs,
+        "seed": trials.seed,
+        "stop": list(trials.stop),
+        "prompts": _hash("".join(prompt_hash(prompt) for prompt in prompts)),
+    }
+
+
+def host_of(session: Session) -> str:
+    """The host of a session's address: all of it that is ever written down."""
+    return urlsplit(session.base_url).hostname or ""
+
+
+class Manifest:
+    """The run.json of ``folder`` for the run called ``name`` (its command).
+
+    Raises:
+        InputError: the file cannot be read, or the run was started under other settings, was not finished, and is not to restart.
+    """
+
+    def __init__(self, folder: Path, name: str, settings: Mapping[str, Any], *, restart: bool = False) -> None:
+        self.path, self.name, self.settings = folder / FILE, name, dict(settings)
+        self._document = self._read()
+        self._written = False
+        known = self._document.runs.get(name)
+        if known is not None and not known.finished and not restart:
+            self._refuse_others(known)
+
+    def expect(self, drift: DriftWatch) -> None:
+        """Let ``drift`` know who answered before for the same model at the same address."""
+        found = self._answered()
+        if found is not None:
+            drift.models.update(found.models)
+            drift.systems.update(found.systems)
+
+    def start(self) -> None:
+        """Write that the run has begun. InputError where that cannot be written."""
+        run = _Run(settings=self.settings, version=version("blackbox-lb"), started=_now())
+        self._document.runs[self.name] = run
+        self._write()
+        self._written = True
+
+    def end(self, drift: DriftWatch, spent: Spent, error: BaseException | None) -> None:
+        """Write how the run ended, where it began at all: by ``error``, or whole. A run whose input was wrong has ended, too."""
+        run = self._document.runs.get(self.name)
+        all_was_stored = error is None and run is not None and run.settings == self.settings
+        if run is None or not (self._written or all_was_stored):
+            return
+        run.finished, run.ended = error is None or isinstance(error, InputError), _now()
+        run.stopped_by, run.mixed = None if error is None else type(error).__name__, drift.mixed
+        run.spent = {
+            "requests": spent.requests,
+            "prompt_tokens": spent.prompt_tokens,
+            "completion_tokens": spent.completion_tokens,
+            "dollars": round(spent.dollars, 6),
+        }
+        found = self._answered()
+        if found is None:
+            provider, host, model = (self.settings[key] for key in ("provider", "host", "model"))
+            found = _Answered(provider=provider, host=host, model=model)
+            self._document.answered.append(found)
+        found.models, found.systems = dict(drift.models), dict(drift.systems)
+        self._write()
+
+    def _answered(self) -> _Answered | None:
+        key = tuple(self.settings[name] for name in ("provider", "host", "model"))
+        return next((each for each in self._document.answered if (each.provider, each.host, each.model) == key), None)
+
+    def _refuse_others(self, known: _Run) -> None:
+        if known.mixed:
+            raise InputError(
+                f"the run of {self.name} in {self.path.parent} stopped because the tokenizer changed: its last completions may be "
+                "of either; start anew with another --out, or take them as they are with --restart"
+            )
+        names = [name for name, value in self.settings.items() if known.settings.get(name, value) != value]
+        if names:
+            changes = "; ".join(f"{name} {known.settings[name]!r} -> {self.settings[name]!r}" for name in names)
+            raise InputError(
+                f"the run of {self.name} in {self.path.parent} was not finished and had other settings: {changes}; give them as "
+                "they were, another --out, or --restart to go on under the new ones (what is stored stays, and is not mixed)"
+            )
+
+    def _read(self) -> _Document:
+        try:
+            if not self.path.exists():
+                return _Document()
+            with self.path.open("rb") as file:
+                raw = file.read(LARGEST + 1)
+            if len(raw) > LARGEST:
+                raise InputError(f"{self.path} is larger than {LARGEST:,} bytes and no record of a run; remove it")
+            return _Document.model_validate(json.loads(raw))
+        except OSError as error:
+            raise InputError(f"cannot read {self.path}: {error.strerror}; give another --out") from error
+        except (ValueError, RecursionError, ValidationError) as error:
+            raise InputError(
+                f"{self.path} is no record of a run ({type(error).__name__}); remove it: the completions are in the store"
+            ) from error
+
+    def _write(self) -> None:
+        text = json.dumps(self._document.model_dump(mode="json"), indent=2) + "\n"
+        draft = self.path.with_name(f".{FILE}.{os.getpid()}")
+        try:
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(self.path)
+        except OSError as error:
+            raise InputError(f"cannot write {self.path}: {error.strerror}; make room, or give another --out") from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

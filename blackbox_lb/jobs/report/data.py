@@ -1,0 +1,219 @@
+"""A run folder as one value: the bias file and whichever of the other documents lie beside it, each checked as it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from blackbox_lb.bias.document import MAX_BYTES, Bias
+from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.analysis.document import Analysis
+from blackbox_lb.jobs.evaluation.document import Evaluation
+from blackbox_lb.jobs.report.examples import ExampleCard, evaluated, stored
+from blackbox_lb.safety.printable import printable
+from blackbox_lb.safety.untrusted import parse_json, read_bounded
+
+__all__ = ["CandidateRow", "Point", "Result", "Run", "read_run"]
+
+Number = Annotated[float, AllowInfNan(False)]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class _Known(BaseModel):
+    """Of a document that grows from version to version, the part that is shown."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Point(_Known):
+    """What a policy did on the validation prompts at the settings to deploy with; None for what is not known."""
+
+    reward: Number | None = None
+    accuracy: Number | None = None
+    tokens: Number | None = None
+
+
+class CandidateRow(Point):
+    """A candidate. ``samples``: fresh completions a prompt, 0 where none were drawn. ``fate``: "chosen", or why it was dropped."""
+
+    estimator: str
+    settings: dict[str, float | int | str | None] = Field(default_factory=dict)
+    entries: int
+    kl_nats_per_completion: Number | None = None
+    samples: int = 0
+    fate: str = ""
+    off_policy: dict[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The estimator and its settings."""
+        told = (f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in self._set)
+        return f"{self.estimator}, {', '.join(told)}" if self._set else self.estimator
+
+    @property
+    def _set(self) -> list[tuple[str, float | int | str]]:
+        return [(key, value) for key, value in self.settings.items() if value is not None]
+
+
+def _point(value: object) -> object:
+    """Older results give the reward of the base alone."""
+    return {"reward": value} if isinstance(value, int | float) else value
+
+
+class Validation(_Known):
+    """``base`` and what was ``tried``, in the order of the sweep."""
+
+    base: Annotated[Point, BeforeValidator(_point)] = Point()
+    tried: tuple[CandidateRow, ...] = ()
+
+
+class Curve(_Known):
+    """The gain that is ``kept`` (a share of it) with at most so many ``entries``; ``kl_lost`` in nats a token."""
+
+    entries: int
+    integers: bool
+    kept: Number
+    kl_lost: Number | None = None
+
+
+class TrainingSummary(_Known):
+    """What was learned from, and how many completions were left out."""
+
+    rollouts: int = 0
+    tokens: int = 0
+    incomplete: int = 0
+    filtered: int = 0
+    encoded: int = 0
+
+
+class UsageSummary(_Known):
+    """What a fit drew."""
+
+    requests: int | None = None
+    completions: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Result(_Known):
+    """What the page shows of ``result.json``, of any version of it."""
+
+    uncompiled_entries: int | None = None
+    kl_nats_per_completion: Number | None = None
+    kl_missing: str | None = None
+    kl_whole: bool = True
+    validation: Validation = Validation()
+    training: TrainingSummary | None = None
+    entries_curve: tuple[Curve, ...] | None = None
+    usage: UsageSummary | None = None
+    fidelity: dict[str, Any] | None = None
+    provenance: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What lies in a run folder. None where a document is missing.
+
+    ``learned``: the whole vector before the compile. ``examples_from``: where ``examples`` come from, or why there are none.
+    """
+
+    folder: Path
+    bias: Bias
+    learned: Bias | None
+    result: Result | None
+    evaluation: Evaluation | None
+    analysis: Analysis | None
+    examples: tuple[ExampleCard, ...]
+    examples_from: str
+
+    @property
+    def outdated(self) -> tuple[str, ...]:
+        """Sentences about documents that were written before the bias was."""
+        return (
+            *_older(self.bias, self.evaluation, "evaluation.json", "blb eval"),
+            *_older(self.bias, self.analysis, "analysis.json", "blb analyze"),
+        )
+
+    @property
+    def provenances(self) -> dict[str, dict[str, Any]]:
+        """File name -> where it comes from, of the documents that say so."""
+        documents = {"result.json": self.result, "evaluation.json": self.evaluation, "analysis.json": self.analysis}
+        return {name: each.provenance for name, each in documents.items() if each is not None and each.provenance}
+
+
+def _older(bias: Bias, document: Evaluation | Analysis | None, name: str, command: str) -> Iterator[str]:
+    """A sentence where a document was written before the bias."""
+    date = None if document is None else document.provenance.get("date")
+    try:
+        older = date is not None and datetime.fromisoformat(date) < bias.created
+    except (TypeError, ValueError):
+        older = False
+    if older:
+        yield f"{name} is older than this bias and may be of another one: run {command} again."
+
+
+def read_run(folder: Path) -> Run:
+    """Read the run folder that ``blb fit`` wrote, and what ``blb eval`` and ``blb analyze`` added.
+
+    Raises:
+        InputError: no such folder, or a document that is damaged.
+        BiasError: no bias file in it, or a damaged one.
+        StoreError: ``rollouts.db`` is no store, or one of a newer version.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no run folder; give the folder with bias.json that `blb fit` wrote")
+    bias = Bias.load(folder / "bias.json")
+    learned = folder / "learned.json"
+    evaluation = _read(folder / "evaluation.json", Evaluation)
+    examples, origin = evaluated(evaluation) if evaluation is not None and evaluation.examples else ((), "")
+    if not examples:
+        examples, origin = stored(folder / "rollouts.db", bias)
+    return Run(
+        folder=folder,
+        bias=bias,
+        learned=Bias.load(learned) if learned.exists() else None,
+        result=_read(folder / "result.json", Result),
+        evaluation=evaluation,
+        analysis=_read(folder / "analysis.json", Analysis),
+        examples=examples,
+        examples_from=origin,
+    )
+
+
+def _read(path: Path, model: type[Model]) -> Model | None:
+    try:
+        content = read_bounded(path, MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); mend or remove it") from None
+    except ValueError:
+        raise InputError(f"{path}: larger than the limit of {MAX_BYTES:,} bytes for a document; remove it") from None
+    try:
+        return model.model_validate(parse_json(content, constant=partial(_refuse, path)))
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        where = ".".join(str(part) for part in found[0]["loc"])
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise InputError(
+            f"{path}: field {printable(where)}: {printable(found[0]['msg'])}{more}; {_again(path)}"
+        ) from None
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: not JSON in UTF-8 ({error}); {_again(path)}") from None
+
+
+def _refuse(path: Path, constant: str) -> None:
+    raise InputError(f"{path}: {constant} is no JSON number; {_again(path)}")
+
+
+def _again(path: Path) -> str:
+    command = {"evaluation.json": "blb eval", "analysis.json": "blb analyze"}.get(path.name, "blb fit")
+    return f"write it again with {command}, or remove it"

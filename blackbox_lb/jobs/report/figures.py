@@ -1,0 +1,313 @@
+"""The pictures of the page: each drawn once with matplotlib, with its text alternative and the numbers it shows."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.report.data import CandidateRow, Point, Result, Run
+from blackbox_lb.jobs.report.tables import PageTable, numbers_table, tried_table
+from blackbox_lb.jobs.report.verdict_text import amount
+from blackbox_lb.rollouts.progress import short
+
+__all__ = ["COLOURS", "Plot", "plots"]
+
+COLOURS = {
+    "ink": "#1b1e24", "muted": "#5b6471", "grid": "#dfe3e8", "surface": "#fffffe", "first": "#1f5fae", "second": "#b4531a",
+    "base": "#5b6472",
+}  # fmt: skip
+"""Name -> colour in a file; in the page the same colour is a variable of the style sheet, so that it follows light and dark."""
+SIZE = (4.7, 3.3)
+BINS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """``alternative``: what the picture shows, for who cannot see it. ``figure``: matplotlib's."""
+
+    name: str
+    title: str
+    note: str
+    alternative: str
+    table: PageTable
+    figure: Any
+
+
+def plots(run: Run, label: str) -> dict[str, Plot]:
+    """Name -> every picture that the run folder has the numbers for; ``label``: what the reward is read as.
+
+    Raises:
+        InputError: matplotlib is missing.
+    """
+    result = run.result
+    found = [
+        None if result is None else _pareto(result, label),
+        None if result is None else _reward_kl(result, label),
+        None if result is None else _kept(result, run.bias),
+        _held_out(run.bias),
+        _delta(run.learned or run.bias, run.learned is not None),
+        None if run.analysis is None else _scores([each.score for each in run.analysis.tokens]),
+    ]
+    return {plot.name: plot for plot in found if plot is not None}
+
+
+def _figure() -> tuple[Any, Any]:
+    try:
+        figure = importlib.import_module("matplotlib.figure").Figure(figsize=SIZE, layout="constrained")
+    except ModuleNotFoundError as error:
+        raise InputError("blb report needs matplotlib: pip install 'blackbox-lb[report]'") from error
+    axis = figure.subplots()
+    figure.patch.set_facecolor(COLOURS["surface"])
+    axis.set_facecolor("none")
+    axis.grid(color=COLOURS["grid"], linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.tick_params(colors=COLOURS["muted"], labelsize=9.5, length=0)
+    for side, spine in axis.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(COLOURS["grid"])
+    return figure, axis
+
+
+def _label(axis: Any, x: str, y: str) -> None:
+    for setter, text in ((axis.set_xlabel, x), (axis.set_ylabel, y)):
+        setter(text.replace("$", r"\$"), color=COLOURS["ink"], fontsize=10)
+
+
+def _legend(axis: Any) -> None:
+    """The legend below the picture, in one row."""
+    legend = axis.figure.legend(
+        loc="outside lower center", ncols=4, fontsize=9, framealpha=0.85, edgecolor="none", facecolor=COLOURS["surface"],
+        handletextpad=0.4, columnspacing=1.2,
+    )  # fmt: skip
+    for text in legend.get_texts():
+        text.set_color(COLOURS["ink"])
+
+
+def _annotate(axis: Any, x: float, y: float, text: str) -> None:
+    axis.annotate(
+        text.replace("$", r"\$"),
+        (x, y),
+        xytext=(6, 6),
+        textcoords="offset points",
+        fontsize=8.5,
+        color=COLOURS["muted"],
+    )
+
+
+def _taus(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
+    """Write tau beside the candidates, but not over one another."""
+    wide, high = (max(spread) - min(spread) or 1.0 for spread in zip(*((x, y) for _, x, y in rows), strict=True))
+    told: list[tuple[float, float]] = []
+    for each, x, y in sorted(rows, key=lambda row: row[0].fate != "chosen"):
+        tau = each.settings.get("tau")
+        apart = all(abs(x - left) > 0.16 * wide or abs(y - low) > 0.1 * high for left, low in told)
+        if isinstance(tau, int | float) and apart:
+            _annotate(axis, x, y, f"τ {tau:g}")
+            told.append((x, y))
+
+
+def _candidates(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
+    """The candidates by estimator, joined in the order of tau, with the chosen one ringed."""
+    estimators = list(dict.fromkeys(each.estimator for each, _, _ in rows))
+    marks, colours = "os^Dv", (COLOURS["first"], COLOURS["second"])
+    for number, name in enumerate(estimators):
+        line = [(x, y) for each, x, y in rows if each.estimator == name]
+        style = {
+            "linestyle": "none",
+            "marker": marks[number % len(marks)],
+            "color": colours[number % 2],
+            "markersize": 6,
+        }
+        axis.plot([x for x, _ in line], [y for _, y in line], label=name, **style)
+    for each, x, y in rows:
+        if each.fate == "chosen":
+            axis.plot(
+                [x], [y], "o", markersize=13, mfc="none", mec=COLOURS["ink"], mew=1.5, label="chosen", linestyle="none"
+            )
+    _taus(axis, rows)
+
+
+def _base_lines(axis: Any, base: Point, x: float | None, y: float | None) -> None:
+    style = {"color": COLOURS["base"], "linestyle": (0, (4, 3)), "linewidth": 1.1}
+    if y is not None:
+        axis.axhline(y, **style, label="base model")
+    if x is not None:
+        axis.axvline(x, **style, **({} if y is not None else {"label": "base model"}))
+    if x is not None and y is not None:
+        axis.plot([x], [y], "X", color=COLOURS["base"], markersize=8, linestyle="none")
+
+
+def _pareto(result: Result, label: str) -> Plot | None:
+    """Validation accuracy against tokens over the candidates, as the paper draws it; the reward where no accuracy is known."""
+    tried, base = result.validation.tried, result.validation.base
+    known = all(each.accuracy is not None for each in tried if each.tokens is not None)
+    metric = "accuracy" if known and any(each.accuracy is not None for each in tried) else label
+    scale = 100 if metric == "accuracy" else 1
+
+    def of(point: Point) -> float | None:
+        value = point.accuracy if metric == "accuracy" else point.reward
+        return None if value is None else scale * value
+
+    rows = [(each, each.tokens, y) for each in tried if each.tokens is not None and (y := of(each)) is not None]
+    if not rows:
+        return None
+    figure, axis = _figure()
+    _candidates(axis, rows)
+    _base_lines(axis, base, base.tokens, of(base))
+    _label(axis, "mean tokens of a completion", "accuracy (%)" if metric == "accuracy" else label)
+    axis.margins(0.16)
+    _legend(axis)
+    chosen = next(((x, y) for each, x, y in rows if each.fate == "chosen"), None)
+    told = f"{len(rows)} candidates on the validation prompts: {metric} against mean tokens."
+    if chosen is not None:
+        told += f" The chosen one has {metric} {amount(metric, chosen[1] / scale)} with {chosen[0]:.1f} tokens"
+        at = of(base)
+        told += "." if at is None else f", the base {amount(metric, at / scale)}"
+        told += "" if base.tokens is None or at is None else f" with {base.tokens:.1f}."
+        told = told if told.endswith(".") else f"{told}."
+    note = (
+        "Up and to the left is better. Dashed lines: the base model."
+        if base.tokens is not None
+        else "Up and to the left is better."
+    )
+    return Plot("pareto", f"{metric.capitalize()} against length", note, told, tried_table(tried), figure)
+
+
+def _kl(each: CandidateRow) -> float | None:
+    """Measured, else as logged completions estimate it where that is trusted."""
+    if each.kl_nats_per_completion is not None:
+        return each.kl_nats_per_completion
+    found = (each.off_policy or {}).get("kl")
+    value = found.get("value") if isinstance(found, dict) else None
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _reward_kl(result: Result, label: str) -> Plot | None:
+    base = result.validation.base.reward
+    rows = [
+        (each, kl, each.reward)
+        for each in result.validation.tried
+        if (kl := _kl(each)) is not None and each.reward is not None
+    ]
+    if not rows:
+        return None
+    figure, axis = _figure()
+    _candidates(axis, rows)
+    _base_lines(axis, result.validation.base, 0.0 if base is not None else None, base)
+    _label(axis, "KL to the base model (nats a completion)", label)
+    axis.margins(0.16)
+    _legend(axis)
+    kls, rewards = [x for _, x, _ in rows], [y for *_, y in rows]
+    told = f"{len(rows)} candidates: {label} between {short(min(rewards))} and {short(max(rewards))} at a KL "
+    told += f"between {short(min(kls))} and {short(max(kls))} nats a completion."
+    table = numbers_table(
+        "reward-kl-numbers", "Reward and KL of each candidate", ("candidate", "KL (nats)", "reward"),
+        [(each.name, x, y) for each, x, y in rows],
+    )  # fmt: skip
+    note = "How far from the base model a candidate goes, and what it gains there."
+    return Plot("reward-kl", "Reward against KL", note, told, table, figure)
+
+
+def _kept(result: Result, bias: Bias) -> Plot | None:
+    rows = result.entries_curve or ()
+    if not rows:
+        return None
+    figure, axis = _figure()
+    for whole, colour, mark, name in ((False, "first", "o", "fractions"), (True, "second", "s", "whole numbers")):
+        line = sorted((row.entries, 100 * row.kept) for row in rows if row.integers == whole)
+        if line:
+            axis.plot(
+                [x for x, _ in line], [y for _, y in line], f"{mark}-", color=COLOURS[colour], markersize=5, label=name
+            )
+    size = len(bias.entries)
+    axis.axvline(size, color=COLOURS["base"], linestyle=(0, (1, 2)), linewidth=1.3, label=f"this bias: {size:,}")
+    if min(row.entries for row in rows) > 0 and size > 0:
+        axis.set_xscale("log")
+    _entry_ticks(axis, sorted({row.entries for row in rows}))
+    _label(axis, "tokens in the bias", "estimated gain kept (%)")
+    _legend(axis)
+    most = max(rows, key=lambda row: row.entries)
+    told = "Estimated gain kept: " + ", ".join(
+        f"{row.kept:.0%} with {row.entries:,} tokens" for row in rows if not row.integers
+    )
+    table = numbers_table(
+        "kept-numbers", "Estimated gain kept with so many tokens", ("tokens", "numbers", "kept (%)", "KL lost (nats a token)"),
+        [
+            (row.entries, "whole" if row.integers else "fractions", 100 * row.kept, "" if row.kl_lost is None else row.kl_lost)
+            for row in rows
+        ],
+    )  # fmt: skip
+    note = f"What a limit on the number of tokens costs, up to all {most.entries:,}."
+    return Plot("kept", "Gain kept against entries", note, f"{told}.", table, figure)
+
+
+def _entry_ticks(axis: Any, places: Sequence[int]) -> None:
+    shown: list[int] = []
+    for place in places:
+        if not shown or place >= 1.9 * shown[-1]:
+            shown.append(place)
+    axis.set_xticks(shown, [f"{place:,}" for place in shown])
+    axis.minorticks_off()
+
+
+def _held_out(bias: Bias) -> Plot | None:
+    rows = bias.compiled.held_out if bias.compiled else ()
+    if len(rows) < 2:
+        return None
+    figure, axis = _figure()
+    style = {"color": COLOURS["first"], "markersize": 5, "capsize": 3, "linewidth": 1.3}
+    axis.errorbar(
+        [row.entries for row in rows], [row.gain for row in rows], [row.error for row in rows], fmt="o-", **style
+    )
+    if min(row.entries for row in rows) > 0:
+        axis.set_xscale("log")
+    _entry_ticks(axis, sorted({row.entries for row in rows}))
+    _label(axis, "tokens in the bias", "held-out gain (nats a weighted token)")
+    told = "Held-out gain: " + ", ".join(f"{short(row.gain)} ± {short(row.error)} with {row.entries:,}" for row in rows)
+    table = numbers_table(
+        "held-out-numbers", "Held-out gain with so many tokens, nats a weighted token", ("tokens", "gain", "std. error"),
+        [(row.entries, row.gain, row.error) for row in rows],
+    )  # fmt: skip
+    note = "What chose the number of tokens: likelihood of held-out good completions."
+    return Plot("held-out", "Held-out gain against entries", note, f"{told}.", table, figure)
+
+
+def _delta(bias: Bias, whole: bool) -> Plot | None:
+    values = [entry.bias for entry in bias.entries]
+    what = "learned values before the compile" if whole else "values of the bias"
+    return _histogram("delta", "How strong the bias is", "bias of a token (nats)", values, f"{len(values):,} {what}")
+
+
+def _scores(values: Sequence[float]) -> Plot | None:
+    what = f"intervention scores of {len(values):,} generated tokens"
+    return _histogram("score", "How far tokens move", "intervention score S (nats)", values, what)
+
+
+def _histogram(name: str, title: str, x: str, values: Sequence[float], what: str) -> Plot | None:
+    if not values:
+        return None
+    edge = max(max(abs(value) for value in values), 1e-9)
+    width = 2 * edge / BINS
+    edges = [-edge + width * place for place in range(BINS + 1)]
+    counts = [0] * BINS
+    for value in values:
+        counts[min(int((value + edge) / width), BINS - 1)] += 1
+    figure, axis = _figure()
+    colours = [COLOURS["second"] if left + width / 2 < 0 else COLOURS["first"] for left in edges[:-1]]
+    axis.bar(edges[:-1], counts, width=0.92 * width, align="edge", color=colours)
+    axis.set_yscale("log")
+    axis.set_ylim(0.7, max(counts) * 1.8)
+    axis.minorticks_off()
+    axis.yaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
+    axis.axvline(0, color=COLOURS["muted"], linewidth=1)
+    _label(axis, x, "tokens (log scale)")
+    above, below = sum(value > 0 for value in values), sum(value < 0 for value in values)
+    told = f"{what}: {above:,} above 0, {below:,} below, from {short(min(values))} to {short(max(values))} nats."
+    rows = [(f"{short(left)} to {short(left + width)}", n) for left, n in zip(edges[:-1], counts, strict=True) if n]
+    table = numbers_table(f"{name}-numbers", f"{title}: tokens in each bin", (x, "tokens"), rows)
+    return Plot(name, title, f"{what[0].upper()}{what[1:]}: right of 0 promoted, left suppressed.", told, table, figure)

@@ -1,0 +1,246 @@
+"""A verdict in words for somebody who has never seen one: how much of what changed, how sure that is, and what follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from blackbox_lb.bias.document import Verdict
+from blackbox_lb.jobs.evaluation.arms import BASE
+from blackbox_lb.jobs.evaluation.document import Comparison
+from blackbox_lb.jobs.report.data import Run
+
+__all__ = [
+    "GLOSSES",
+    "Judged",
+    "VerdictRow",
+    "amount",
+    "change",
+    "changed",
+    "headline",
+    "interval",
+    "judged",
+    "measured",
+    "of_comparison",
+    "of_verdict",
+    "plain",
+    "rows_of",
+    "setting_words",
+]
+
+GLOSSES = {
+    "accuracy": "share of completions with the right answer",
+    "tokens": "length of a completion, which is what it costs and how long it takes",
+    "T/len": "the token limit over the length of the completion: twice as short scores twice as high",
+    "correct x T/len": "0 for a wrong answer, for a right one the token limit over its length: short right answers score highest",
+}
+"""Metric -> what it measures."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictRow:
+    """One metric at one setting: policy ``other`` against policy ``base``; see ``bias.Verdict`` and ``evaluation.Comparison``."""
+
+    setting: str
+    metric: str
+    base: float
+    other: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    n_prompts: int
+    better: str
+    verdict: str
+    base_name: str = "without the bias"
+    other_name: str = "with the bias"
+    p_sign: float | None = None
+    needed: int | None = None
+    needed_for_effect: int | None = None
+    percentile: tuple[float, float] | None = None
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether both sides are the same on every prompt."""
+        return self.difference == self.low == self.high == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """All rows of one setting; the first is the one that counts."""
+
+    setting: str
+    rows: tuple[VerdictRow, ...]
+
+    @property
+    def word(self) -> str:
+        """The verdict of the row that counts."""
+        return self.rows[0].verdict
+
+
+def of_verdict(row: Verdict) -> VerdictRow:
+    """The row of a bias file."""
+    return VerdictRow(
+        row.setting, row.metric, row.base, row.biased, row.difference, row.low, row.high, row.p, row.n_prompts,
+        row.better, row.verdict,
+    )  # fmt: skip
+
+
+def of_comparison(row: Comparison) -> VerdictRow:
+    """The row of an evaluation."""
+    return VerdictRow(
+        row.setting, row.metric, row.base_mean, row.other_mean, row.difference, row.low, row.high, row.p, row.n_prompts,
+        row.better, row.verdict, row.base, row.other, row.p_sign, row.needed, row.needed_for_effect,
+        (row.percentile_low, row.percentile_high),
+    )  # fmt: skip
+
+
+def rows_of(run: Run) -> tuple[VerdictRow, ...]:
+    """The bias against the base: the verdict in the bias file, else what the evaluation compared of the two; maybe nothing."""
+    if run.bias.verdict:
+        return tuple(of_verdict(row) for row in run.bias.verdict)
+    if run.evaluation is None:
+        return ()
+    biases = [each.bias for each in run.evaluation.policies if each.bias is not None and each.name == each.bias]
+    alone = [row for row in run.evaluation.comparisons if row.base == BASE and row.other in biases[:1]]
+    return tuple(of_comparison(row) for row in alone)
+
+
+def judged(rows: Iterable[VerdictRow]) -> tuple[Judged, ...]:
+    """The rows by setting, in their order."""
+    return tuple(Judged(setting, tuple(group)) for setting, group in groupby(rows, key=lambda row: row.setting))
+
+
+def setting_words(setting: str) -> str:
+    """The setting as a part of a sentence."""
+    return (
+        "with greedy decoding"
+        if setting == "greedy"
+        else f"at {setting}".replace("temperature ", "temperature\N{NO-BREAK SPACE}")
+    )
+
+
+def amount(metric: str, value: float) -> str:
+    """A mean of this metric: accuracy as a percentage, tokens with one decimal, others with three digits."""
+    return _signed_minus(_size(metric, value) + (" %" if metric == "accuracy" else ""))
+
+
+def change(metric: str, value: float) -> str:
+    """A difference of this metric with its sign; accuracy in percentage points."""
+    text = _size(metric, abs(value))
+    zero = not any(digit in "123456789" for digit in text)
+    return text if zero else f"{'−' if value < 0 else '+'}{text}"
+
+
+def _size(metric: str, value: float) -> str:
+    if metric == "accuracy":
+        return f"{100 * value:.1f}"
+    if metric == "tokens":
+        return f"{value:,.1f}"
+    size = abs(value)
+    if value == 0 or 0.1 <= size < 100_000:
+        return f"{value:,.2f}"
+    return f"{value:.3f}" if 0.01 <= size < 0.1 else f"{value:.3g}"
+
+
+def _signed_minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def _unit(metric: str) -> str:
+    return {"accuracy": " percentage points", "tokens": " tokens"}.get(metric, "")
+
+
+def interval(row: VerdictRow) -> str:
+    """The interval of the difference."""
+    return f"{change(row.metric, row.low)} to {change(row.metric, row.high)}"
+
+
+def changed(row: VerdictRow) -> str:
+    """The difference with its unit and interval."""
+    return f"{change(row.metric, row.difference)}{_unit(row.metric)}; 95 % interval {interval(row)}"
+
+
+def _share(row: VerdictRow) -> str:
+    """The change relative to the base, where that says something."""
+    if row.metric == "accuracy" or row.base <= 0 or not math.isfinite(row.difference / row.base):
+        return ""
+    share = row.difference / row.base
+    return f", {'−' if share < 0 else '+'}{abs(share):.0%}".replace("%", " %") if abs(share) >= 0.005 else ""
+
+
+def measured(row: VerdictRow) -> str:
+    """What was measured: base, biased, difference, interval."""
+    if row.unchanged:
+        return f"{amount(row.metric, row.base)} without and with the bias; no test prompt shows any change"
+    return (
+        f"{amount(row.metric, row.base)} → {amount(row.metric, row.other)} "
+        f"({change(row.metric, row.difference)}{_unit(row.metric)}{_share(row)}; 95 % interval {interval(row)})"
+    )
+
+
+def plain(row: VerdictRow, compared: int) -> str:
+    """What a row means in plain language; ``compared``: how many rows were judged together."""
+    prompts = f"{row.n_prompts:,} prompts that were not used to learn it"
+    if row.unchanged:
+        return f"The bias changed nothing that this measures: on all {prompts} both sides came out the same."
+    if row.verdict == "NO EVIDENCE":
+        return f"Measured on {prompts}. {_doubt(row, compared)} Do not count on a benefit here."
+    better = "better" if row.verdict == "HELPS" else "worse"
+    advice = "" if row.verdict == "HELPS" else " Do not use the bias at this setting."
+    return (
+        f"Measured on {prompts}, the result is {better} by more than chance explains: with other prompts of the same kind, expect "
+        f"a change between {interval(row).replace(' to ', ' and ')}{_unit(row.metric)}.{advice}"
+    )
+
+
+def _doubt(row: VerdictRow, compared: int) -> str:
+    if row.low <= 0 <= row.high:
+        return (
+            f"The difference of {change(row.metric, row.difference)}{_unit(row.metric)} may be luck: everything from "
+            f"{interval(row)} fits what was seen, no change included."
+        )
+    return (
+        f"The interval leaves out 0, but {compared} differences are judged together, and by chance one of so many is often as "
+        f"large (adjusted p = {row.p:.2f})."
+    )
+
+
+def headline(parts: Sequence[Judged]) -> str:
+    """The whole verdict in one sentence."""
+    if not parts:
+        return "Nobody has checked yet whether this bias helps."
+    words = {
+        "HELPS": "helps", "HURTS": "makes answers worse", "NO EVIDENCE": "shows no proven benefit", "NOTHING": "changes nothing",
+    }  # fmt: skip
+    groups = [(word, [each.setting for each in parts if _said(each) == word]) for word in words]
+    told = [f"{words[word]} {_and([setting_words(each) for each in found])}" for word, found in groups if found]
+    sentence = f"The bias {', but '.join(told)}" if len(told) > 1 else f"The bias {told[0]}"
+    aside = _aside(parts)
+    return f"{sentence}{aside}."
+
+
+def _said(part: Judged) -> str:
+    return "NOTHING" if all(row.unchanged for row in part.rows) else part.word
+
+
+def _aside(parts: Sequence[Judged]) -> str:
+    """What the rows beside the one that counts add, where they say something else."""
+    worse = sorted(
+        {_name(row.metric) for each in parts for row in each.rows[1:] if row.verdict == "HURTS" != each.word}
+    )
+    if worse:
+        return f"; {_and(worse)} {'gets' if len(worse) == 1 else 'get'} worse"
+    better = sorted({_name(row.metric) for each in parts for row in each.rows[1:] if row.verdict == "HELPS"})
+    none = all(each.word == "NO EVIDENCE" for each in parts)
+    return f"; only {_and(better)} {'gets' if len(better) == 1 else 'get'} better" if better and none else ""
+
+
+def _name(metric: str) -> str:
+    return "the length" if metric == "tokens" else metric
+
+
+def _and(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,226 @@
+"""Rewards of stored completions, recomputed without sampling again: collect once, score with any reward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.errors import InputError
+from blackbox_lb.rollouts.judging.intervals import bootstrap
+from blackbox_lb.rollouts.judging.verdict import PolicyScores, check_values, paired
+from blackbox_lb.rollouts.progress import Reporter
+from blackbox_lb.rollouts.remote_rewards import fetch_rewards
+from blackbox_lb.store import RolloutStore, canonical
+from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.types import Completion, Example, Prompt, Split
+
+__all__ = ["Difference", "Group", "RewardMean", "ScoredCompletion", "rescore"]
+
+Settings: TypeAlias = Mapping[str, Any]
+"""What a request was asked with, the prompt aside, as the store has it."""
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class RewardMean:
+    """A mean over prompts of the means of their completions, with its 95 % bootstrap interval over prompts."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: npt.NDArray[np.float64]) -> RewardMean:
+        """``values`` (n,): one a prompt."""
+        found = bootstrap(values)
+        return cls(float(values.mean()), found.low, found.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Biased less base on the ``prompts`` prompts that both have completions of: paired, not adjusted for being one of several."""
+
+    reward: RewardMean
+    prompts: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredCompletion:
+    """One completion and its reward: ``nats``, ``value`` as a user reads it; both None where there was nothing to score."""
+
+    split: Split
+    example: str
+    key: str
+    completion: Completion
+    nats: float | None
+    value: float | None
+    correct: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The completions of one split that were drawn alike: ``request`` is the hash of ``settings``.
+
+    ``examples``: of the split, of which those in ``scored`` have completions; ``scores`` are theirs, in that order.
+    """
+
+    split: Split
+    request: str
+    settings: Settings
+    reward: Reward
+    examples: int
+    scored: tuple[str, ...]
+    scores: PolicyScores
+
+    @property
+    def biased(self) -> bool:
+        """Whether a bias was sent."""
+        return bool(self.settings["bias"])
+
+    @property
+    def completions(self) -> int:
+        """How many have a reward."""
+        return sum(row.size for row in self.scores.reward)
+
+    @property
+    def mean_reward(self) -> RewardMean:
+        """As a user reads it."""
+        return RewardMean.of(np.array([row.mean() for row in self.scores.reward if row.size]))
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean over prompts; None where an example has no answer to tell by."""
+        return None if self.scores.correct is None else _mean(self.scores.correct)
+
+    @property
+    def tokens(self) -> float:
+        """Mean length over prompts, in tokens."""
+        return _mean(self.scores.tokens)
+
+    def difference(self, base: Group) -> Difference | None:
+        """To a group of the same split; None where no prompt is in both."""
+        rows, base_rows = (dict(zip(each.scored, each.scores.reward, strict=True)) for each in (self, base))
+        shared = [name for name in self.scored if name in base_rows and rows[name].size and base_rows[name].size]
+        if not shared:
+            return None
+        one, other = paired([base_rows[name] for name in shared], [rows[name] for name in shared])
+        return Difference(RewardMean.of(other - one), len(shared))
+
+
+def _mean(rows: Sequence[npt.NDArray[np.float64]]) -> float:
+    return float(np.mean([row.mean() for row in rows if row.size]))
+
+
+async def rescore(
+    store: RolloutStore,
+    task: Task,
+    reward_of: Callable[[int], Reward],
+    report: Reporter,
+    *,
+    splits: Sequence[Split] = SPLITS,
+    keep: Callable[[Settings], bool] = lambda _settings: True,
+    watch: Callable[[ScoredCompletion], None] = lambda _record: None,
+    budget: Budget | None = None,
+) -> list[Group]:
+    """The stored completions of the task's prompts, scored: a group for each split and request; base before biased.
+
+    ``reward_of`` makes the reward for the token limit that a request was drawn with. ``keep`` chooses requests by their settings.
+    ``watch`` gets every completion. Nothing is sampled; only a remote reward asks anybody for anything, a judge within ``budget``.
+
+    Raises:
+        InputError: no stored completion is of a prompt of the task, or a reward is not finite.
+    """
+    groups: list[Group] = []
+    requests, others = store.requests(), 0
+    known = {example.prompt for split in SPLITS for example in task.split(split)}
+    if task.note:
+        report.remark(task.note)
+    for request in sorted(requests, key=lambda name: _order(requests[name])):
+        settings = requests[request]
+        if not keep(settings):
+            continue
+        stored = _by_prompt(store.prompts(request))
+        others += sum(len(keys) for prompt, keys in stored.items() if prompt not in known)
+        for split in splits:
+            examples = [example for example in task.split(split) if example.prompt in stored]
+            keys = [stored[example.prompt] for example in examples]
+            if examples:
+                reward = reward_of(settings["sampling"]["max_tokens"])
+                title = f"{split}, {'biased' if settings['bias'] else 'base'} {request[:8]}"
+                scores = await _scored(store, reward, split, examples, keys, report, title, watch, budget)
+                if any(row.size for row in scores.reward):
+                    names = tuple(example.id for example in examples)
+                    groups.append(Group(split, request, settings, reward, len(task.split(split)), names, scores))
+    if not groups:
+        raise InputError(
+            f"{store.path} holds {store.size().completions:,} completions of {len(requests)} kinds of requests, none of them to be "
+            f"scored, chosen here and of a prompt of {task.name}; give the task that was collected, or other filters"
+        )
+    if others:
+        report.remark(
+            f"{others:,} stored completions are of prompts that are not this task's and are not scored: with an instruction of blb "
+            "eval, other examples before the question, other data"
+        )
+    return sorted(groups, key=lambda group: SPLITS.index(group.split))
+
+
+def _order(settings: Settings) -> tuple[bool, float, int, str]:
+    """Base first, then by temperature, then the bias with the most entries."""
+    return bool(settings["bias"]), -settings["sampling"]["temperature"], -len(settings["bias"]), canonical(settings)
+
+
+def _by_prompt(prompts: Mapping[str, Prompt]) -> dict[Prompt, list[str]]:
+    rows: dict[Prompt, list[str]] = {}
+    for key, prompt in prompts.items():
+        rows.setdefault(prompt, []).append(key)
+    return rows
+
+
+async def _scored(
+    store: RolloutStore,
+    reward: Reward,
+    split: Split,
+    examples: Sequence[Example],
+    keys: Sequence[Sequence[str]],
+    report: Reporter,
+    title: str,
+    watch: Callable[[ScoredCompletion], None],
+    budget: Budget | None,
+) -> PolicyScores:
+    """The scores of one group, prompt by prompt, so that memory holds the completions of one."""
+    pairs = ((e, each) for e, row in zip(examples, keys, strict=True) for each in store.completions(row))
+    if reward.remote is not None:
+        await fetch_rewards(store, reward, pairs, report, title, budget)
+    rewards, correct, tokens, left_out = [], [], [], 0
+    for example, row in zip(examples, keys, strict=True):
+        each = zip(row, store.completions(row), strict=True)
+        records = [_record(reward, split, example, key, completion) for key, completion in each]
+        for record in records:
+            watch(record)
+        read = [record for record in records if record.value is not None]
+        left_out += len(records) - len(read)
+        rewards.append(np.array([record.value for record in read], dtype=float))
+        correct.append([record.correct for record in read])
+        tokens.append(np.array([record.completion.n_tokens for record in read], dtype=float))
+    check_values(f"{title}: {reward.label}", np.concatenate([np.zeros(0), *rewards]))
+    if left_out:
+        report.remark(
+            f"{title}: {left_out} completions are not scored: a content filter stopped them, or they could not be read"
+        )
+    known = all(flag is not None for flags in correct for flag in flags)
+    right = tuple(np.array(flags, dtype=float) for flags in correct) if known else None
+    return PolicyScores(tuple(rewards), right, tuple(tokens), left_out)
+
+
+def _record(reward: Reward, split: Split, example: Example, key: str, completion: Completion) -> ScoredCompletion:
+    if not completion.readable:
+        return ScoredCompletion(split, example.id, key, completion, None, None, None)
+    nats = reward.score(example, completion)
+    return ScoredCompletion(
+        split, example.id, key, completion, nats, reward.value(nats), reward.correct(example, completion)
+    )

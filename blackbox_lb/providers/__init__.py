@@ -1,0 +1,1 @@
+"""The facts about each API: profiles, their schema, credentials and prices."""

@@ -1,0 +1,130 @@
+"""What tokens cost: two prices a model, from the user, from the user's table or from the one that comes along; else unknown."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from blackbox_lb.errors import InputError
+
+__all__ = ["Prices", "find_prices", "parse_prices"]
+
+MILLION = 1e6
+LONGEST_TABLE = 1_000_000
+"""Bytes of a price table that are read: the largest public ones are half of that."""
+
+Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """US dollars for a million tokens; ``source``: where they are from; ``batch``: share of them in a batch, where it is known."""
+
+    prompt: float
+    completion: float
+    source: str = ""
+    batch: float | None = None
+
+    def dollars(self, prompt_tokens: float, completion_tokens: float) -> float:
+        """What so many tokens cost, in US dollars."""
+        return (prompt_tokens * self.prompt + completion_tokens * self.completion) / MILLION
+
+    def in_batch(self, share: float) -> Prices:
+        """The prices in a batch API: the share of these that their own row tells, else ``share``."""
+        own = share if self.batch is None else self.batch
+        source = ", ".join(part for part in (self.source, f"in a batch {own:g} of the price") if part)
+        return Prices(self.prompt * own, self.completion * own, source)
+
+    def __str__(self) -> str:
+        """The prices in words."""
+        source = f", {self.source}" if self.source else ""
+        return f"${self.prompt:g} and ${self.completion:g} a million prompt and completion tokens{source}"
+
+
+class _Row(BaseModel):
+    """One row of a table."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    provider: str
+    models: Annotated[list[str], Field(min_length=1)]
+    prompt: Dollars
+    completion: Dollars
+    batch: Annotated[float, Field(ge=0, le=1)] | None = None
+    source: str = ""
+    date: dt.date | None = None
+
+    def fits(self, provider: str, model: str) -> bool:
+        """Whether the row is of this model."""
+        return fnmatchcase(provider, self.provider) and any(fnmatchcase(model, each) for each in self.models)
+
+    @property
+    def prices(self) -> Prices:
+        """The row's numbers, with their origin."""
+        seen = f"{self.date:%Y-%m-%d}" if self.date else ""
+        return Prices(self.prompt, self.completion, ", ".join(part for part in (self.source, seen) if part), self.batch)
+
+
+class _Table(BaseModel):
+    """A file of rows under ``[[price]]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    price: list[_Row]
+
+
+def parse_prices(text: str) -> Prices:
+    """Prices as ``--price`` has them: "0.15,0.60". InputError: not two finite numbers from 0."""
+    try:
+        prompt, completion = (float(part) for part in text.split(","))
+    except ValueError:
+        prompt = completion = -1.0
+    if not (0 <= prompt < math.inf and 0 <= completion < math.inf):
+        raise InputError(
+            f"--price is {text!r}; give two prices in US dollars for a million tokens, prompt and completion, as in 0.15,0.60"
+        )
+    return Prices(prompt, completion, "--price")
+
+
+def find_prices(provider: str, model: str, own: Path | None = None) -> Prices | None:
+    """The prices of a model: the first row that fits of the table ``own``, else of the one that comes along; None where none does.
+
+    Raises:
+        InputError: ``own`` cannot be read, or is no table of prices.
+    """
+    return next((row.prices for row in _rows(own) if row.fits(provider, model)), None)
+
+
+def _rows(own: Path | None) -> Iterator[_Row]:
+    if own is not None:
+        yield from _table(own)
+    with resources.as_file(resources.files("blackbox_lb.providers") / "prices.toml") as path:
+        yield from _table(path)
+
+
+def _table(path: Path) -> list[_Row]:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LONGEST_TABLE + 1)
+        if len(raw) > LONGEST_TABLE:
+            raise InputError(f"the price table {path} is larger than {LONGEST_TABLE:,} bytes; keep the models you use")
+        return _Table.model_validate(tomllib.loads(raw.decode())).price
+    except OSError as error:
+        raise InputError(f"cannot read the price table {path}: {error.strerror}; give another with --prices") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"the price table {path} is not TOML: {error}; correct the file") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(
+            f"the price table {path}: {where}: {first['msg']}; a row [[price]] has {', '.join(_Row.model_fields)}"
+        ) from error

@@ -1,0 +1,231 @@
+"""Provider profiles: what a provider is, can do and limits, read from TOML. A capability is a row here, never a branch in code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from blackbox_lb.errors import ModelUnsuitable, ProfileError
+from blackbox_lb.providers.schema import (
+    BatchRules,
+    BiasRules,
+    Connection,
+    EndpointRules,
+    Evidence,
+    Json,
+    LogprobRules,
+    ModelRules,
+    ProfileRow,
+    ReferenceRules,
+    SamplingRules,
+    TokenizerRules,
+    TokenRules,
+    no_secrets,
+)
+from blackbox_lb.safety.secrets import watch
+from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
+from blackbox_lb.types import Endpoint
+
+__all__ = ["Profile", "load_profile", "profile_names"]
+
+ABOUT = frozenset({"name", "title", "homepage", "unknown", "evidence"})
+"""Keys of a profile that are no rows: what it is, and how its rows are known."""
+
+
+class Profile(ProfileRow):
+    """One provider. ``neutral``: the request fields that make sampling exactly softmax(logits + bias) at temperature 1.
+
+    ``request``: fields sent with every request. ``reference``: None where whole distributions cannot be had, ``batch``: where
+    requests cannot be sent in files. ``unknown``: dotted
+    rows, or tables of them, whose values are guesses until ``blb doctor`` has seen them. ``evidence``: dotted row or table -> how
+    it is known.
+    """
+
+    name: str
+    title: str
+    homepage: str
+    connection: Connection
+    endpoints: Annotated[dict[Endpoint, EndpointRules], Field(min_length=1)]
+    logprobs: LogprobRules
+    tokens: TokenRules
+    tokenizer: TokenizerRules
+    bias: BiasRules
+    sampling: SamplingRules = SamplingRules()
+    models: ModelRules = ModelRules()
+    reference: ReferenceRules | None = None
+    batch: BatchRules | None = None
+    neutral: dict[str, Json]
+    request: Annotated[dict[str, Json], AfterValidator(no_secrets)] = Field(default_factory=dict)
+    unknown: list[str] = Field(default_factory=list)
+    evidence: dict[str, Evidence] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _guesses(self) -> Profile:
+        rows = set(_dotted(self.model_dump(exclude=set(ABOUT))))
+        for guess in self.unknown:
+            if guess not in rows:
+                raise ValueError(f"row unknown names {guess!r}, which is no row or table of a profile")
+        return self
+
+    def endpoint(self, name: Endpoint) -> EndpointRules:
+        """The rules of an endpoint. ProfileError, listing those there are, where the provider has no such endpoint."""
+        if name not in self.endpoints:
+            raise ProfileError(f"{self.name} has no {name} endpoint; its profile lists {', '.join(self.endpoints)}")
+        return self.endpoints[name]
+
+    def most_logprobs(self, endpoint: Endpoint) -> int | None:
+        """Most alternatives a token that the endpoint lists; None for no known limit."""
+        own = self.endpoint(endpoint).top_logprobs
+        return self.logprobs.limit if own is None else own
+
+    def check_model(self, model: str | None) -> None:
+        """Raise ModelUnsuitable for a model that is known to take no bias or to return no logprobs.
+
+        None is no model chosen: a ProfileError where the provider does not list what it serves.
+        """
+        if model is None:
+            if not self.connection.lists_models:
+                raise ProfileError(
+                    f"{self.name} does not list what it serves; name the model or deployment with --model"
+                )
+            return
+        base = model.split(":")[1] if model.startswith("ft:") and model.count(":") > 1 else model
+        for refused in self.models.refused:
+            if fnmatchcase(base, refused.pattern):
+                raise self.unsuitable(model, refused.why)
+
+    def unsuitable(self, model: str, why: str) -> ModelUnsuitable:
+        """The error that says why ``model`` cannot be used here, and which models can."""
+        work = f"; models that work: {', '.join(self.models.work)}" if self.models.work else ""
+        return ModelUnsuitable(f"{model} cannot be adapted through {self.name}: {why.rstrip('.')}{work}")
+
+    def is_known(self, row: str) -> bool:
+        """Whether a dotted row or table is more than a guess, with the tables that it stands in and all that stands in it."""
+        return not self._guesses_about(row)
+
+    def _guesses_about(self, row: str) -> list[str]:
+        return [each for each in self.unknown if f"{row}.".startswith(f"{each}.") or each.startswith(f"{row}.")]
+
+    def require(self, rows: Iterable[str], purpose: str) -> None:
+        """Raise ProfileError where one of ``rows``, or a row in one that is a table, is not known, naming the command that would
+        find out."""
+        guesses = list(dict.fromkeys(guess for row in rows for guess in self._guesses_about(row)))
+        if guesses:
+            raise ProfileError(
+                f"{purpose} needs to know {', '.join(guesses)} of {self.name}, which nobody has proven; "
+                f"blb doctor --provider {self.name} --model NAME --save mine.toml finds out, then give --provider mine.toml"
+            )
+
+
+def _folder() -> Traversable:
+    """The packaged profiles; in a checkout, the folder at the root."""
+    packaged = resources.files("blackbox_lb") / "providers" / "profiles"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "providers"
+
+
+def profile_names() -> list[str]:
+    """Names of the profiles that come with the package, sorted."""
+    return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
+
+
+def load_profile(name: str) -> Profile:
+    """The profile called ``name``, or a user's own when ``name`` is a path to a TOML file.
+
+    A profile may say ``extends = "NAME"``: it then only holds the rows in which it differs from that one.
+
+    Raises:
+        ProfileError: no such profile, unreadable file, or a row that is missing, unknown or of the wrong kind.
+    """
+    rows = _rows(name)
+    try:
+        profile = Profile.model_validate(rows)
+    except ValidationError as error:
+        raise ProfileError(
+            f"provider profile {name}, {_complaint(error.errors()[0], rows)}; correct it (blb providers vllm shows all rows)"
+        ) from error
+    watch(profile.connection.secret_variables)
+    return profile
+
+
+def _complaint(error: ErrorDetails, rows: Any) -> str:
+    """One error as part of a sentence, with the row as the file has it; the checker adds the kinds that a row may have."""
+    path = []
+    for part in error["loc"]:
+        if error["type"] != "missing" and not (isinstance(rows, list | dict) and _has(rows, part)):
+            break
+        path.append(str(part))
+        rows = rows[part] if _has(rows, part) else None
+    row = f"row {'.'.join(path)}: " if path else ""
+    if error["type"] == "value_error":
+        return f"{row}{error['ctx']['error']}"
+    return f"{row}{error['msg']} (got {error['input']!r:.80})"
+
+
+def _has(rows: Any, part: int | str) -> bool:
+    return (
+        part in rows
+        if isinstance(rows, dict)
+        else isinstance(rows, list) and isinstance(part, int) and part < len(rows)
+    )
+
+
+def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Every row and table, dotted."""
+    for key, value in table.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{key}.")
+
+
+def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    if name in seen:
+        raise ProfileError(f"provider profile {name} extends itself: {' -> '.join((*seen, name))}; correct extends")
+    try:
+        rows = parse_toml(_read(name))
+    except ValueError as error:
+        raise ProfileError(f"provider profile {name} is not valid TOML: {error}; correct the file") from error
+    base = rows.pop("extends", None)
+    return rows if base is None else _extended(_rows(str(base), (*seen, name)), rows)
+
+
+def _extended(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """``own`` laid over ``base``; a piece of evidence is replaced whole, and an address of one's own is not overruled."""
+    rows = _merged(base, own)
+    if _are_tables(base.get("evidence"), own.get("evidence")):
+        rows["evidence"] = {**base["evidence"], **own["evidence"]}
+    address = own.get("connection")
+    if isinstance(address, dict) and "base_url" in address:
+        rows["connection"]["base_url_env"] = address.get("base_url_env")
+    return rows
+
+
+def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """``own`` laid over ``base``, table by table; what is no table on both sides is replaced."""
+    both = {key: _merged(base[key], own[key]) for key in own if _are_tables(base.get(key), own[key])}
+    return {**base, **own, **both}
+
+
+def _are_tables(*values: Any) -> bool:
+    return all(isinstance(value, dict) for value in values)
+
+
+def _read(name: str) -> bytes:
+    if name.endswith(".toml"):
+        try:
+            return read_bounded(Path(name), MAX_SETTINGS)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ProfileError(f"cannot read the provider profile {name}: {reason}; give another --provider") from error
+    if name not in profile_names():
+        known = ", ".join(profile_names())
+        raise ProfileError(
+            f"unknown provider {name!r}; known: {known}; or give the path of your own profile, ending in .toml"
+        )
+    return (_folder() / f"{name}.toml").read_bytes()

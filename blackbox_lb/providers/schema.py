@@ -1,0 +1,294 @@
+"""The rows of a provider profile: every capability that differs between inference APIs, with its meaning and its default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from blackbox_lb.safety.secrets import SECRET_WORD, redacted
+from blackbox_lb.types import Endpoint
+
+__all__ = [
+    "BatchRules",
+    "BiasRules",
+    "ChatRoute",
+    "Connection",
+    "DetokenizeRoute",
+    "EndpointRules",
+    "Evidence",
+    "Json",
+    "LogprobRules",
+    "ModelRules",
+    "ProfileRow",
+    "ReferenceRules",
+    "RefusedModels",
+    "SamplingRules",
+    "TokenRules",
+    "TokenizeRoute",
+    "TokenizerRules",
+    "no_secrets",
+]
+
+Json = str | int | float | bool
+TokenId = Annotated[str, Field(pattern=r"^((field|string) \S+|bytes|text|latin-1)$")]
+HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+"""A token of RFC 9110, section 5.6.2."""
+Nats = Annotated[float, Field(allow_inf_nan=False)]
+
+
+T = TypeVar("T", bound=Mapping[str, object])
+
+
+def no_secrets(table: T) -> T:
+    """``table`` itself. Raises ValueError, without the value, where a name or a value in it says that it is a key."""
+    for name, value in table.items():
+        if isinstance(value, str) and value and (SECRET_WORD.search(name) or redacted(value) != value):
+            raise ValueError(
+                f"{name} holds what looks like a key, and a profile is no place for one; put it into an environment variable and "
+                f'name that in connection.query_env or connection.headers_env, as in query_env = {{ "{name}" = "MY_KEY" }}'
+            )
+    return table
+
+
+class ProfileRow(BaseModel):
+    """Frozen, strictly typed, and without room for a misspelt key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Connection(ProfileRow):
+    """Where the API is and how to get in. Keys come from the environment variable ``api_key_env``, never from a file.
+
+    ``base_url_env``: a variable whose address goes before ``base_url``. A profile that extends another and sets ``base_url`` alone
+    does not inherit it: an address of one's own is never replaced by a variable that is meant for another provider.
+    ``base_path`` is appended to an address that lacks it. ``api_key_required``: nothing is sent without a key or a token, so that
+    ``api_key_env`` or ``token_env`` must name its variable. ``api_key_url``: where a user gets a key. ``api_key_header``: the
+    header that carries it, ``Authorization`` as a bearer token. ``token_env``: a variable with a bearer token (Microsoft Entra)
+    that serves where no key is set. ``headers_env``: further headers -> the variables that hold them. ``query`` goes with every
+    request; ``query_env`` names variables that replace parts of it. ``lists_models``: GET /models names what ``--model`` takes;
+    elsewhere it only shows that the key is good. ``concurrency``: requests in flight to begin with (``Pace`` finds how many more
+    are of use), and never more where the engine is ``embedded``, started in this process. ``rate_limit_headers``:
+    limit-requests ... -> the header's name (see ``rate_limits``).
+    """
+
+    base_url: str | None = None
+    base_url_env: str | None = None
+    base_path: str = ""
+    api_key_env: str | None = None
+    api_key_required: bool = True
+    api_key_url: str | None = None
+    api_key_header: HeaderName = "Authorization"
+    token_env: str | None = None
+    headers_env: dict[HeaderName, str] = {}
+    query: Annotated[dict[str, str], AfterValidator(no_secrets)] = {}
+    query_env: dict[str, str] = {}
+    lists_models: bool = True
+    concurrency: Annotated[int, Field(ge=1)] = 8
+    embedded: bool = False
+    rate_limit_headers: dict[str, str] = {}
+
+    @property
+    def secret_variables(self) -> list[str]:
+        """Names of the environment variables whose values go out with requests."""
+        names = (self.api_key_env, self.token_env, *self.headers_env.values(), *self.query_env.values())
+        return [name for name in names if name]
+
+    @model_validator(mode="after")
+    def _key(self) -> Connection:
+        if self.api_key_required and not (self.api_key_env or self.token_env):
+            raise ValueError(
+                "a key is required and no variable is named that holds it; set the row connection.api_key_env (or token_env), or "
+                "api_key_required = false"
+            )
+        return self
+
+
+class EndpointRules(ProfileRow):
+    """One endpoint. ``{model}`` in ``path`` is the model's (deployment's) name. ``dialect``: the shape of the answer's logprobs.
+
+    ``ask_logprobs``: flag = ``logprobs: true, top_logprobs: k``; count = ``logprobs: k``; include = the Responses API's ``include``
+    and ``top_logprobs``; no = the endpoint gives none. ``sampled_in_list``: what happens to a sampled token that is not among the k
+    most likely: it is not listed (no), listed beside them (added), or in the place of the last of them (replaces the last). It
+    tells which listed alternatives are sure to be the most likely ones. ``top_logprobs``: most alternatives here, where that
+    differs from ``logprobs.limit``. ``id``: where token ids stand here, where that differs from ``tokens.id``. ``sampled_ids``:
+    dotted field of a choice that lists the sampled ids. ``bias``: whether it takes ``logit_bias``; ``stop``: whether it takes stop
+    texts. ``max_tokens``: the field that limits the completion.
+    """
+
+    path: str
+    dialect: Literal["content", "legacy", "meta", "responses"]
+    ask_logprobs: Literal["flag", "count", "include", "no"]
+    sampled_in_list: Literal["no", "added", "replaces the last"]
+    top_logprobs: Annotated[int, Field(ge=0)] | None = None
+    id: TokenId | None = None
+    sampled_ids: str | None = None
+    bias: bool = True
+    stop: bool = True
+    max_tokens: str = "max_tokens"
+
+
+class LogprobRules(ProfileRow):
+    """What returned logprobs are. ``limit``: most alternatives a token (None: no limit known).
+
+    ``meaning``: before bias = of the unbiased model at temperature 1, whatever was sent; after bias = of the distribution after
+    bias and temperature, so the model's only without a bias at temperature 1; unknown = read like after bias. ``propensity``: the
+    field of a sampled token's entry with its logprob under the policy that sampled it. ``censored``: the number that stands
+    for a sampled token whose logprob is not given. ``end_token_listed``: None where it is not known. ``stop_text_listed``: whether
+    the tokens of the stop text that ended a completion are listed, or only counted; None where it is not known.
+    """
+
+    limit: Annotated[int, Field(ge=0)] | None = None
+    limit_remedy: str = "ask for fewer with --top-logprobs"
+    meaning: Literal["before bias", "after bias", "unknown"]
+    propensity: str = "logprob"
+    censored: float | None = None
+    end_token_listed: bool | None = None
+    stop_text_listed: bool | None = None
+
+
+class TokenRules(ProfileRow):
+    """Where token ids stand: ``field NAME`` of each entry; ``string PREFIX``: behind it in the token string; ``bytes``: nowhere,
+    the token's bytes identify it under a vocabulary; ``text``: nowhere, and only its printed text is given.
+
+    ``bytes_exact``: ``bytes`` are the token's own, not those of its printed text.
+    """
+
+    id: TokenId
+    bytes_exact: bool
+
+
+class TokenizeRoute(ProfileRow):
+    """POST ``path`` under the server's root with the text in field ``text`` answers ``{"tokens": [ids]}``."""
+
+    path: str
+    text: str
+    fields: dict[str, Json] = {}
+
+
+class DetokenizeRoute(ProfileRow):
+    """POST ``path`` under the server's root with ``{"tokens": [ids]}`` answers the text in field ``answer``."""
+
+    path: str
+    answer: str
+    fields: dict[str, Json] = {}
+
+
+class TokenizerRules(ProfileRow):
+    """How the tokenizer is known. ``source``: server = by its own routes; openai names = the encoding that tiktoken knows for the
+    model's name; model name = not at all, so that a bias is tied to the model's name, unless ``--tokenizer`` names a vocabulary.
+
+    ``vocabulary_size`` is a field of the first entry of GET /models.
+    """
+
+    source: Literal["server", "openai names", "model name"] = "server"
+    tokenize: TokenizeRoute | None = None
+    detokenize: DetokenizeRoute | None = None
+    vocabulary_size: Annotated[str, Field(pattern=r"^models \S+$")] | None = None
+
+    @model_validator(mode="after")
+    def _routes(self) -> TokenizerRules:
+        if self.source == "server" and (self.tokenize is None or self.detokenize is None):
+            raise ValueError("source 'server' needs the rows tokenize and detokenize; or set source = \"model name\"")
+        return self
+
+
+class ChatRoute(ProfileRow):
+    """POST ``path`` under the server's root with ``{"messages": [...]}`` answers, in field ``answer``, the prompt that the chat
+    template makes of them: token ids, or a text, which ``ReferenceRules.text`` says how to split."""
+
+    path: str
+    answer: str
+    fields: dict[str, Json] = {}
+
+
+class ReferenceRules(ProfileRow):
+    """How the next token's distribution over the whole vocabulary is asked for after any prefix, as a prompt of token ids.
+
+    ``endpoint`` takes such a prompt. ``whole``: the number of alternatives that stands for all; None: their number itself.
+    ``chat``: where the template is applied. ``text``: fields of the route tokenizer.tokenize that split a text as a prompt is.
+    """
+
+    endpoint: Endpoint
+    whole: Literal[-1] | None = None
+    chat: ChatRoute
+    text: dict[str, Json]
+
+
+class BiasRules(ProfileRow):
+    """What ``logit_bias`` accepts: nats in [low, high], at most ``entries`` tokens (None: no limit), fractions or integers only.
+
+    ``highest_id``: ids above it are refused; "end of text" is the vocabulary's ``<|endoftext|>``; None: the whole vocabulary.
+    """
+
+    format: Literal["object", "pairs"]
+    low: Nats
+    high: Nats
+    fractions: bool
+    entries: Annotated[int, Field(ge=1)] | None = None
+    highest_id: Annotated[int, Field(ge=0)] | Literal["end of text"] | None = None
+
+    @model_validator(mode="after")
+    def _range(self) -> BiasRules:
+        if self.low >= self.high:
+            raise ValueError(f"low = {self.low:g} must be below high = {self.high:g}")
+        return self
+
+
+class SamplingRules(ProfileRow):
+    """``n``: most completions a request; ``shares_prompt``: they pay for the prompt once, so that several are asked for at a time.
+
+    ``seed``: the request takes a seed. ``stops``: most stop texts a request; None: no limit known.
+    """
+
+    n: Annotated[int, Field(ge=1)] = 1
+    shares_prompt: bool = False
+    seed: bool = True
+    stops: Annotated[int, Field(ge=1)] | None = None
+
+
+class BatchRules(ProfileRow):
+    """Requests in files of JSON Lines, answered later. ``urls``: endpoint -> the ``url`` of each line.
+
+    ``command``: the program that answers a file on the user's own machine, with {input}, {output} and {model}; None: files go to
+    the provider, by ``/files`` and ``/batches`` beside its endpoints. ``requests``, ``size``: most lines and bytes of a file (None:
+    no limit). ``price``: what a token costs there, as a share of its price in a live request.
+    """
+
+    urls: Annotated[dict[Endpoint, str], Field(min_length=1)]
+    command: str | None = None
+    requests: Annotated[int, Field(ge=1)] | None = None
+    size: Annotated[int, Field(ge=1)] | None = None
+    price: Annotated[float, Field(ge=0, le=1)] = 1.0
+
+
+class RefusedModels(ProfileRow):
+    """Models whose names match ``pattern`` (``*`` any text) cannot be used, and ``why``."""
+
+    pattern: Annotated[str, Field(min_length=1)]
+    why: str
+
+
+class ModelRules(ProfileRow):
+    """Models that are refused before anything is sent, and some that work.
+
+    ``fleet``: many systems answer under one model's name, so that ``system_fingerprint`` differs from answer to answer; elsewhere
+    another one is another server or another set-up.
+    """
+
+    refused: list[RefusedModels] = []
+    work: list[str] = []
+    fleet: bool = False
+
+
+class Evidence(ProfileRow):
+    """How a row is known. ``grade``: S source or official specification, R recorded traffic, L measured on a live server, D vendor
+    documentation, 3 third-party report; several joined by commas. ``seen``: what exactly, where the row does not say it.
+    """
+
+    grade: Annotated[str, Field(pattern=r"^[SRLD3](, [SRLD3])*$")]
+    date: date
+    source: Annotated[str, Field(min_length=1)]
+    seen: str = ""

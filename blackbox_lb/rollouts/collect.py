@@ -1,0 +1,161 @@
+"""Collection: prompts go through a session into the store, many at a time, and nothing that is there is asked for again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from blackbox_lb.api.limits.concurrency import Pace
+from blackbox_lb.api.limits.workers import run_all
+from blackbox_lb.api.session import Session
+from blackbox_lb.api.wire import asks_logprobs
+from blackbox_lb.errors import CorruptResponse
+from blackbox_lb.providers.profile import Profile
+from blackbox_lb.rollouts.progress import Watcher
+from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
+from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
+from blackbox_lb.vocabulary.tokenizer import Tokenizer
+
+__all__ = ["Collection", "batch_of", "collect"]
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """What ``collect`` made sure is in the store. ``keys[p][s]``: prompt p, sample s. ``received``: asked for this time."""
+
+    keys: tuple[tuple[str, ...], ...]
+    received: int
+
+
+MOST_TOKENS = 8192
+"""Completion tokens asked for by one request at most: an answer that is lost or cut off costs no more than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Samples of one prompt that one request asks for."""
+
+    prompt: Prompt
+    samples: tuple[int, ...]
+    keys: tuple[str, ...]
+
+
+def settings_of(
+    session: Session,
+    tokenizer: Tokenizer,
+    sampling: Sampling,
+    bias: Mapping[int, float] | None,
+    endpoint: Endpoint | None = None,
+) -> dict[str, Any]:
+    """Everything but prompt and sample number that determines a completion; its hash is the request hash of the store."""
+    drawn = asdict(sampling)
+    if not sampling.stop:
+        del drawn["stop"]  # stores from before there were stop texts keep their hashes
+    return {
+        "provider": session.profile.name,
+        "model": session.model,
+        "tokenizer": tokenizer.fingerprint,
+        "endpoint": endpoint or session.endpoint,
+        "fields": {**session.profile.neutral, **session.profile.request},
+        "sampling": drawn,
+        "bias": sorted([token, value] for token, value in (bias or {}).items()),
+    }
+
+
+async def collect(
+    session: Session,
+    store: RolloutStore,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Prompt],
+    *,
+    sampling: Sampling,
+    samples: int,
+    bias: Mapping[int, float] | None = None,
+    endpoint: Endpoint | None = None,
+    concurrency: int | None = None,
+    watch: Watcher | None = None,
+) -> Collection:
+    """Make sure that the store holds ``samples`` completions of every prompt; ask only for those that are missing.
+
+    Where the samples of one request share the price of its prompt, it asks for several. ``concurrency`` requests are in flight
+    (default: as many as the server gets faster with, see ``Pace``), through ``endpoint`` (default: the session's). When one fails
+    for good, no new ones start, those in flight are still received and stored, and the failure is raised. What another model or
+    system answered than before is stored under a key of its own, and never taken for what was asked.
+
+    Raises:
+        ProviderError: the first failure that retries did not cure.
+        BudgetExhausted, Interrupted: the session's budget allows no more.
+        Drifted: another model or system answers.
+    """
+    settings = settings_of(session, tokenizer, sampling, bias, endpoint)
+    request = request_hash(settings)
+    keys = tuple(tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples)) for prompt in prompts)
+    missing = _missing(
+        store.keys(request), prompts, keys, batch_of(session.profile, endpoint or session.endpoint, sampling)
+    )
+
+    pace = session.pace if concurrency is None else Pace(concurrency, concurrency)
+
+    async def receive(wanted: _Request) -> None:
+        drawn = sampling if sampling.seed is None else replace(sampling, seed=_seed(sampling.seed, wanted))
+        n = len(wanted.samples)
+        completions = await session.complete_many(wanted.prompt, drawn, bias, n, endpoint)
+        drifted = session.drift.seen(completions)
+        of = settings if drifted is None else {**settings, **of_another(session.model, completions[0])}
+        await writer.add_answer(of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))
+        pace.ended(sum(len(each.token_ids) for each in completions), session.refusals, time.monotonic())
+        if drifted is not None:
+            raise drifted
+        if watch is not None:
+            for completion in completions[:n]:
+                watch(completion)
+        if len(completions) != n:
+            raise CorruptResponse(
+                f"{session.profile.name} answered with {len(completions)} completions where n = {n} were asked for; "
+                "set sampling.n = 1 in its profile"
+            )
+
+    pace.begin(len(missing))
+    with Writer(store) as writer:
+        await run_all(missing, receive, lambda: pace.level, session.budget, session.drop_waiting)
+    return Collection(keys, sum(len(wanted.samples) for wanted in missing))
+
+
+def of_another(asked: str, completion: Completion) -> dict[str, str]:
+    """Settings that set completions of another model or system apart from those that were asked for."""
+    return {"model": f"{completion.model} ({completion.fingerprint or 'system not told'})", "asked": asked}
+
+
+def batch_of(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
+    """How many samples of a prompt one request asks for. A seed belongs to one sample, so then it is one.
+
+    It is one, too, where an answer does not list the tokens of each choice, or may leave out those of the stop text that ended
+    it: one sum for all would say nothing of any.
+    """
+    rules = profile.sampling
+    where = profile.endpoint(endpoint)
+    counts_each = where.dialect != "responses" and asks_logprobs(where, sampling.top_logprobs)
+    cut = bool(sampling.stop) and not profile.logprobs.stop_text_listed
+    if not rules.shares_prompt or not counts_each or cut or sampling.seed is not None:
+        return 1
+    return max(1, min(rules.n, MOST_TOKENS // sampling.max_tokens))
+
+
+def _missing(stored: set[str], prompts: Sequence[Prompt], keys: Sequence[Sequence[str]], batch: int) -> list[_Request]:
+    """Requests to make, prompt by prompt, so that a server's prefix cache serves the samples of one prompt."""
+    seen = set(stored)
+    requests: list[_Request] = []
+    for prompt, row in zip(prompts, keys, strict=True):
+        wanted = [(sample, key) for sample, key in enumerate(row) if key not in seen]
+        seen.update(row)
+        for start in range(0, len(wanted), batch):
+            samples, names = zip(*wanted[start : start + batch], strict=True)
+            requests.append(_Request(prompt, samples, names))
+    return requests
+
+
+def _seed(seed: int, wanted: _Request) -> int:
+    """A seed of its own for every sample, the same in every run: 31 bits, which every server takes."""
+    return (seed + int(wanted.keys[0][:8], 16)) & 0x7FFFFFFF

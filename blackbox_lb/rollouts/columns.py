@@ -1,0 +1,98 @@
+"""Completions laid end to end as the columns of ``Rollouts``; which end tokens and stop texts lose their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, padded
+from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, EndTokens, FloatArray
+
+__all__ = ["LISTED", "columns", "openers"]
+
+LISTED = EndTokens()
+
+
+def columns(
+    completions: dict[str, Completion],
+    prompts: Sequence[int],
+    rewards: Sequence[float],
+    end_tokens: EndTokens = LISTED,
+) -> Rollouts:
+    """Completions by key, with the number of the prompt and the reward in nats of each, laid end to end.
+
+    The logprob of a sampled token is the one of the policy that sampled it, where the provider tells it apart. End tokens, and
+    tokens that begin a stop text, that stand among the alternatives and never among the sampled tokens lose their ids: nothing can
+    be learned of them, and a fit that saw them predicted and never drawn would take them for forbidden.
+    """
+    each = list(completions.values())
+    width = max((completion.top_ids.shape[1] for completion in each), default=0)
+    return Rollouts(
+        keys=tuple(completions),
+        prompts=np.array(prompts, dtype=np.int64),
+        rewards=np.array(rewards, dtype=np.float64),
+        lengths=np.array([len(completion.token_ids) for completion in each], dtype=np.int64),
+        token_ids=np.concatenate([completion.token_ids for completion in each]),
+        logprobs=np.concatenate([_propensities(completion) for completion in each]),
+        top_ids=_without(
+            _stacked([completion.top_ids for completion in each], width, NO_TOKEN),
+            _hidden(completions.items(), end_tokens),
+        ),
+        top_logprobs=_stacked([completion.top_logprobs for completion in each], width, -np.inf),
+        bounded=np.concatenate([_bounded(completion) for completion in each]),
+    )
+
+
+def _stacked(tables: Sequence[npt.NDArray[Any]], width: int, fill: float) -> npt.NDArray[Any]:
+    """One below the other, ``width`` columns of each, the last ones ``fill`` where it has fewer."""
+    return np.concatenate([each if each.shape[1] == width else padded(each, width, fill) for each in tables])
+
+
+def _propensities(completion: Completion) -> FloatArray:
+    return completion.logprobs if completion.propensities is None else completion.propensities
+
+
+def _bounded(completion: Completion) -> BoolArray:
+    return np.zeros(len(completion.token_ids), dtype=np.bool_) if completion.bounded is None else completion.bounded
+
+
+def openers(known: Mapping[int, bytes], stop: Sequence[str]) -> frozenset[int]:
+    """The tokens of ``known`` (id -> bytes) that a stop text may begin in: they hold it, or end with a part that it begins with."""
+    texts = [text.encode() for text in stop]
+    return frozenset(token for token, raw in known.items() if any(_opens(raw, text) for text in texts))
+
+
+def _opens(raw: bytes, text: bytes) -> bool:
+    return text in raw or any(raw.endswith(text[:size]) for size in range(1, min(len(raw), len(text)) + 1))
+
+
+def sampled_ids(completions: Iterable[tuple[str, Completion]]) -> frozenset[int]:
+    """Every token id that was sampled."""
+    seen: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+    for _, completion in completions:
+        seen = np.union1d(seen, completion.token_ids)
+    return frozenset(seen.tolist())
+
+
+def settled(end_tokens: EndTokens, sampled: frozenset[int]) -> EndTokens:
+    """With what the ``sampled`` ids tell: whether end tokens are listed, and which openers are never sampled."""
+    listed = end_tokens.listed
+    if listed is None:
+        listed = not end_tokens.ids.isdisjoint(sampled)
+    return replace(end_tokens, listed=listed, openers=end_tokens.openers - sampled)
+
+
+def _hidden(completions: Iterable[tuple[str, Completion]], end_tokens: EndTokens) -> frozenset[int]:
+    """The ids that a completion may end with and never lists."""
+    if end_tokens.listed and not end_tokens.openers:
+        return frozenset()
+    end_tokens = settled(end_tokens, sampled_ids(completions))
+    return end_tokens.openers if end_tokens.listed else end_tokens.openers | end_tokens.ids
+
+
+def _without(ids: npt.NDArray[np.int32], hidden: frozenset[int]) -> npt.NDArray[np.int32]:
+    return np.where(np.isin(ids, list(hidden)), UNNAMED, ids).astype(np.int32) if hidden else ids

@@ -1,0 +1,1 @@
+"""Fresh completions with and without a bias, and the verdict on them."""

@@ -1,0 +1,200 @@
+"""Trials: completions of one policy at one setting, drawn unless they are in the store, then scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from blackbox_lb.api.session import Session
+from blackbox_lb.bias.document import Verdict
+from blackbox_lb.errors import ConnectionFailed, Drifted, ServerFailed
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.reweighting.divergence import divergence
+from blackbox_lb.rollouts.collect import collect
+from blackbox_lb.rollouts.columns import columns, openers
+from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting, check_values, compare, score, together
+from blackbox_lb.rollouts.progress import Reporter
+from blackbox_lb.rollouts.remote_rewards import fetch_rewards
+from blackbox_lb.rollouts.training import FitEngine
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Reward
+from blackbox_lb.types import Completion, Endpoint, EndTokens, Example, Sampling
+from blackbox_lb.vocabulary.tokenizer import Tokenizer
+
+__all__ = ["Trials"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """One model under test, with everything that drawing and scoring its completions needs.
+
+    ``engine``: who reads and sums the training rollouts, None for this process. ``used``: keys of the completions that were asked
+    for through it, whether they were drawn now or were in the store.
+    """
+
+    session: Session
+    store: RolloutStore
+    tokenizer: Tokenizer
+    reward: Reward
+    report: Reporter
+    top_logprobs: int
+    seed: int | None = None
+    concurrency: int | None = None
+    stop: tuple[str, ...] = ()
+    engine: FitEngine | None = None
+    used: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    @property
+    def may_cut_stops(self) -> bool:
+        """Whether the tokens of the stop text that ended a completion may be counted and not listed."""
+        return bool(self.stop) and not self.session.profile.logprobs.stop_text_listed
+
+    @property
+    def end_tokens(self) -> EndTokens:
+        """How what ends a completion is listed: the provider's end tokens, and the tokens that may begin a stop text."""
+        ends = self.session.end_tokens
+        if not self.may_cut_stops:
+            return ends
+        return replace(ends, openers=openers(self.store.token_bytes(self.tokenizer.fingerprint), self.stop))
+
+    async def collect(
+        self,
+        title: str,
+        examples: Sequence[Example],
+        setting: Setting,
+        samples: int,
+        bias: Mapping[int, float] | None = None,
+        endpoint: Endpoint | None = None,
+        max_tokens: int | None = None,
+        scored_as: Sequence[Example] | None = None,
+        scored: bool = True,
+    ) -> tuple[tuple[str, ...], ...]:
+        """Keys of ``samples`` completions of every example, drawn at ``setting`` with ``bias`` through ``endpoint``.
+
+        max_tokens: where they are cut, the reward's own limit unless told. scored_as: what they will be scored on where that is not
+        ``examples``; a remote reward is fetched for it, unless nothing is to be ``scored``.
+        """
+        sampling = Sampling(
+            setting.temperature, max_tokens or self.reward.max_tokens, self.top_logprobs, self.seed, self.stop
+        )
+        unreadable = self.session.unreadable
+        with self.report.stage(title, len(examples) * samples) as watch:
+            done = await collect(
+                self.session,
+                self.store,
+                self.tokenizer,
+                [example.prompt for example in examples],
+                sampling=sampling,
+                samples=samples,
+                bias=bias,
+                endpoint=endpoint,
+                concurrency=self.concurrency,
+                watch=watch,
+            )
+        self.used.update(*done.keys)
+        if again := self.session.unreadable - unreadable:
+            self.report.remark(
+                f"{title}: {again} answers could not be read and were asked for again; each was paid for"
+            )
+        await self._look_for_drift(done.received)
+        if scored:
+            await self._fetch_rewards(title, scored_as or examples, done.keys)
+        return done.keys
+
+    async def _look_for_drift(self, received: int) -> None:
+        """Tell which changes were noted, and make sure that the server still splits texts as it did before the stage."""
+        while self.session.drift.remarks:
+            self.report.remark(self.session.drift.remarks.pop(0))
+        if not received or self.session.profile.tokenizer.source != "server":
+            return
+        try:
+            now = await self.session.tokenizer()
+        except (ConnectionFailed, ServerFailed) as error:
+            self.report.remark(f"the tokenizer was not asked for again after this stage: {error}")
+            return
+        if now.fingerprint != self.tokenizer.fingerprint:
+            self.session.drift.mixed = True
+            raise Drifted(
+                f"the tokenizer of {self.session.model} changed from {self.tokenizer.fingerprint} to {now.fingerprint} while "
+                "completions were drawn, so that nobody knows whose ids the last ones have; they are kept, and nothing is to be "
+                "learned from them: start anew with another --out"
+            )
+
+    async def _fetch_rewards(self, title: str, examples: Sequence[Example], keys: Sequence[Sequence[str]]) -> None:
+        """Fetch the remote reward of every completion ``keys[p]`` of ``examples[p]``; nothing to do for any other reward."""
+        if self.reward.remote is not None:
+            pairs = (
+                (example, each)
+                for example, row in zip(examples, keys, strict=True)
+                for each in self.store.completions(row)
+            )
+            await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.session.budget)
+
+    async def scores(
+        self,
+        title: str,
+        examples: Sequence[Example],
+        setting: Setting,
+        samples: int,
+        bias: Mapping[int, float] | None = None,
+    ) -> PolicyScores:
+        """Scores of such completions, from where a bias can be sent, so that base and biased differ in nothing else.
+
+        Raises:
+            InputError: a score is not finite, so that no policy has a mean.
+        """
+        keys = await self.collect(title, examples, setting, samples, bias, self.session.biased_endpoint)
+        return self.scored(title, examples, (list(self.store.completions(row)) for row in keys))
+
+    def scored(
+        self, title: str, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]
+    ) -> PolicyScores:
+        """Scores of the completions of each example; what cannot be scored is told.
+
+        Raises:
+            InputError: a score is not finite, so that no policy has a mean.
+        """
+        scores = score(self.reward, examples, completions)
+        check_values(f"{title}: {self.reward.label}", np.concatenate([np.zeros(0), *scores.reward]))
+        if scores.left_out:
+            self.report.remark(
+                f"{title}: {scores.left_out} completions are not scored: a content filter stopped them, or they could not be read"
+            )
+        return scores
+
+    async def judge(
+        self, examples: Sequence[Example], settings: Sequence[Setting], samples: int, bias: Mapping[int, float]
+    ) -> list[Verdict]:
+        """Base against ``bias`` on ``examples`` at each of ``settings``: a verdict a metric, adjusted for being several.
+
+        Greedy takes one sample a prompt.
+        """
+        rows: list[Verdict] = []
+        for setting in settings:
+            count = 1 if setting.deterministic else samples
+            base = await self.scores(f"test at {setting.name}, base", examples, setting, count)
+            biased = await self.scores(f"test at {setting.name}, biased", examples, setting, count, bias)
+            rows += compare(setting, base, biased, self.reward)
+        return together(rows)
+
+    async def kl(self, examples: Sequence[Example], samples: int, bias: Mapping[int, float], tail: NextToken) -> float:
+        """Mean KL of the biased policy to the base over whole completions at temperature 1, in nats.
+
+        ``tail`` is of the unbiased training rollouts. NaN where no completion has a complete list of tokens, and where the provider
+        does not return the base model's logprobs with a bias.
+        """
+        if not self.session.tells_base_logprobs:
+            return float("nan")
+        keys = await self.collect("KL to the base", examples, SAMPLED, samples, bias, scored=False)
+        owner = {key: p for p, row in enumerate(keys) for key in row}
+        drawn = dict(zip(owner, self.store.completions(owner), strict=True))
+        complete = {key: completion for key, completion in drawn.items() if completion.whole}
+        whole = {key: completion for key, completion in complete.items() if len(completion.token_ids)}
+        if not whole:
+            return float("nan")
+        prompts, rewards = [owner[key] for key in whole], [0.0] * len(whole)
+        rollouts = columns(whole, prompts, rewards, self.end_tokens)
+        found = divergence(rollouts, list(bias), list(bias.values()), tail).kl
+        return found * len(whole) / len(complete)  # a completion that ended at once shows no token, and no distance

@@ -1,0 +1,183 @@
+"""Judging a bias: fresh completions with and without it, paired by prompt, and a verdict that says how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.bias.document import Verdict
+from blackbox_lb.errors import InputError
+from blackbox_lb.rollouts.judging.intervals import LEVEL, bootstrap, holm
+
+if TYPE_CHECKING:
+    from blackbox_lb.tasks import Reward
+    from blackbox_lb.types import Completion, Example
+
+__all__ = [
+    "GREEDY",
+    "SAMPLED",
+    "PolicyScores",
+    "Setting",
+    "check_values",
+    "compare",
+    "decide",
+    "paired",
+    "parse_setting",
+    "score",
+    "together",
+]
+
+Array = npt.NDArray[np.float64]
+LARGEST = 1e100
+"""A larger reward has no variance left in double precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Sampling settings that a user deploys with; ``temperature`` 0 is greedy."""
+
+    name: str
+    temperature: float
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether a second sample of a prompt would only repeat the first."""
+        return self.temperature == 0
+
+
+SAMPLED = Setting("temperature 1", 1.0)
+GREEDY = Setting("greedy", 0.0)
+
+
+def parse_setting(spec: str) -> Setting:
+    """``greedy`` or ``temperature=T`` with T in [0, 2].
+
+    Raises:
+        InputError: anything else.
+    """
+    if spec == "greedy":
+        return GREEDY
+    name, _, number = spec.partition("=")
+    try:
+        temperature = float(number)
+    except ValueError:
+        temperature = -1.0
+    if name != "temperature" or not 0 <= temperature <= 2:
+        raise InputError(
+            f"cannot deploy with {spec!r}; write greedy, or temperature=T with T from 0 to 2, as in temperature=0.5"
+        )
+    return GREEDY if temperature == 0 else Setting(f"temperature {temperature:g}", temperature)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyScores:
+    """Scores of one policy at one setting; each list holds one array a prompt, with one value a completion.
+
+    ``reward``: what a user reads (``Reward.value``); ``correct``: 0 or 1, None where the reward knows no right answer;
+    ``tokens``: completion lengths. ``left_out``: completions without scores, stopped by a content filter or unreadable.
+    """
+
+    reward: tuple[Array, ...]
+    correct: tuple[Array, ...] | None
+    tokens: tuple[Array, ...]
+    left_out: int = 0
+
+    @property
+    def mean_reward(self) -> float:
+        """The mean over prompts of what a user reads; NaN where no prompt has a completion."""
+        means = [float(row.mean()) for row in self.reward if row.size]
+        return float(np.mean(means)) if means else float("nan")
+
+
+def score(reward: Reward, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]) -> PolicyScores:
+    """Score the completions of each example, taken one row after the other; those without anything to score are only counted."""
+    values, correct, tokens, stopped = [], [], [], 0
+    for example, row in zip(examples, completions, strict=True):
+        read = [each for each in row if each.readable]
+        stopped += len(row) - len(read)
+        values.append(np.array([reward.value(reward.score(example, each)) for each in read], dtype=float))
+        correct.append([reward.correct(example, each) for each in read])
+        tokens.append(np.array([each.n_tokens for each in read], dtype=float))
+    known = all(flag is not None for row in correct for flag in row)
+    right = tuple(np.array(row, dtype=float) for row in correct) if known else None
+    return PolicyScores(tuple(values), right, tuple(tokens), stopped)
+
+
+def check_values(label: str, values: Array) -> None:
+    """Raise InputError where values that a user reads, of shape (n,), have no mean and no variance."""
+    bad = values[~(np.abs(values) <= LARGEST)]
+    if bad.size:
+        raise InputError(
+            f"{label} is {bad[0]:g} for {bad.size} of {values.size} completions, so it has no mean to compare; let your function "
+            f"return a finite number instead, within {LARGEST:g} of 0 and low enough for what it stands for"
+        )
+
+
+def compare(
+    setting: Setting, base: PolicyScores, biased: PolicyScores, reward: Reward, *, seed: int = 0
+) -> list[Verdict]:
+    """A row for each metric: reward, accuracy where the reward knows it, tokens; what is read side by side goes ``together``."""
+    verdicts = [_verdict(setting, reward.label, "higher", base.reward, biased.reward, seed)]
+    if base.correct is not None and biased.correct is not None and reward.label != "accuracy":
+        verdicts.append(_verdict(setting, "accuracy", "higher", base.correct, biased.correct, seed))
+    return [*verdicts, _verdict(setting, "tokens", "lower", base.tokens, biased.tokens, seed)]
+
+
+def _verdict(
+    setting: Setting,
+    metric: str,
+    better: Literal["higher", "lower"],
+    base: Sequence[Array],
+    biased: Sequence[Array],
+    seed: int,
+) -> Verdict:
+    base_means, biased_means = paired(base, biased)
+    differences = biased_means - base_means
+    found = bootstrap(differences, seed=seed)
+    return Verdict(
+        setting=setting.name,
+        metric=metric,
+        better=better,
+        base=float(base_means.mean()),
+        biased=float(biased_means.mean()),
+        difference=float(differences.mean()),
+        low=found.low,
+        high=found.high,
+        p=found.p,
+        n_prompts=len(differences),
+        n_base=sum(len(row) for row in base),
+        n_biased=sum(len(row) for row in biased),
+        verdict=decide(float(differences.mean()), better, found.p),
+    )
+
+
+def paired(base: Sequence[Array], other: Sequence[Array]) -> tuple[Array, Array]:
+    """(n,) the means of both of every prompt that has a completion of both.
+
+    Raises:
+        InputError: no prompt has.
+    """
+    both = [(one.mean(), two.mean()) for one, two in zip(base, other, strict=True) if one.size and two.size]
+    if not both:
+        raise InputError("nothing to compare: no test prompt has a completion of both policies")
+    return np.array([one for one, _ in both]), np.array([two for _, two in both])
+
+
+def decide(difference: float, better: Literal["higher", "lower"], p: float) -> Literal["HELPS", "NO EVIDENCE", "HURTS"]:
+    """The verdict on a difference, by the p-value that it is judged by."""
+    if p > LEVEL:
+        return "NO EVIDENCE"
+    return "HELPS" if (difference > 0) == (better == "higher") else "HURTS"
+
+
+def together(rows: Sequence[Verdict]) -> list[Verdict]:
+    """The rows with p-values adjusted for being many (``holm``), and the verdicts that follow."""
+    adjusted = holm([row.p for row in rows])
+    return [
+        row.model_copy(update={"p": p, "verdict": decide(row.difference, row.better, p)})
+        for row, p in zip(rows, adjusted, strict=True)
+    ]

@@ -1,0 +1,55 @@
+"""How long work tells of itself: stages with a known number of completions, and remarks. Silent unless somebody listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from blackbox_lb.types import Completion
+
+__all__ = ["Reporter", "Silent", "Watcher", "chance", "short"]
+
+SMALLEST_P = 0.001
+"""Smaller ones are told as this: the bootstrap resolves no finer."""
+
+
+class Reporter(Protocol):
+    """Whoever shows progress to a person."""
+
+    def stage(self, title: str, completions: int) -> AbstractContextManager[Watcher]:
+        """A stage of at most ``completions`` new completions; call the watcher with each."""
+
+    def remark(self, text: str) -> None:
+        """One sentence that the user should read."""
+
+
+class Silent:
+    """A reporter that says nothing."""
+
+    @contextmanager
+    def stage(self, title: str, completions: int) -> Iterator[Watcher]:
+        """Ignore every completion."""
+
+        def ignore(completion: Completion) -> None:
+            del completion
+
+        yield ignore
+
+    def remark(self, text: str) -> None:
+        """Ignore the remark."""
+
+
+def short(value: float) -> str:
+    """A number for a person to read: three decimals, or three digits where those would say nothing or too much."""
+    return f"{value:.3f}" if value == 0 or 0.01 <= abs(value) < 100_000 else f"{value:.3g}"
+
+
+def chance(p: float) -> str:
+    """A p-value for a person to read."""
+    return f"{p:.3f}" if p >= SMALLEST_P else f"<{SMALLEST_P:g}"
+
+
+Watcher: TypeAlias = "Callable[[Completion], None]"
+"""Called with every completion as it arrives, to show progress."""

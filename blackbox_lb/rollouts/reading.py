@@ -1,0 +1,146 @@
+"""Which stored completions are learned from, read and scored in blocks, here or in another process."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from blackbox_lb.errors import NoLogprobs
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.rollouts.columns import LISTED, columns, sampled_ids, settled
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Reward
+from blackbox_lb.types import Completion, EndTokens, Example
+
+__all__ = ["BLOCK_BYTES", "Encode", "Reading", "reading_of"]
+
+BLOCK_BYTES = 1 << 23
+"""Of listed ids and logprobs that are read from the store at a time; turning them into a table takes about eight times as much."""
+
+
+Encode: TypeAlias = Callable[[str], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """Which stored completions are learned from, and as what; it can be sent to whatever process reaches the same files.
+
+    owner: key -> number of its example, in the order of reading. open: opens the store that holds them.
+    """
+
+    examples: Mapping[int, Example]
+    owner: Mapping[str, int]
+    reward: Reward
+    end_tokens: EndTokens
+    open: Callable[[], RolloutStore]
+    encode: Encode | None = None
+    vocab_size: int | None = None
+
+    def blocks(self, store: RolloutStore, count: Counter[str]) -> Iterator[Rollouts]:
+        """The rollouts, scored, so many at a time; ``count`` is told what became of the completions."""
+        for batch in _batches(kept_completions(store, self.owner, self.encode, count)):
+            prompts = [self.owner[key] for key in batch]
+            scored_as = zip(prompts, batch.values(), strict=True)
+            rewards = [self.reward.score(self.examples[p], each) for p, each in scored_as]
+            yield columns(batch, prompts, rewards, self.end_tokens)
+
+    def nothing(self, count: Counter[str]) -> NoLogprobs:
+        """The error where ``blocks``, which told ``count``, hold no position."""
+        return nothing_to_learn(len(self.owner), count["filtered"], self.encode)
+
+    def parts(self, count: int) -> list[Reading]:
+        """Up to ``count`` parts of about as many completions each, in order."""
+        keys, size = list(self.owner), max(1, math.ceil(len(self.owner) / count))
+        return [self.only(keys[start : start + size]) for start in range(0, len(keys), size)]
+
+    def only(self, keys: Sequence[str]) -> Reading:
+        """The same of these completions alone, in this order."""
+        owner = {key: self.owner[key] for key in keys}
+        return replace(self, owner=owner, examples={p: self.examples[p] for p in set(owner.values())})
+
+
+def reading_of(
+    store: RolloutStore,
+    examples: Sequence[Example],
+    keys: Sequence[Sequence[str]],
+    reward: Reward,
+    end_tokens: EndTokens = LISTED,
+    *,
+    encode: Encode | None = None,
+    vocab_size: int | None = None,
+) -> Reading:
+    """What ``training_set`` reads of ``store``, in the order in which that costs least."""
+    owner = {key: p for p, row in enumerate(keys) for key in row}
+    owner = {key: owner[key] for key in store.order(owner)}
+    if end_tokens.listed is None or end_tokens.openers:
+        end_tokens = settled(end_tokens, sampled_ids(kept_completions(store, owner, encode, Counter())))
+    again = store.again(owner)
+    return Reading(dict(enumerate(examples)), owner, reward, end_tokens, again, encode, vocab_size)
+
+
+def _read(completion: Completion, encode: Encode | None) -> tuple[str, Completion]:
+    """What becomes of a completion, and the completion to learn from."""
+    if completion.filtered:
+        return "filtered", completion
+    if completion.text and not len(completion.token_ids):
+        return ("incomplete", completion) if encode is None else ("encoded", _encoded(completion, encode))
+    return "listed" if completion.whole else "incomplete", completion
+
+
+def _encoded(completion: Completion, encode: Encode) -> Completion:
+    ids = np.array(encode(completion.text), dtype=np.int32)
+    table = np.zeros((len(ids), 0))
+    return replace(
+        completion,
+        token_ids=ids,
+        logprobs=np.zeros(len(ids), dtype=np.float32),
+        top_ids=table.astype(np.int32),
+        top_logprobs=table.astype(np.float32),
+        whole=True,
+        propensities=None,
+        bounded=np.ones(len(ids), dtype=np.bool_),
+    )
+
+
+def kept_completions(
+    store: RolloutStore, keys: Collection[str], encode: Encode | None, count: Counter[str]
+) -> Iterator[tuple[str, Completion]]:
+    """The completions to learn from by key; ``count`` is told what became of all."""
+    for key, completion in zip(keys, store.completions(keys), strict=True):
+        what, read = _read(completion, encode)
+        count[what] += 1
+        count["cut"] += _cut(completion)
+        if what in ("listed", "encoded"):
+            yield key, read
+
+
+def _batches(kept: Iterable[tuple[str, Completion]]) -> Iterator[dict[str, Completion]]:
+    batch: dict[str, Completion] = {}
+    size = 0
+    for key, completion in kept:
+        batch[key] = completion
+        size += completion.top_ids.nbytes + completion.top_logprobs.nbytes
+        if size >= BLOCK_BYTES:
+            yield batch
+            batch, size = {}, 0
+    if batch:
+        yield batch
+
+
+def nothing_to_learn(drawn: int, filtered: int, encode: Encode | None) -> NoLogprobs:
+    remedy = "" if encode is not None else ", take --estimator ratio with --tokenizer, which needs none"
+    return NoLogprobs(
+        f"none of {drawn} completions has a complete list of token logprobs ({filtered} were stopped by a content filter); choose "
+        f"a model or server that gives them{remedy}, or other prompts"
+    )
+
+
+def _cut(completion: Completion) -> bool:
+    """Whether it counts as whole although more tokens were generated than it lists."""
+    stopped = completion.whole and completion.finish_reason == "stop"
+    return stopped and completion.generated is not None and completion.generated > len(completion.token_ids)

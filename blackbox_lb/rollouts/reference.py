@@ -1,0 +1,268 @@
+"""Reference positions: places in the training completions where the server is asked for the whole next-token distribution.
+
+They are drawn uniformly from the tokens of the base model's completions, so that an average over them is one over its usage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from blackbox_lb.api.limits.workers import run_all
+from blackbox_lb.errors import CorruptResponse, InputError, NoLogprobs, ProfileError, RequestRejected
+from blackbox_lb.estimate.inputs.checks import Bools, Ids
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.full_vocabulary import ListModel
+from blackbox_lb.providers.schema import ReferenceRules
+from blackbox_lb.rollouts.collect import settings_of
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.progress import Watcher, short
+from blackbox_lb.rollouts.training import Training
+from blackbox_lb.store import next_token_key, prompt_hash
+from blackbox_lb.types import Completion, Example, FloatArray, Prompt, Sampling
+
+__all__ = ["Reference", "ask_reference", "check_reference", "sample_positions"]
+
+IN_FLIGHT = 8
+"""Requests at a time: an answer is megabytes of JSON for a whole vocabulary, and more of them at once only take memory."""
+WHOLE = 1e-3
+"""A whole distribution sums to 1 within this; float32 rounding of a quarter of a million logprobs stays below it."""
+MOST_BYTES = 2**32
+"""Of distributions that are held in memory: 4,000 positions of a vocabulary of a quarter of a million."""
+FARTHEST = 0.1
+"""Largest mean total variation between a logged list and the distribution asked for later at the same place. Engines were seen to
+agree to 2e-6 (llama.cpp) and to the last bit (vLLM in bfloat16, many at a time); a single completion in bfloat16, whose kernels
+differ, is up to .1 nat apart. Lists after two different prefixes were .36 apart."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """``exact`` (r, v): logprobs in nats at the training ``positions`` (r,), whose ``prompts`` (r,) are numbers of examples.
+
+    unanswered: positions that were asked for and came back without a list. padding: ids above the tokenizer's vocabulary, which
+    name no token and are left out. disagreement: the largest difference in nats between
+    the logprob of the sampled token as it was logged and as it is here; distance: mean total variation between the logged list
+    and this one; both would be 0 were the server's arithmetic exact and the prefixes put together right. received: distributions
+    that were not in the store, in ``seconds``, taking ``stored`` bytes there.
+    """
+
+    positions: Ids
+    prompts: Ids
+    exact: FloatArray
+    unanswered: int
+    padding: int
+    disagreement: float
+    distance: float
+    received: int
+    seconds: float
+    stored: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the distributions are those that the completions were drawn from."""
+        return self.distance <= FARTHEST
+
+    @property
+    def sentence(self) -> str:
+        """What was asked for, what it cost, and whether it fits what was logged."""
+        r, v = self.exact.shape
+        cost = f"{self.received} asked for in {self.seconds:.0f} s, {self.stored / 1e3:,.0f} kB stored"
+        missing = f", {self.unanswered} more came without a list" if self.unanswered else ""
+        missing += f", {self.padding} more ids name no token" if self.padding else ""
+        word = "agree" if self.agrees else "DO NOT AGREE"
+        return (
+            f"{r} reference positions with all {v:,} logprobs ({cost}{missing}); they {word} with the logged lists: total "
+            f"variation {short(self.distance)} on average (limit {FARTHEST:g}), sampled tokens at most "
+            f"{short(self.disagreement)} nats apart"
+        )
+
+
+async def check_reference(trials: Trials, examples: Sequence[Example], count: int) -> None:
+    """Ask for one whole distribution, so that a server that gives none is known before anything is paid for.
+
+    count: how many there will be.
+
+    Raises:
+        ProfileError: the provider is not known to give them, or does not list the token that ends a completion.
+        InputError: completions are collected without lists to compare with, the vocabulary's size is not known, or so many
+            distributions do not fit into memory.
+        RequestRejected: the server refuses, in its own words, with the remedy.
+    """
+    session, profile = trials.session, trials.session.profile
+    if profile.reference is None:
+        limit = profile.most_logprobs(session.endpoint)
+        listed = "" if limit is None else f" (it lists at most {limit} tokens)"
+        raise ProfileError(
+            f"--full-vocab needs the whole next-token distribution after a prefix of token ids, and {profile.name} is not known to "
+            f"give it{listed}: its profile has no rows under [reference]; use --provider vllm (a server with --max-logprobs -1), "
+            "llamacpp or local"
+        )
+    if trials.top_logprobs < 1 or session.end_tokens.listed is not True:
+        raise InputError(
+            f"--full-vocab compares whole distributions with logged lists, of which there are none with --top-logprobs "
+            f"{trials.top_logprobs} or where the token that ends a completion is not listed; use --top-logprobs from 1"
+        )
+    try:
+        row = await _Asker.of(trials).distribution(examples[0].prompt, ())
+    except RequestRejected as error:
+        raise type(error)(
+            f"{error}; --full-vocab needs all logprobs of a position: {profile.logprobs.limit_remedy}"
+        ) from error
+    if row is not None and count * row.nbytes > MOST_BYTES:
+        raise InputError(
+            f"--full-vocab {count} holds {count} times {len(row):,} logprobs in memory, {count * row.nbytes / 2**30:.0f} GiB, and "
+            f"{MOST_BYTES / 2**30:.0f} GiB is the limit; give {MOST_BYTES // row.nbytes:,} positions at most"
+        )
+
+
+async def ask_reference(
+    trials: Trials, examples: Sequence[Example], training: Training, count: int, seed: int
+) -> Reference:
+    """The whole next-token distribution at ``count`` positions of ``training``; what is in the store is not asked for again.
+
+    Raises:
+        CorruptResponse: an answer that is no distribution over the vocabulary, or fewer than two answers with a list.
+        ProviderError: the API failed; what was received is kept.
+    """
+    rollouts = training.rollouts
+    chosen = sample_positions(rollouts, count, seed, training.next_token.tail_mass < 1, training.base)
+    asker, started = _Asker.of(trials), time.monotonic()
+    found = await _asked(asker, examples, rollouts, chosen)
+    sizes = sorted({len(row) for row in found.values()})
+    if len(sizes) != 1 or len(found) < 2:
+        raise CorruptResponse(
+            f"{len(found)} of {len(chosen)} reference positions came with a list, of {sizes} tokens; at least 2 of one vocabulary "
+            "are needed: run without --full-vocab, or restart the server"
+        )
+    positions = np.array(sorted(found), dtype=np.int64)
+    known = _vocabulary_size(trials, training, sizes[0])
+    exact = np.stack([found[position][:known] for position in positions.tolist()])
+    here = exact[np.arange(len(positions)), rollouts.token_ids[positions]]
+    apart = np.abs(here - rollouts.logprobs[positions])[~rollouts.is_bounded[positions]]
+    return Reference(
+        positions=positions,
+        prompts=rollouts.prompts[rollouts.rollout_of[positions]],
+        exact=exact,
+        unanswered=len(chosen) - len(found),
+        padding=sizes[0] - known,
+        disagreement=float(apart.max(initial=0.0)),
+        distance=float(ListModel.of(training.next_token, positions).distance(exact).mean()),
+        received=asker.received,
+        seconds=time.monotonic() - started,
+        stored=asker.stored,
+    )
+
+
+def _vocabulary_size(trials: Trials, training: Training, listed: int) -> int:
+    """How many of the ``listed`` ids are tokens: a model's matrix is often padded with rows that the tokenizer has no token for."""
+    size = trials.tokenizer.vocabulary_size
+    return listed if size is None else min(listed, max(size, int(training.next_token.token_ids[-1]) + 1))
+
+
+async def _asked(asker: _Asker, examples: Sequence[Example], rollouts: Rollouts, chosen: Ids) -> dict[int, FloatArray]:
+    """The distributions at the ``chosen`` positions that came with a list."""
+    found: dict[int, FloatArray] = {}
+    starts, owner = np.cumsum(rollouts.lengths) - rollouts.lengths, rollouts.rollout_of
+    trials, session = asker.trials, asker.trials.session
+    at_once = min(trials.concurrency or session.profile.connection.concurrency, IN_FLIGHT)
+    with trials.report.stage("reference positions", len(chosen)) as watch:
+
+        async def receive(position: int) -> None:
+            row = int(owner[position])
+            prefix = rollouts.token_ids[starts[row] : position].tolist()
+            # llama.cpp answers with half a character, and with no list, where that is what it drew.
+            with suppress(NoLogprobs):
+                answer = await asker.distribution(examples[int(rollouts.prompts[row])].prompt, prefix, watch)
+                if answer is not None:
+                    found[position] = answer
+
+        await run_all(chosen.tolist(), receive, at_once, session.budget, session.drop_waiting)
+    return found
+
+
+def sample_positions(rollouts: Rollouts, count: int, seed: int, usable: Bools, base: Bools | None = None) -> Ids:
+    """At most ``count`` of the positions that are ``usable`` (m,) and of a rollout that the ``base`` (n,) drew, in order.
+
+    Uniformly and without replacement; a position's rank depends on its rollout's key and ``seed`` only, so that most of those
+    drawn stay when rollouts are added.
+    """
+    allowed = usable if base is None else usable & base[rollouts.rollout_of]
+    ranks = np.concatenate(
+        [np.zeros(0, np.uint64)]
+        + [_ranks(key, length, seed) for key, length in zip(rollouts.keys, rollouts.lengths.tolist(), strict=True)]
+    )
+    where = np.flatnonzero(allowed)
+    return np.sort(where[np.argsort(ranks[where], kind="stable")[:count]])
+
+
+def _ranks(key: str, length: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    # Raw PCG64 output is fixed by numpy's compatibility policy; Generator methods are not.
+    words = np.frombuffer(hashlib.sha256(f"reference\0{seed}\0{key}".encode()).digest(), dtype="<u4")
+    return np.asarray(np.random.PCG64(words.tolist()).random_raw(length), dtype=np.uint64)
+
+
+@dataclass(slots=True)
+class _Asker:
+    """Whole distributions from the store, or from the server into the store. received, stored: how many came, and their bytes."""
+
+    trials: Trials
+    rules: ReferenceRules
+    sampling: Sampling
+    settings: dict[str, Any]
+    received: int = 0
+    stored: int = 0
+    _ids: dict[Prompt, list[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, trials: Trials) -> _Asker:
+        """InputError where the request would need the size of the vocabulary and nobody tells it."""
+        session, rules = trials.session, trials.session.profile.reference
+        size = trials.tokenizer.vocabulary_size
+        if rules is None or (rules.whole is None and size is None):
+            raise InputError(
+                f"the size of the vocabulary of {session.model} is not known, so that not all of its logprobs can be asked "
+                "for; give the vocabulary with --tokenizer"
+            )
+        sampling = Sampling(1.0, 1, rules.whole or size or 0)
+        settings = settings_of(session, trials.tokenizer, sampling, None, rules.endpoint)
+        return cls(trials, rules, sampling, {**settings, "prompt": session.endpoint})
+
+    async def distribution(
+        self, prompt: Prompt, prefix: Sequence[int], watch: Watcher | None = None
+    ) -> FloatArray | None:
+        """(v,) logprobs in nats of the token after ``prompt`` and ``prefix``; None where the answer lists nothing."""
+        store, session = self.trials.store, self.trials.session
+        key = next_token_key(self.settings, prompt_hash(prompt), prefix)
+        known = store.next_token(key)
+        if known is not None:
+            return known
+        if prompt not in self._ids:
+            self._ids[prompt] = await session.prompt_ids(prompt)
+        completion = await session.complete([*self._ids[prompt], *prefix], self.sampling, endpoint=self.rules.endpoint)
+        if watch is not None:
+            watch(completion)
+        if not len(completion.token_ids):  # llama.cpp lists no token that leaves a character incomplete
+            return None
+        row = _whole(session.profile.name, completion)
+        self.received, self.stored = self.received + 1, self.stored + store.add_next_token(key, row)
+        return row
+
+
+def _whole(provider: str, completion: Completion) -> FloatArray:
+    """The logprobs of the first position by token id. CorruptResponse unless they are those of all ids from 0 and sum to 1."""
+    order = np.argsort(completion.top_ids[0])
+    ids = completion.top_ids[0][order]
+    row: FloatArray = completion.top_logprobs[0][order]
+    total = float(np.exp(row.astype(np.float64)).sum())
+    if not np.array_equal(ids, np.arange(len(ids))) or abs(total - 1) > WHOLE:
+        raise CorruptResponse(
+            f"{provider} listed {len(ids):,} tokens with ids up to {ids.max(initial=0):,} whose probabilities sum to {total:.4f}, "
+            "where the whole vocabulary was asked for; is the server started so that it lists all (vLLM: --max-logprobs -1)?"
+        )
+    return row

@@ -1,0 +1,206 @@
+"""Fetching remote rewards: completions go out in batches, many at a time, and every answer is stored before the next is awaited."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+import httpx2
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
+
+from blackbox_lb.api.limits.budget import Budget, prompt_bound
+from blackbox_lb.api.limits.workers import run_all
+from blackbox_lb.api.transport.bounded_client import BoundedClient
+from blackbox_lb.api.transport.error_answers import classify, masked
+from blackbox_lb.api.transport.retries import ATTEMPTS, is_passing, retry_pause
+from blackbox_lb.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    CorruptResponse,
+    ProviderError,
+    QuotaExhausted,
+    RateLimited,
+    RequestRejected,
+    ServerFailed,
+)
+from blackbox_lb.rollouts.progress import Reporter
+from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.secrets import Redactor
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Reward
+from blackbox_lb.tasks.rewards.endpoint import Remote
+from blackbox_lb.tasks.rewards.judge import Judge
+from blackbox_lb.types import Completion, Example
+
+__all__ = ["fetch_rewards"]
+
+TIMEOUT = 600.0
+"""Seconds for one answer: a batch on a slow judge is normal, silence for ten minutes is not."""
+KEPT = "the rewards that came are kept, the same command goes on from there"
+MOST_QUOTED = 10_000
+"""Characters of an answer in which secrets are masked before its beginning is quoted."""
+
+Items: TypeAlias = list[tuple[str, "_Wanted"]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """One completion to ask about: what is told of it, the id of its example, and its tokens."""
+
+    item: dict[str, Any]
+    example: str
+    tokens: int
+
+
+async def fetch_rewards(
+    store: RolloutStore,
+    reward: Reward,
+    pairs: Iterable[tuple[Example, Completion]],
+    report: Reporter,
+    title: str,
+    budget: Budget | None = None,
+) -> int:
+    """Make sure that ``reward.score`` knows the remote reward of every completion; how many were asked for.
+
+    Answers that ``store`` holds are read from there, and what has no text to judge is left out. A reward that is not remote needs
+    nothing. When one request fails for good, no new ones start, those in flight are still stored, and the failure is raised.
+    Requests to a judge, which has tokens, count in ``budget``.
+
+    Raises:
+        ProviderError: one of its subclasses: the failure that retries did not cure, or an answer that is no reward.
+    """
+    remote = reward.remote
+    if remote is None:
+        return 0
+    wanted = _wanted(remote, pairs)
+    stored = store.rewards(wanted)
+    unread = sum(_learn(remote, key, answer, wanted[key].example) for key, answer in stored.items())
+    missing = [(key, each) for key, each in wanted.items() if key not in stored]
+    if missing:
+        unread += await _fetch(store, remote, missing, report, title, budget or Budget())
+        report.remark(f"{title}: rewards from {remote.name}: {len(missing)} came, {len(stored)} were stored")
+    if unread:
+        report.remark(
+            f"{title}: {unread} of {len(wanted)} answers of {remote.name} hold no number and count as {remote.otherwise:g}"
+        )
+    return len(missing)
+
+
+def _wanted(remote: Remote, pairs: Iterable[tuple[Example, Completion]]) -> dict[str, _Wanted]:
+    """By key, what is not known yet."""
+    wanted: dict[str, _Wanted] = {}
+    for example, completion in pairs:
+        if completion.readable or (completion.text and not completion.filtered):
+            item = remote.item(example, completion)
+            if (key := remote.key_of(item)) not in remote.known:
+                wanted[key] = _Wanted(item, example.id, completion.n_tokens)
+    return wanted
+
+
+def _learn(remote: Remote, key: str, answer: str, example: str) -> bool:
+    """Take an answer in; whether it held no number."""
+    number = remote.number(answer)
+    value = remote.otherwise if number is None else number
+    if value is None:
+        said = masked(answer, remote.secrets())
+        raise CorruptResponse(
+            f"{remote.name} said {said[:200]!r} of a completion of example {example!r}, where the pattern finds no number; correct "
+            f"pattern or prompt, or say with otherwise what such an answer is worth ({KEPT})"
+        )
+    remote.known[key] = value
+    return number is None
+
+
+async def _fetch(
+    store: RolloutStore, remote: Remote, missing: Items, report: Reporter, title: str, budget: Budget
+) -> int:
+    """Ask, store and take in; how many answers held no number."""
+    batches = [missing[start : start + remote.batch] for start in range(0, len(missing), remote.batch)]
+    unread = 0
+    with report.stage(f"{title}: rewards", len(missing)) as watch:
+        async with _client(remote) as client:
+
+            async def receive(batch: Items) -> None:
+                nonlocal unread
+                answers = await _ask(client, remote, [each.item for _, each in batch], budget)
+                told = {key: answer for (key, _), answer in zip(batch, answers, strict=True) if isinstance(answer, str)}
+                store.add_rewards(told)
+                for (key, each), answer in zip(batch, answers, strict=True):
+                    if isinstance(answer, CorruptResponse):
+                        raise answer
+                    unread += _learn(remote, key, answer, each.example)
+                    watch(replace(Completion.empty("stop"), generated=each.tokens))
+
+            await run_all(batches, receive, remote.concurrency, budget)
+    return unread
+
+
+def _client(remote: Remote) -> httpx2.AsyncClient:
+    return BoundedClient(
+        headers={**remote.headers(), "Content-Type": "application/json"},
+        timeout=TIMEOUT,
+        # A redirect would take the credentials to whatever host it names.
+        follow_redirects=False,
+        # A proxy for the outside world cannot reach this machine's own servers.
+        trust_env=not is_loopback(urlsplit(remote.url).hostname or ""),
+    )
+
+
+async def _ask(
+    client: httpx2.AsyncClient, remote: Remote, items: Sequence[dict[str, Any]], budget: Budget
+) -> list[str | CorruptResponse]:
+    """The answers to one batch, after as many tries as the fault deserves."""
+    content = json.dumps(remote.body(items)).encode()
+    async for attempt in AsyncRetrying(
+        retry=retry_if_exception(is_passing), wait=retry_pause, stop=stop_after_attempt(ATTEMPTS), reraise=True
+    ):
+        with attempt:
+            if not isinstance(remote, Judge):
+                return remote.answers(await _once(client, remote, content), items)
+            most = prompt_bound([content.decode()]), remote.file.max_tokens
+            reply = await budget.metered(lambda: _once(client, remote, content), *most, budget.judge_prices)
+            return remote.answers(reply, items)
+    raise AssertionError("tenacity ends by returning or raising")  # pragma: no cover
+
+
+async def _once(client: httpx2.AsyncClient, remote: Remote, content: bytes) -> Any:
+    try:
+        response = await client.post(remote.url, content=content)
+    except httpx2.HTTPError as error:
+        Redactor(remote.secrets).clean(error)
+        reason = masked(str(error) or type(error).__name__, remote.secrets())
+        raise ConnectionFailed(
+            f"{remote.name} does not answer at {remote.url}: {reason}; is it running? {KEPT}"
+        ) from error
+    if not response.is_success:
+        fault = httpx2.HTTPStatusError("refused", request=response.request, response=response)
+        raise _refused(remote, response) from fault
+    try:
+        return json.loads(Redactor(remote.secrets).answer(response.content))
+    except (ValueError, RecursionError) as error:
+        said = masked(response.text[:MOST_QUOTED], remote.secrets())[:100]
+        raise CorruptResponse(f"{remote.name} answered with something that is not JSON: {said!r}") from error
+
+
+def _refused(remote: Remote, response: httpx2.Response) -> ProviderError:
+    """The refusal as one of our errors, in the words of the other side."""
+    if response.status_code < 400:
+        to = masked(response.headers.get("location", "no address"), remote.secrets())
+        return RequestRejected(
+            f"{remote.name} answered {response.status_code}: it has moved to {to}; give that address"
+        )
+    fault = classify(response.status_code, response.text, remote.name, secrets=remote.secrets())
+    match fault.kind:
+        case "authentication":
+            return AuthenticationFailed(f"{fault}; check the credentials of {remote.name}")
+        case "quota":
+            return QuotaExhausted(f"{fault}; {KEPT}")
+        case "rate limit":
+            return RateLimited(f"{fault}; it was tried {ATTEMPTS} times, {KEPT}")
+        case "overloaded" | "server" | "timeout" | "conflict":
+            return ServerFailed(f"{fault}; it was tried {ATTEMPTS} times, {KEPT}")
+        case _:
+            return RequestRejected(str(fault))

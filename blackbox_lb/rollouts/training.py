@@ -1,0 +1,188 @@
+"""From stored completions to what estimators read: examples, their completions and a reward become ``Rollouts``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from blackbox_lb.bias.document import Censored
+from blackbox_lb.estimate.counting.distributed import Whole
+from blackbox_lb.estimate.counting.statistics import Unobserved
+from blackbox_lb.estimate.inputs.checks import Ids
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
+from blackbox_lb.rollouts.columns import LISTED, columns
+from blackbox_lb.rollouts.reading import Encode, Reading, kept_completions, nothing_to_learn, reading_of
+from blackbox_lb.rollouts.scratch import Scratch
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import Reward
+from blackbox_lb.types import BoolArray, EndTokens, Example
+
+__all__ = ["FitEngine", "Training", "censored", "scored", "spread_training", "training_set"]
+
+
+LISTS_IN_MEMORY = 1 << 28
+"""Bytes of the table that stay in memory: 20 listed tokens at a million positions. What is more goes to a scratch file."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Training:
+    """Scored rollouts without their lists, which are in ``next_token``, and how many completions were left out.
+
+    The lists are in memory or in a scratch file beside the store, which goes with the last ``NextToken`` that shares them.
+    ``base``: (n,) which of them the base model drew, None for all. ``incomplete``: the provider listed fewer tokens than it
+    generated, or one without an id; ``filtered``: its content filter kept text back; ``encoded``: it listed no token, and those of
+    the text were taken; ``cut``: the tokens of the stop text that ended it are counted and not listed.
+    ``whole``: all rollouts, where an engine holds them; ``rollouts`` and ``next_token`` are then a sample of them, on the support
+    of all.
+    """
+
+    rollouts: Rollouts
+    next_token: NextToken
+    incomplete: int
+    filtered: int
+    encoded: int = 0
+    base: BoolArray | None = None
+    cut: int = 0
+    whole: Whole | None = None
+
+    def leaving(self, count: Counter[str], reading: Reading) -> Training:
+        """With what became of all completions of ``reading``."""
+        return replace(
+            self,
+            incomplete=count["incomplete"],
+            filtered=count["filtered"],
+            encoded=count["encoded"],
+            cut=count["cut"] if reading.end_tokens.openers else 0,
+        )
+
+    @property
+    def everything(self) -> Rollouts:
+        """All rollouts that are learned from, wherever their lists are."""
+        return self.rollouts if self.whole is None else self.whole.rollouts
+
+    def seen(self, token_ids: Ids) -> Ids:
+        """(k,) how often each of ``token_ids`` was sampled."""
+        sampled = self.everything.token_ids
+        counts = np.bincount(sampled, minlength=1 + int(token_ids.max(initial=0)))
+        return counts[token_ids].astype(np.int64)
+
+    @property
+    def left_out(self) -> list[str]:
+        """A sentence for each reason why completions were left out."""
+        reasons = (
+            (
+                self.incomplete,
+                "the provider did not list all of their tokens, or not with ids (as of characters split over several)",
+            ),
+            (self.filtered, "the provider's content filter stopped them"),
+        )
+        return [f"{count} completions are left out: {why}" for count, why in reasons if count]
+
+    @property
+    def remarks(self) -> list[str]:
+        """``left_out``, and a sentence on the completions whose tokens are not the provider's own list."""
+        reasons = (
+            (
+                self.encoded,
+                "came without token logprobs: their tokens are those of the text under the vocabulary, the end token not among "
+                "them",
+            ),
+            (
+                self.cut,
+                "ended at a stop text whose tokens the provider does not list: nothing is learned of stopping there",
+            ),
+        )
+        return [*self.left_out, *(f"{count} completions {what}" for count, what in reasons if count)]
+
+
+class FitEngine(Protocol):
+    """Who reads and sums what is too much for this process."""
+
+    def whole(self, reading: Reading) -> tuple[Whole, Counter[str]]:
+        """All rollouts of ``reading``, and what became of the completions."""
+
+
+def spread_training(engine: FitEngine, store: RolloutStore, reading: Reading, most: int, seed: int = 0) -> Training:
+    """``training_set`` of what ``reading`` names, with all of it in the engine, and here a sample of about ``most`` positions."""
+    whole, count = engine.whole(reading)
+    positions, keys = whole.positions.n_positions, list(whole.rollouts.keys)
+    if positions > most:
+        chosen = np.random.default_rng(seed).random(len(keys)) < most / positions
+        keys = [key for key, taken in zip(keys, chosen.tolist(), strict=True) if taken]
+    sample = _gathered(store, reading.only(keys))
+    table = sample.next_token.with_tokens(whole.positions.token_ids)
+    return replace(sample, next_token=table, whole=whole).leaving(count, reading)
+
+
+def training_set(
+    store: RolloutStore,
+    examples: Sequence[Example],
+    keys: Sequence[Sequence[str]],
+    reward: Reward,
+    end_tokens: EndTokens = LISTED,
+    *,
+    encode: Encode | None = None,
+    vocab_size: int | None = None,
+) -> Training:
+    """Score the completions ``keys[p]`` of ``examples[p]``. A completion that two equal prompts share counts once.
+
+    The store is read in blocks, so that memory grows with the positions and not with what is listed at each.
+    encode: the ids of a text in the vocabulary, for completions that came without any token; their positions have no list, and
+    logprobs 0 that are bounds. Without it they are left out. vocab_size: lists of that many tokens are complete.
+
+    Raises:
+        NoLogprobs: no completion has a complete list of tokens with alternatives.
+    """
+    return _gathered(store, reading_of(store, examples, keys, reward, end_tokens, encode=encode, vocab_size=vocab_size))
+
+
+def _gathered(store: RolloutStore, reading: Reading) -> Training:
+    """All that ``reading`` names, in this process."""
+    count: Counter[str] = Counter()
+    parts: list[Rollouts] = []
+
+    def blocks() -> Iterator[Rollouts]:
+        for block in reading.blocks(store, count):
+            parts.append(block.without_lists())
+            yield block
+        if not any(part.token_ids.size for part in parts):
+            raise reading.nothing(count)
+
+    scratch = Scratch(store.path.parent, LISTS_IN_MEMORY)
+    next_token = NextToken.gather(blocks(), vocab_size=reading.vocab_size, allocate=scratch)
+    return Training(Rollouts.join(parts), next_token, 0, 0).leaving(count, reading)
+
+
+def scored(
+    store: RolloutStore,
+    examples: Sequence[Example],
+    keys: Sequence[Sequence[str]],
+    reward: Reward,
+    end_tokens: EndTokens = LISTED,
+) -> tuple[Rollouts, Counter[str]]:
+    """The completions ``keys[p]`` of ``examples[p]`` that list all of their tokens, scored, with their lists in memory.
+
+    And how many were left out, ``incomplete`` or ``filtered``.
+
+    Raises:
+        NoLogprobs: no completion has a complete list of tokens with alternatives.
+    """
+    owner = {key: p for p, row in enumerate(keys) for key in row}
+    count: Counter[str] = Counter(incomplete=0, filtered=0)
+    kept = dict(kept_completions(store, owner, None, count))
+    if not any(each.top_ids.size for each in kept.values()):
+        raise nothing_to_learn(len(owner), count["filtered"], None)
+    prompts = [owner[key] for key in kept]
+    rewards = [reward.score(examples[p], each) for p, each in zip(prompts, kept.values(), strict=True)]
+    return columns(kept, prompts, rewards, end_tokens), count
+
+
+def censored(rollouts: Rollouts, next_token: NextToken, unobserved: Unobserved | None = None) -> Censored:
+    """What the provider kept back of these rollouts, as the bias file records it; ``unobserved`` is the rule of ``ips``."""
+    return Censored(**asdict(Censoring.of(rollouts, next_token)), unobserved=unobserved)

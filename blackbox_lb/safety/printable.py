@@ -1,0 +1,29 @@
+"""Text of strangers as a terminal can show it: what moves a cursor or reverses a line becomes a backslash escape."""
+
+from __future__ import annotations
+
+import unicodedata
+
+__all__ = ["legible", "printable"]
+
+# Control, format (bidirectional overrides among them), surrogate, private and unassigned characters, and exotic line
+# ends: what can move a terminal's cursor, reverse a line or break a diff.
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def printable(text: str) -> str:
+    """The text with every control, ANSI and bidirectional character as a backslash escape; distinct texts stay distinct."""
+    return "".join(_escape(character) for character in text)
+
+
+def legible(text: str) -> str:
+    """A message of several lines with the same characters escaped, but for its line ends; backslashes stay as they are."""
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\n\\" or c.isprintable() else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    if character == "\\" or unicodedata.category(character) in _UNSAFE:
+        return character.encode("unicode_escape").decode("ascii")
+    return character

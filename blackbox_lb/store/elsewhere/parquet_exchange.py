@@ -1,0 +1,336 @@
+"""A store as Parquet files that any data tool reads, and back: the same keys, the same bits.
+
+One file a table in one folder (docs/store.md has their columns): ``completions.parquet`` with prompt and settings in each row, and,
+where there are any, ``token_bytes.parquet``, ``next_tokens.parquet``, ``rewards.parquet``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.errors import InputError, StoreError
+from blackbox_lb.store import RolloutStore, completion_row, next_token_row, summed
+from blackbox_lb.store.integrity import check_row, distribution_of, name_of, prompt_of, settings_of_row
+from blackbox_lb.store.keys import canonical, tagged_hash
+from blackbox_lb.store.packing import unpack
+from blackbox_lb.types import Completion
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["PLAIN", "Transferred", "arrow", "export_store", "import_store", "schemas"]
+
+MOST_VALUES = 1 << 21
+"""Numbers in a row group, 8 MB of them, so that memory does not grow with the store."""
+MOST_ROWS = 5_000
+ARRAYS = ("token_ids", "logprobs", "propensities", "bounded", "top_ids", "top_logprobs")
+PLAIN = ("text", "finish_reason", "model", "prompt_tokens", "whole", "generated", "fingerprint")
+"""Columns of a completion that are the same in the store and in the file."""
+
+
+@dataclass(slots=True)
+class Transferred:
+    """Rows that were written, by table; ``there``: rows of an import whose key the store had; ``ignored``: columns of no use."""
+
+    rows: Counter[str] = field(default_factory=Counter)
+    there: Counter[str] = field(default_factory=Counter)
+    ignored: tuple[str, ...] = ()
+
+
+def arrow() -> Any:
+    """pyarrow with its Parquet. InputError: it is not installed."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InputError("Parquet needs pyarrow; install it with: pip install 'blackbox-lb[parquet]'") from error
+    return pyarrow
+
+
+def schemas() -> dict[str, pa.Schema]:
+    """The columns of each file."""
+    pa = arrow()
+    ids, numbers = pa.list_(pa.int32()), pa.list_(pa.float32())
+    messages = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+    received = ("received", pa.float64())
+    completions = [
+        *(("key", pa.string()), ("request_hash", pa.string()), ("prompt_hash", pa.string()), ("sample", pa.int64())),
+        *(("messages", messages), ("settings", pa.string()), ("text", pa.string()), ("finish_reason", pa.string())),
+        *(("model", pa.string()), ("prompt_tokens", pa.int64()), ("whole", pa.bool_()), ("generated", pa.int64())),
+        *(("fingerprint", pa.string()), received, ("token_ids", ids), ("logprobs", numbers), ("propensities", numbers)),
+        *(("bounded", pa.list_(pa.bool_())), ("alternatives", pa.int32())),
+        *(("top_ids", pa.list_(ids)), ("top_logprobs", pa.list_(numbers))),
+    ]
+    return {
+        "completions": pa.schema(completions),
+        "token_bytes": pa.schema([("tokenizer", pa.string()), ("id", pa.int64()), ("bytes", pa.binary())]),
+        "next_tokens": pa.schema([("key", pa.string()), ("logprobs", numbers), received]),
+        "rewards": pa.schema([("key", pa.string()), ("answer", pa.string()), received]),
+    }
+
+
+def export_store(path: Path, folder: Path) -> Transferred:
+    """Write the store at ``path`` into ``folder`` as Parquet, a row group at a time. Every row is checked on the way.
+
+    Raises:
+        InputError: pyarrow is not installed. StoreCorrupt: a row is damaged. StoreError: the folder holds Parquet files already, or
+        cannot be written.
+    """
+    done = Transferred()
+    with RolloutStore(path, read_only=True) as store:
+        if folder.is_dir() and any(folder.glob("*.parquet")):
+            raise StoreError(f"{folder} holds Parquet files already; give another folder, or delete them")
+        for table, schema in schemas().items():
+            batches = _completions(store) if table == "completions" else _others(store, table)
+            done.rows[table] = _write(folder / f"{table}.parquet", schema, batches, always=table == "completions")
+    return done
+
+
+def _write(path: Path, schema: pa.Schema, batches: Iterator[dict[str, Any]], *, always: bool) -> int:
+    """Under another name until it is whole. Without any row and unless ``always``, nothing is written."""
+    pa, rows = arrow(), 0
+    partial, writer = path.with_name(f"{path.name}.partial"), None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            for batch in batches:
+                writer = writer or pa.parquet.ParquetWriter(partial, schema, compression="zstd")
+                writer.write_table(pa.table(batch, schema=schema))
+                rows += len(next(iter(batch.values())))
+            if writer is None and always:
+                writer = pa.parquet.ParquetWriter(partial, schema)
+        finally:
+            if writer is not None:
+                writer.close()
+        if writer is not None:
+            partial.replace(path)
+    except (OSError, pa.ArrowException) as error:
+        raise StoreError(
+            f"cannot write {path}: {error}; free some space on its disk, or give another folder"
+        ) from error
+    return rows
+
+
+def _checked_rows(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
+    for row in store.rows(table, ordered=True):
+        try:
+            check_row(table, row)
+        except StoreError as error:
+            raise type(error)(
+                f"{store.path}: {name_of(table, row)} cannot be exported: {error}; blb store check {store.path} lists what is "
+                f"damaged, blb store recover {store.path} NEW copies what is intact"
+            ) from error
+        yield row
+
+
+def _grouped(rows: Iterator[dict[str, Any]], weight: Callable[[dict[str, Any]], int]) -> Iterator[list[dict[str, Any]]]:
+    """Rows by the row group: at most so many, and of so many numbers."""
+    group, values = list[dict[str, Any]](), 0
+    for row in rows:
+        group.append(row)
+        values += weight(row)
+        if values >= MOST_VALUES or len(group) >= MOST_ROWS:
+            yield group
+            group, values = [], 0
+    if group:
+        yield group
+
+
+def _completions(store: RolloutStore) -> Iterator[dict[str, Any]]:
+    """Columns of each row group. StoreError: a completion's prompt or settings are lost."""
+    settings = {row["hash"]: row["settings"] for row in _checked_rows(store, "requests")}
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for row in _checked_rows(store, "completions"):
+            prompt = store.row("prompts", (row["prompt_hash"],))
+            if prompt is None or row["request_hash"] not in settings:
+                raise StoreError(
+                    f"{store.path}: {name_of('completions', row)} cannot be exported: its prompt or its settings are lost; blb "
+                    "store check lists such completions, delete them to export the others"
+                )
+            messages = [{"role": each.role, "content": each.content} for each in prompt_of(prompt).messages]
+            arrays = unpack(row["tokens"])._asdict()
+            yield {**row, **arrays, "messages": messages, "settings": settings[row["request_hash"]]}
+
+    for group in _grouped(rows(), lambda row: int(row["top_ids"].size) + len(row["text"])):
+        yield _columns(group)
+
+
+def _columns(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    plain = ("key", "request_hash", "prompt_hash", "sample", "messages", "settings", *PLAIN, "received")
+    columns: dict[str, Any] = {name: [row[name] for row in group] for name in plain}
+    columns["whole"] = [bool(each) for each in columns["whole"]]
+    columns["alternatives"] = [row["top_ids"].shape[1] for row in group]
+    for name in ARRAYS:
+        columns[name] = (_nested if name.startswith("top") else _lists)([row[name] for row in group])
+    return columns
+
+
+def _lists(arrays: Sequence[npt.NDArray[Any] | None]) -> Any:
+    """Arrays (t,) or None as a column of lists, bit for bit."""
+    pa = arrow()
+    there = [each for each in arrays if each is not None]
+    ends = np.cumsum([0, *(0 if each is None else len(each) for each in arrays)], dtype=np.int32)
+    values = pa.array(np.concatenate(there)) if there else pa.nulls(0)
+    missing = pa.array([each is None for each in arrays])
+    return pa.ListArray.from_arrays(pa.array(ends), values, mask=missing) if there else pa.nulls(len(arrays))
+
+
+def _nested(arrays: Sequence[npt.NDArray[Any]]) -> Any:
+    """Arrays (t, k) as a column of lists of lists."""
+    pa = arrow()
+    lengths = [each.shape[1] for each in arrays for _ in range(len(each))]
+    inner = pa.ListArray.from_arrays(
+        pa.array(np.cumsum([0, *lengths], dtype=np.int32)), pa.array(np.concatenate([each.ravel() for each in arrays]))
+    )
+    return pa.ListArray.from_arrays(pa.array(np.cumsum([0, *(len(each) for each in arrays)], dtype=np.int32)), inner)
+
+
+def _others(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
+    def rows() -> Iterator[dict[str, Any]]:
+        for row in _checked_rows(store, table):
+            yield {**row, "logprobs": distribution_of(row)} if table == "next_tokens" else row
+
+    names = schemas()[table].names
+    for group in _grouped(rows(), lambda row: len(row.get("logprobs", ()))):
+        yield {
+            name: _lists([row[name] for row in group]) if name == "logprobs" else [row[name] for row in group]
+            for name in names
+        }
+
+
+def import_store(source: Path, path: Path) -> Transferred:
+    """Add what an export holds to the store at ``path``, which may be there already. ``source``: the folder, or one of its files.
+
+    Rows may have been left out and columns added by other tools. Raises InputError: no such file, a column is missing or of
+    another type, or a row's key does not follow from its contents; everything before it is stored.
+    """
+    files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
+    known = {each.stem: each for each in files if each.stem in schemas()}
+    if source.is_file():
+        known = {_table_of(source): source}
+    if not known:
+        raise InputError(
+            f"there is no {' or '.join(f'{name}.parquet' for name in schemas())} in {source}; give what blb store export wrote"
+        )
+    done = Transferred()
+    with RolloutStore(path) as store:
+        for table, file in known.items():
+            _read(store, table, file, done)
+    return done
+
+
+def _table_of(path: Path) -> str:
+    """Which table a file holds, by its columns."""
+    names = set(_opened(path).schema_arrow.names)
+    for table, schema in schemas().items():
+        if names >= set(schema.names):
+            return table
+    raise InputError(f"{path} has not the columns of any table of an export; docs/store.md lists them")
+
+
+def _opened(path: Path) -> Any:
+    pa = arrow()
+    try:
+        return pa.parquet.ParquetFile(path)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"cannot read {path} as Parquet: {error}; give what blb store export wrote") from error
+
+
+def _read(store: RolloutStore, table: str, path: Path, done: Transferred) -> None:
+    pa, schema, file = arrow(), schemas()[table], _opened(path)
+    missing = [name for name in schema.names if name not in file.schema_arrow.names]
+    if missing:
+        raise InputError(f"{path} lacks the columns {', '.join(missing)}; docs/store.md lists what an export has")
+    done.ignored += tuple(name for name in file.schema_arrow.names if name not in schema.names)
+    number = 0
+    try:
+        for batch in file.iter_batches(batch_size=500, columns=schema.names):
+            columns = pa.table(batch).select(schema.names).cast(schema)
+            rows = [_row(table, columns, place, path, number + place) for place in range(len(columns))]
+            added = store.add_rows(_by_table(rows))
+            done.rows.update(added)
+            number += len(rows)
+            done.there[table] += len(rows) - added.get(table, 0)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"cannot read {path} after {number:,} rows: {error}; export it again") from error
+
+
+def _by_table(rows: Sequence[Mapping[str, dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    return {table: [row[table] for row in rows if table in row] for table in ("prompts", "requests", *schemas())}
+
+
+def _row(table: str, columns: pa.Table, place: int, path: Path, number: int) -> dict[str, dict[str, Any]]:
+    """What one row of a file is in the store, by table."""
+    values = {name: columns[name][place].as_py() for name in columns.column_names if not _is_array(name)}
+    arrays = {name: columns[name][place] for name in columns.column_names if _is_array(name)}
+    try:
+        if table == "completions":
+            return _completion(values, arrays)
+        if table == "next_tokens":
+            return {table: next_token_row(values["key"], _array(arrays["logprobs"], np.float32), values["received"])}
+        row = summed(values)
+        check_row(table, row)
+        return {table: row}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(
+            f"{path}, row {number}: {error}; it is not what an export wrote: export again, and leave rows out or add columns, but "
+            "change none"
+        ) from error
+
+
+def _is_array(name: str) -> bool:
+    return name in ARRAYS
+
+
+def _completion(values: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Rows of prompts, requests and completions. ValueError: a key does not follow from what it names."""
+    messages = canonical([{"role": each["role"], "content": each["content"]} for each in values["messages"]])
+    prompt = {"hash": tagged_hash("prompt", messages), "messages": messages}
+    request = {"hash": tagged_hash("request", values["settings"]), "settings": values["settings"]}
+    k = values["alternatives"]
+    ids, logprobs = _array(arrays["token_ids"], np.int32), _array(arrays["logprobs"], np.float32)
+    completion = Completion(
+        token_ids=ids,
+        logprobs=logprobs,
+        top_ids=_table(arrays["top_ids"], np.int32, len(ids), k),
+        top_logprobs=_table(arrays["top_logprobs"], np.float32, len(ids), k),
+        propensities=None if arrays["propensities"].as_py() is None else _array(arrays["propensities"], np.float32),
+        bounded=None if arrays["bounded"].as_py() is None else _array(arrays["bounded"], np.bool_),
+        **{name: values[name] for name in PLAIN},
+    )
+    row = completion_row(request["hash"], prompt["hash"], values["sample"], completion, values["received"])
+    for name in ("key", "request_hash", "prompt_hash"):
+        if row[name] != values[name]:
+            raise ValueError(f"its {name} is {str(values[name])[:12]}..., its contents give {row[name][:12]}...")
+    settings_of_row(request)
+    check_row("prompts", prompt)
+    check_row("completions", row)
+    return {"prompts": prompt, "requests": request, "completions": row}
+
+
+def _array(scalar: Any, kind: type[np.generic]) -> npt.NDArray[Any]:
+    """A list of the file as an array (t,). ValueError: it is missing or holds nulls."""
+    if not scalar.is_valid or scalar.values.null_count:
+        raise ValueError("a list is missing or holds nulls")
+    return np.asarray(scalar.values.to_numpy(zero_copy_only=False), dtype=kind)
+
+
+def _table(scalar: Any, kind: type[np.generic], t: int, k: int) -> npt.NDArray[Any]:
+    """A list of lists of the file as an array (t, k). ValueError: it is not of that shape."""
+    if not scalar.is_valid or len(scalar.values) != t or scalar.values.null_count:
+        raise ValueError(f"a list of alternatives has not {t} tokens")
+    flat = scalar.values.flatten()
+    if (
+        flat.null_count
+        or len(flat) != t * k
+        or any(length != k for length in scalar.values.value_lengths().to_pylist())
+    ):
+        raise ValueError(f"a list of alternatives has not {t} x {k} entries")
+    return np.asarray(flat.to_numpy(zero_copy_only=False), dtype=kind).reshape(t, k)

@@ -1,0 +1,248 @@
+"""From a name to the task objects of lm-evaluation-harness: found fast, fed from the hub or from local files, errors explained.
+
+https://github.com/EleutherAI/lm-evaluation-harness, checked with version 0.4.13.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from blackbox_lb.errors import BlbError, InputError
+from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.tasks.records.hub_data import library, offline_without_hub, quiet, read_folder
+
+__all__ = ["load_leaves", "seeded", "working"]
+
+SEED = 0
+"""lm-evaluation-harness's own --seed for Python's random numbers, which shuffle the choices of GPQA."""
+_DECLARED = re.compile(rb"^(?:task|group):[ \t]*['\"]?([^\s'\"\[\]]+)['\"]?[ \t]*\r?$", re.MULTILINE)
+
+
+def load_leaves(name: str, data_dir: Path | None, num_fewshot: int | None) -> dict[str, Any]:
+    """The generate_until tasks that ``name`` stands for, by name: one, or those of a group, in the group's order; call ``working``.
+
+    ``data_dir`` has the files that are read instead of the hub: a folder for each task of a group, called like the task or like
+    its subset. InputError: not installed, no such task, one that compares likelihoods, its data cannot be had.
+    """
+    manager = _manager(name)
+    index = manager.task_index
+    leaves = _expand(index, name, {})
+    _refuse_likelihoods(index, [leaf for leaf, _ in leaves])
+    members = [
+        {"task": leaf, **more, **_overrides(index, leaf, more, data_dir, num_fewshot, len(leaves))}
+        for leaf, more in leaves
+    ]
+    return {leaf: _checked(task, leaf) for leaf, task in _loaded(manager, name, members, data_dir).items()}
+
+
+def _manager(name: str) -> Any:
+    """An index that knows ``name``: of its folder only, since reading all of the 14,000 files takes 10 seconds and more."""
+    manager = library("lm_eval.tasks", "--task lm-eval:NAME").TaskManager
+    declared = _declared()
+    if name in declared:
+        small = manager(include_defaults=False, include_path=str(declared[name].parent))
+        if _complete(small.task_index, name):
+            return small
+    elif not _is_tag(name):
+        close = difflib.get_close_matches(name, declared, 5, 0.5)
+        hint = f"; close to it: {', '.join(close)}" if close else ""
+        raise InputError(
+            f"lm-evaluation-harness has no task {shorten(name)}{hint}; python -m lm_eval ls tasks lists its {len(declared):,} tasks"
+        )
+    return manager()
+
+
+def _files() -> Iterator[Path]:
+    found = importlib.util.find_spec("lm_eval")
+    for root in (found.submodule_search_locations or []) if found else []:
+        yield from sorted(Path(root, "tasks").rglob("*.yaml"))
+
+
+@lru_cache(maxsize=1)
+def _declared() -> dict[str, Path]:
+    """The file that declares a task or group, by its name."""
+    names: dict[str, Path] = {}
+    for path in _files():
+        declared = _DECLARED.search(path.read_bytes())
+        if declared:
+            names.setdefault(declared[1].decode(), path)
+    return names
+
+
+def _is_tag(name: str) -> bool:
+    listed = re.compile(rb"^(?:tag:|[ \t]*-)[ \t]*['\"]?%s['\"]?[ \t]*\r?$" % re.escape(name).encode(), re.MULTILINE)
+    return any(listed.search(path.read_bytes()) for path in _files())
+
+
+def _complete(index: dict[str, Any], name: str) -> bool:
+    try:
+        return all(leaf in index for leaf, _ in _expand(index, name, {}))
+    except KeyError:
+        return False
+
+
+def _expand(index: dict[str, Any], name: str, overrides: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The tasks under ``name`` with what its groups set for them."""
+    entry = index[name]
+    if entry.kind.name == "TAG":
+        return [(leaf, overrides) for leaf in sorted(entry.tags)]
+    if entry.kind.name != "GROUP":
+        return [(name, overrides)]
+    own = set(library("lm_eval.config.group", "a group").GroupConfig.__dataclass_fields__) | {"tag", "include"}
+    config = entry.cfg
+    overrides = {**{key: value for key, value in config.items() if key not in own}, **overrides}
+    leaves: list[tuple[str, dict[str, Any]]] = []
+    for item in config["task"]:
+        if isinstance(item, str):
+            leaves += _expand(index, item, overrides)
+        else:
+            inner = item.get("task") if isinstance(item.get("task"), str) else item["group"]
+            more = {key: value for key, value in item.items() if key not in ("task", "group")}
+            leaves += _expand(index, inner, {**overrides, **more})
+    return leaves
+
+
+def _config(index: dict[str, Any], leaf: str) -> dict[str, Any]:
+    load_yaml = library("lm_eval.tasks._yaml_loader", "--task lm-eval:NAME").load_yaml
+    return dict(load_yaml(index[leaf].yaml_path, resolve_func=False, recursive=True))
+
+
+def _refuse_likelihoods(index: dict[str, Any], leaves: list[str]) -> None:
+    kinds = {leaf: _config(index, leaf).get("output_type", "generate_until") for leaf in leaves}
+    wrong = {leaf: kind for leaf, kind in kinds.items() if kind != "generate_until"}
+    if wrong:
+        leaf, kind = next(iter(wrong.items()))
+        other = _generative(leaf)
+        remedy = f"take a generative one: {', '.join(other)}" if other else "take a task of the type generate_until"
+        raise InputError(
+            f"lm-eval task {leaf} is of the type {kind}: it compares likelihoods of given texts and samples no completion, which a "
+            f"bias is learned from; {remedy}"
+        )
+
+
+def _generative(leaf: str) -> list[str]:
+    """The generate_until tasks of the same benchmark, the closest names first."""
+    library_path = importlib.util.find_spec("lm_eval")
+    path = _declared().get(leaf)
+    if path is None or library_path is None or not library_path.submodule_search_locations:
+        return []
+    root = Path(library_path.submodule_search_locations[0], "tasks")
+    family = root / path.relative_to(root).parts[0]
+    index = (
+        library("lm_eval.tasks", "--task lm-eval:NAME")
+        .TaskManager(include_defaults=False, include_path=str(family))
+        .task_index
+    )
+    tasks = [name for name, entry in index.items() if entry.kind.name == "TASK"]
+    close = difflib.get_close_matches(leaf, tasks, len(tasks), 0.3)
+    return [name for name in close if _config(index, name).get("output_type") == "generate_until"][:4]
+
+
+def _overrides(
+    index: dict[str, Any], leaf: str, given: dict[str, Any], data_dir: Path | None, num_fewshot: int | None, count: int
+) -> dict[str, Any]:
+    more: dict[str, Any] = {}
+    config = {**_config(index, leaf), **given}
+    if num_fewshot is not None:
+        if config.get("num_fewshot") == 0 and num_fewshot:
+            raise InputError(
+                f"lm-eval task {leaf} fixes 0 few-shot examples and the harness ignores any other number; leave --num-fewshot out"
+            )
+        more["num_fewshot"] = num_fewshot
+    if data_dir is not None:
+        folder = _folder(data_dir, leaf, config.get("dataset_name"), alone=count == 1)
+        # what the harness calls with the task's metadata and dataset_kwargs
+        more |= {"custom_dataset": partial(_read, folder), "dataset_kwargs": None}
+    return more
+
+
+def _read(folder: Path, **_ignored: Any) -> Any:
+    return read_folder(folder)
+
+
+def _folder(data_dir: Path, leaf: str, subset: str | None, *, alone: bool) -> Path:
+    names = [name for name in (leaf, subset) if name]
+    for name in names:
+        if (data_dir / name).is_dir():
+            return data_dir / name
+    if alone:
+        return data_dir
+    raise InputError(
+        f"--data-dir {data_dir} has no folder {' or '.join(names)}; a group needs one for each of its tasks, with a file a split"
+    )
+
+
+def _loaded(manager: Any, name: str, members: list[dict[str, Any]], data_dir: Path | None) -> dict[str, Any]:
+    spec = {"group": f"blackbox-lb {name}", "task": members}
+    try:
+        with offline_without_hub() as online, seeded():
+            return dict(manager.load([spec])["tasks"])
+    except BlbError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        if data_dir is not None:
+            missing = f"it asks for the split {error}" if isinstance(error, KeyError) else reason
+            raise InputError(
+                f"the files in {data_dir} do not suit lm-eval task {name}: {missing}; give it a file for each split, with the "
+                "columns of the data set that the task names"
+            ) from error
+        where = "" if online else " (the hub does not answer and the cache does not have it)"
+        raise InputError(
+            f"lm-eval task {name} cannot be loaded{where}: {reason}; give its data as files with --data-dir, a file a split "
+            "(train.jsonl, test.jsonl)"
+        ) from error
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """While the harness works: it is quiet, no shuffle of another run comes back from a cache, each template is compiled once.
+
+    The harness compiles a prompt's template for each document anew, which takes 20 times as long.
+    """
+    datasets = library("datasets", "--task lm-eval:NAME")
+    env = library("lm_eval.utils", "--task lm-eval:NAME").env
+    cached = datasets.is_caching_enabled()
+    datasets.disable_caching()
+    before = env.from_string
+    env.from_string = lru_cache(maxsize=1024)(before)
+    try:
+        with quiet():
+            yield
+    finally:
+        env.from_string = before
+        if cached:
+            datasets.enable_caching()
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """Python's random numbers start anew from the harness's seed; the caller's own state is restored after."""
+    random = importlib.import_module("random")
+    state = random.getstate()
+    random.seed(SEED)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
+def _checked(task: Any, leaf: str) -> Any:
+    if getattr(task, "OUTPUT_TYPE", None) != "generate_until" or not hasattr(task, "sampler"):
+        raise InputError(
+            f"lm-eval task {leaf} is a Python class of its own kind, which is not supported; take another task"
+        )
+    if getattr(task, "UNSAFE_CODE", False):
+        raise InputError(f"lm-eval task {leaf} runs the code that a model writes on this machine; take another task")
+    if getattr(task, "MULTIMODAL", False):
+        raise InputError(
+            f"lm-eval task {leaf} asks about images or sound, and only text can be sent; take another task"
+        )
+    return task

@@ -1,0 +1,224 @@
+"""Data sets of the hub, of folders and of Parquet files, by the ``datasets`` library: quietly, and with no long wait offline."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import socket
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.tasks.records.records import MAX_BYTES, SUFFIXES, Record, read_records
+
+__all__ = [
+    "HUB",
+    "TABLES",
+    "dataset_records",
+    "library",
+    "offline_without_hub",
+    "quiet",
+    "read_folder",
+    "table_records",
+]
+
+HUB = "hf:"
+"""What stands before the name of a data set of the hub: hf:NAME[/CONFIG][@SPLIT]."""
+
+TABLES = (".parquet", ".csv", ".tsv")
+"""What ``datasets`` reads with its own column types; JSON lines are read here, so that no string becomes a date."""
+ROWS = 256
+"""Rows of a Parquet file that are unpacked at a time: of those that can be read at all, few enough for the memory."""
+HUB_SECONDS = 3.0
+_NOISY = ("lm_eval", "datasets", "huggingface_hub", "fsspec", "httpx", "urllib3")
+
+
+def library(name: str, purpose: str) -> Any:
+    """The module ``name`` of the extra ``tasks``. InputError: it is not installed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{purpose} needs {name.partition('.')[0]} ({error}): pip install 'blackbox-lb[tasks]'"
+        ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Other libraries' log lines below errors, progress bars and warnings are kept back; their settings are restored after."""
+    datasets = library("datasets", "this data set")
+    bars = datasets.utils.logging.is_progress_bar_enabled()
+    levels = {name: logging.getLogger(name).level for name in _NOISY}
+    datasets.disable_progress_bars()
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+        if bars:
+            datasets.enable_progress_bars()
+
+
+@contextmanager
+def offline_without_hub() -> Iterator[bool]:
+    """Where the hub does not answer within 3 seconds, only what is in the cache is used; yields whether it answers.
+
+    Left to itself the library asks for half a minute. Behind a proxy nothing can be told beforehand, and it is left to itself.
+    """
+    config = library("datasets", "this data set").config
+    constants = library("huggingface_hub.constants", "this data set")
+    before = config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    answers = not before[1] and _answers(constants.ENDPOINT)
+    if not answers:
+        config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield answers
+    finally:
+        config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+
+
+def _answers(endpoint: str) -> bool:
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True
+    address = urlsplit(endpoint)
+    try:
+        port = address.port or (80 if address.scheme == "http" else 443)
+        socket.create_connection((address.hostname or "", port), HUB_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def read_folder(folder: Path) -> Any:
+    """A DatasetDict of the files in ``folder``, each a split that is named by its stem (train.jsonl, test.parquet).
+
+    JSON lines, CSV, TSV and Parquet. DataError: no such folder, no such file in it, two files of one split, or a broken row.
+    """
+    if not folder.is_dir():
+        raise DataError(
+            f"there is no folder {folder}; name one with a file for each split, as train.jsonl and test.jsonl"
+        )
+    files: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and path.suffix.lower() in (*SUFFIXES, *TABLES):
+            if path.stem in files:
+                raise DataError(f"{folder} has both {files[path.stem].name} and {path.name} for one split; remove one")
+            files[path.stem] = path
+    if not files:
+        known = ", ".join(dict.fromkeys((*SUFFIXES, *TABLES)))
+        raise DataError(
+            f"{folder} has no data file ({known}); give it one for each split, as train.jsonl and test.jsonl"
+        )
+    return library("datasets", "a data folder").DatasetDict({name: _table(path) for name, path in files.items()})
+
+
+def table_records(path: Path) -> Iterator[Record]:
+    """The rows of one Parquet file in order. DataError: it cannot be read."""
+    if not path.is_file():
+        raise DataError(f"there is no file {path}; check the path (the working directory is {Path.cwd()})")
+    return _records(path, _table(path))
+
+
+def dataset_records(spec: str) -> dict[str, Iterator[Record]]:
+    """The rows of ``hf:NAME[/CONFIG][@SPLIT]``, or of a folder that ``datasets`` reads, by the names of its splits.
+
+    NAME is as the hub has it, OWNER/NAME. InputError: it cannot be had, with the library's reason.
+    """
+    name, _, split = spec.removeprefix(HUB).partition("@") if spec.startswith(HUB) else (spec, "", "")
+    owner, *rest = name.split("/", 2)
+    folder = Path(name).is_dir()
+    path, config = (name, None) if folder or len(rest) < 2 else (f"{owner}/{rest[0]}", rest[1])
+    found = _from_disk(Path(name)) if folder else None
+    found = _loaded(spec, path, config) if found is None else found
+    if split and split not in found:
+        raise InputError(
+            f"{spec.partition('@')[0]} has the splits {', '.join(found)}, not {split!r}; name one of them after @"
+        )
+    chosen = [split] if split else list(found)
+    return {part: _records(Path(f"{spec.partition('@')[0]}@{part}"), found[part]) for part in chosen}
+
+
+def _from_disk(folder: Path) -> Any:
+    """What ``save_to_disk`` wrote, or None where the folder is none of those."""
+    datasets = library("datasets", f"reading {folder}")
+    if (folder / "dataset_dict.json").is_file():
+        return datasets.load_from_disk(str(folder))
+    if (folder / "state.json").is_file():
+        return {"train": datasets.load_from_disk(str(folder))}
+    return None
+
+
+def _loaded(spec: str, path: str, config: str | None) -> Any:
+    datasets = library("datasets", f"--data {spec}")
+    try:
+        with quiet(), offline_without_hub() as online:
+            return datasets.load_dataset(path, config)
+    except Exception as error:  # missing, gated, without a config, unreadable: each has its own type
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        where = "" if Path(path).is_dir() or online else " (the hub does not answer and the cache does not have it)"
+        raise InputError(
+            f"the data set {spec} cannot be loaded{where}: {reason}; check name and config (hf:OWNER/NAME/CONFIG), log in where "
+            "it is gated (hf auth login), or give its files with --data"
+        ) from error
+
+
+def _records(name: Path, table: Any) -> Iterator[Record]:
+    for number, row in enumerate(table, start=1):
+        present = {key: value for key, value in row.items() if value is not None}
+        yield Record(name, number, tuple(row), present, textual=False, unit="row")
+
+
+def _check_size(path: Path) -> None:
+    """DataError for a table that is too large, on the disk or, because a small file can hold a huge one, as it is read."""
+    packed = path.suffix.lower() == ".parquet"
+    try:
+        size = _unpacked(path) if packed else path.stat().st_size
+    except Exception as error:  # pyarrow has its own errors, and not one root of them
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(
+            f"{path} cannot be read as {path.suffix[1:]}: {reason}; check that the file is whole"
+        ) from error
+    if size > MAX_BYTES:
+        raise DataError(f"{path} holds more than {MAX_BYTES:,} bytes, the limit; take a sample of its rows")
+
+
+def _unpacked(path: Path) -> int:
+    """Bytes of a Parquet file's rows in memory, counted up to a little over the limit."""
+    parquet, size = library("pyarrow.parquet", f"reading {path}"), 0
+    with parquet.ParquetFile(path) as file:
+        for rows in file.iter_batches(batch_size=ROWS):
+            size += rows.nbytes
+            if size > MAX_BYTES:
+                break
+    return size
+
+
+def _table(path: Path) -> Any:
+    if path.suffix.lower() in TABLES:
+        _check_size(path)
+    dataset = library("datasets", f"reading {path}").Dataset
+    suffix = path.suffix.lower()
+    if suffix not in TABLES:
+        rows = list(read_records(path))
+        names = dict.fromkeys(name for row in rows for name in row.columns)
+        return dataset.from_list([{**names, **row.values} for row in rows])
+    read = dataset.from_parquet if suffix == ".parquet" else dataset.from_csv
+    more = {"sep": "\t"} if suffix == ".tsv" else {}
+    try:
+        with quiet(), tempfile.TemporaryDirectory() as cache:
+            return read(str(path), cache_dir=cache, keep_in_memory=True, **more)
+    except Exception as error:  # each reader has its own errors: pyarrow's, pandas', datasets'
+        reason = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path} cannot be read as {suffix[1:]}: {reason}; check that the file is whole") from error

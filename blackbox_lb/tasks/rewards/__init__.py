@@ -1,0 +1,1 @@
+"""Rewards: matching, formulas, JSON schemas, mathematics, a judge, an endpoint, or a user's own function."""

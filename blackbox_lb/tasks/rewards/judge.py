@@ -1,0 +1,172 @@
+"""A language model as judge: a file says which model reads a completion, what it is asked, and how its words become a number.
+
+```toml
+base_url = "https://api.openai.com/v1"   # any OpenAI-compatible chat API
+model = "gpt-4.1-mini"
+api_key_env = "OPENAI_API_KEY"           # left out: no key is sent
+prompt = '''
+Question: {prompt}
+Answer: {completion}
+How helpful is the answer, from 0 to 10? End with "Score: N".'''
+pattern = 'Score:\\s*(-?[0-9.]+)'        # its last match counts, and of that the first group
+scale = 0.1                              # nats of one point
+```
+
+``{prompt}``, ``{completion}`` and ``{answer}`` (accepted answers, one a line) are filled in; other braces stay. Sampling is greedy.
+The judge's words are stored as they came: another pattern, scale or ``otherwise`` reads them again and costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from blackbox_lb.errors import AuthenticationFailed, CorruptResponse, InputError
+from blackbox_lb.providers.schema import no_secrets
+from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.safety.secrets import watch
+from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
+from blackbox_lb.tasks.rewards.endpoint import Remote, check_address
+from blackbox_lb.types import Completion, Example, Prompt
+
+__all__ = ["Judge", "JudgeFile"]
+
+PLACES = re.compile(r"\{(prompt|completion|answer)\}")
+
+
+class JudgeFile(BaseModel):
+    """The rows of a judge's file.
+
+    ``max_tokens`` limits the judge's answer; ``fields`` are further fields of the request; ``otherwise`` stands for the number of
+    an answer that holds none; left out, such an answer ends the run.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    base_url: str
+    model: str
+    api_key_env: str | None = None
+    prompt: str
+    pattern: str
+    scale: float = Field(default=1.0, allow_inf_nan=False)
+    otherwise: float | None = Field(default=None, allow_inf_nan=False)
+    max_tokens: int = Field(default=256, ge=1)
+    concurrency: int = Field(default=8, ge=1)
+    fields: Annotated[dict[str, JsonValue], AfterValidator(no_secrets)] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge(Remote):
+    """A judge behind a chat API."""
+
+    file: JudgeFile = field(compare=False)
+
+    @classmethod
+    def load(cls, path: str) -> Judge:
+        """The judge that a file describes. InputError: unreadable, a missing or unknown row, a pattern or prompt that cannot do."""
+        file = _read(path)
+        url = check_address(file.base_url, f"the judge {path}", "keys belong in the variable that api_key_env names")
+        if "@" in file.base_url.partition("//")[2].partition("/")[0]:
+            raise InputError(f"base_url of the judge {path} holds a password; name its variable in api_key_env instead")
+        return cls(
+            name=f"judge:{path}",
+            url=f"{url}/chat/completions",
+            batch=1,
+            concurrency=file.concurrency,
+            needs_answer="{answer}" in file.prompt,
+            otherwise=None if file.otherwise is None else file.otherwise * file.scale,
+            file=file,
+        )
+
+    @property
+    def identity(self) -> Any:
+        file = self.file
+        return {"judge": self.url, **self.body([{"content": file.prompt}])}
+
+    def item(self, example: Example, completion: Completion) -> dict[str, Any]:
+        filled = {
+            "prompt": _conversation(example.prompt),
+            "completion": completion.text,
+            "answer": "\n".join(example.answers),
+        }
+        return {"content": PLACES.sub(lambda place: filled[place[1]], self.file.prompt)}
+
+    def body(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        (item,) = items
+        file = self.file
+        messages = [{"role": "user", "content": item["content"]}]
+        return {
+            "model": file.model,
+            "messages": messages,
+            "temperature": 0,
+            "max_tokens": file.max_tokens,
+            **file.fields,
+        }
+
+    def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
+        try:
+            words = reply["choices"][0]["message"]["content"]
+        except (KeyError, IndexError, TypeError) as error:
+            raise CorruptResponse(f"{self.name} answered {shorten(reply)}, which is no chat completion") from error
+        if not isinstance(words, str | None):
+            raise CorruptResponse(f"{self.name} answered {shorten(words)}, which is no text")
+        return [(words or "").encode("utf-8", "replace").decode()]
+
+    def number(self, answer: str) -> float | None:
+        found = list(re.finditer(self.file.pattern, answer))
+        if not found:
+            return None
+        try:
+            number = float(found[-1][1 if found[-1].re.groups else 0])
+        except (TypeError, ValueError):
+            return None
+        return number * self.file.scale if math.isfinite(number) else None
+
+    def headers(self) -> dict[str, str]:
+        name = self.file.api_key_env
+        key = (os.environ.get(name) or "").strip() if name else ""
+        if name and not (key and key.isascii() and key.isprintable()):
+            raise AuthenticationFailed(f"{self.name} needs an API key: set the environment variable {name}")
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+    def secrets(self) -> list[str]:
+        return [value.partition(" ")[2] for value in self.headers().values()]
+
+
+def _read(path: str) -> JudgeFile:
+    try:
+        found = JudgeFile.model_validate(parse_toml(read_bounded(Path(path), MAX_SETTINGS)))
+    except OSError as error:
+        raise InputError(f"cannot read the judge {path}: {error.strerror}; give judge:FILE.toml") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the top"
+        raise InputError(
+            f"the judge {path}: {where}: {first['msg']}; it knows {', '.join(JudgeFile.model_fields)}"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"the judge {path} is not TOML: {error}; correct the file") from error
+    watch([found.api_key_env])
+    try:
+        re.compile(found.pattern)
+    except re.error as error:
+        raise InputError(f"the judge {path}: pattern is not a valid regular expression: {error}; correct it") from error
+    if "{completion}" not in found.prompt:
+        raise InputError(
+            f"the judge {path}: prompt has no {{completion}}, so every completion would be judged alike; write it in"
+        )
+    return found
+
+
+def _conversation(prompt: Prompt) -> str:
+    """The text of a single message; of several, each after its role."""
+    if len(prompt.messages) == 1:
+        return prompt.messages[0].content
+    return "\n\n".join(f"{message.role}: {message.content}" for message in prompt.messages)

@@ -1,0 +1,144 @@
+"""Whether a completion is correct: four matchers that compare its text with the accepted answers.
+
+=============== ==========================================================================================
+exact-match     the whole completion equals an accepted answer, both normalised
+contains        an accepted answer occurs in the completion at word boundaries, both normalised
+math            its last mathematical expression (the boxed one, if any) equals an accepted answer, by math-verify
+regex:PATTERN   ``re.search(PATTERN, completion)`` on the text as it is; ``{answer}`` stands for the answers
+=============== ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.tasks.rewards.math_equality import check_installed, mathematically_equal
+from blackbox_lb.types import Example
+
+__all__ = ["Matcher", "normalise", "parse_matcher"]
+
+_APOSTROPHES = "'`´‘’‛′ʹʻʼʽʾʿˈ"
+_REWRITTEN = str.maketrans(
+    dict.fromkeys(_APOSTROPHES, "")
+    | {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ı": "i", "æ": "ae", "œ": "oe", "−": "-"}  # NFKD leaves these whole
+)
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_INITIALS = re.compile(r"(?<=\b[^\W\d_])\.(?=[^\W\d_]\b)")
+# Han, kana and Hangul, Thai, Lao, Myanmar, Khmer: scripts that put no space (or a particle) between words.
+_UNSPACED = re.compile(
+    "[\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7a3\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\U00020000-\U0003ffff]"
+)
+_ANSWER = "{answer}"
+
+
+def normalise(text: str) -> str:
+    """Words of ``text`` in one spelling: NFKD without accents, casefolded, apostrophes dropped, other punctuation a space.
+
+    Numbers stay numbers: ``1,234`` is ``1234``, while the point of ``3.5`` and the sign of ``-5`` are kept. Initials close up
+    (``D.C.`` is ``dc``). Each letter of a script written without spaces is a word, so that ``contains`` works there too.
+    Applying it twice changes nothing.
+    """
+    folded = unicodedata.normalize("NFKD", text.translate(_REWRITTEN))
+    folded = unicodedata.normalize("NFKD", folded.casefold())
+    bare = "".join(char for char in folded if not unicodedata.combining(char))
+    bare = unicodedata.normalize("NFC", bare.translate(_REWRITTEN))
+    bare = _INITIALS.sub("", _THOUSANDS.sub("", bare))
+    return " ".join("".join(_spaced(bare, index) for index in range(len(bare))).split())
+
+
+def _spaced(text: str, index: int) -> str:
+    char, before, after = text[index], text[index - 1] if index else "", text[index + 1 : index + 2]
+    if _in_word(char):
+        return f" {char} " if _UNSPACED.match(char) and not char.isdecimal() else char
+    point = char == "." and before.isdecimal() and after.isdecimal()
+    sign = char == "-" and after.isdecimal() and before != "-" and not _in_word(before)
+    return char if point or sign else " "
+
+
+def _in_word(char: str) -> bool:
+    return char.isalnum() or (char != "" and unicodedata.category(char).startswith("M"))
+
+
+def _key(text: str) -> str:
+    # An answer of symbols only ("+") normalises to nothing, which every text would contain; it is compared as it is.
+    return normalise(text) or " ".join(text.casefold().split())
+
+
+def _equals(answers: tuple[str, ...], text: str) -> bool:
+    key = _key(text)
+    return any(_key(answer) == key for answer in answers)
+
+
+def _contains(answers: tuple[str, ...], text: str) -> bool:
+    words = f" {normalise(text)} "
+    return any(f" {key} " in words if (key := normalise(answer)) else answer in text for answer in answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """One way to tell a correct completion; call it with the example and the completion's text.
+
+    ``spec`` is what :func:`parse_matcher` was given; ``needs_answer`` is False for a regex without ``{answer}``. ``test`` is
+    called with the accepted answers and the text; ``judge``, where there is one, instead of it with the whole example and the text.
+    """
+
+    spec: str
+    needs_answer: bool
+    test: Callable[[tuple[str, ...], str], bool] = field(repr=False, compare=False, default=_equals)
+    judge: Callable[[Example, str], bool] | None = field(repr=False, compare=False, default=None)
+
+    def __call__(self, example: Example, text: str) -> bool:
+        """True where ``text`` is correct. DataError where answers are needed and the example has none."""
+        if self.needs_answer and not example.answers:
+            raise DataError(
+                f"example {example.id!r} has no answer, and {self.spec!r} compares with one; "
+                "give it an answer or choose a reward that needs none"
+            )
+        return self.test(example.answers, text) if self.judge is None else self.judge(example, text)
+
+
+def parse_matcher(spec: str) -> Matcher:
+    """The matcher that ``spec`` names: exact-match, contains, math or regex:PATTERN. InputError where there is none."""
+    if spec == "exact-match":
+        return Matcher(spec, needs_answer=True, test=_equals)
+    if spec == "contains":
+        return Matcher(spec, needs_answer=True, test=_contains)
+    if spec == "math":
+        check_installed()
+        return Matcher(spec, needs_answer=True, test=mathematically_equal)
+    if spec.startswith("regex:"):
+        return _regex_matcher(spec)
+    raise InputError(f"unknown correctness matcher {shorten(spec)}; use exact-match, contains, math or regex:PATTERN")
+
+
+def _regex_matcher(spec: str) -> Matcher:
+    pattern = spec.removeprefix("regex:")
+    if not pattern:
+        raise InputError(
+            "'regex:' has no pattern, so everything would match; write regex:PATTERN, for example regex:^{answer}$"
+        )
+    try:
+        _compiled(pattern, ("answer",))
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InputError(
+            f"regex {shorten(pattern)} is not a valid regular expression: {error}; correct it, the syntax is that of Python's re "
+            "module"
+        ) from error
+    needs_answer = _ANSWER in pattern
+    return Matcher(
+        spec,
+        needs_answer=needs_answer,
+        test=lambda answers, text: _compiled(pattern, answers if needs_answer else ()).search(text) is not None,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str, answers: tuple[str, ...]) -> re.Pattern[str]:
+    accepted = "|".join(re.escape(answer) for answer in answers)
+    return re.compile(pattern.replace(_ANSWER, f"(?:{accepted})"))

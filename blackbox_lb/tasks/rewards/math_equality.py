@@ -1,0 +1,105 @@
+"""Whether the last expression in a text equals an accepted one mathematically: math-verify, in a process of its own."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, cast
+
+from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.tasks.rewards._math_process import SECONDS
+
+__all__ = ["check_installed", "mathematically_equal"]
+
+_WORKER = Path(__file__).with_name("_math_process.py")
+
+
+def check_installed() -> None:
+    """InputError where math-verify is missing."""
+    if importlib.util.find_spec("math_verify") is None:
+        raise InputError("the matcher 'math' needs math-verify: pip install 'blackbox-lb[tasks]', or choose another")
+
+
+@lru_cache(maxsize=65_536)
+def mathematically_equal(answers: tuple[str, ...], text: str) -> bool:
+    """True where the last expression in ``text`` (the boxed one, if any) equals one of ``answers``.
+
+    Unparsable text is False; so is, with a warning, what takes more than 10 seconds of processor time. DataError: an accepted
+    answer is no mathematics.
+    """
+    found = _process.ask(answers, text)
+    if isinstance(found, str):
+        raise DataError(
+            f"the accepted answer {shorten(found)} is no mathematical expression; correct it, or choose another matcher"
+        )
+    if found is None:
+        warnings.warn(
+            f"math-verify did not compare {shorten(text[-50:])} within {SECONDS} s; it counts as incorrect",
+            stacklevel=2,
+        )
+    return bool(found)
+
+
+class _Process:
+    """The worker, started at the first question and again after one that took too long."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.process: subprocess.Popen[str] | None = None
+
+    def ask(self, answers: tuple[str, ...], text: str) -> bool | str | None:
+        """The worker's answer, or None where it takes too long."""
+        with self.lock:
+            process = self.process = self.process or _start()
+            stdin, stdout = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
+            try:
+                stdin.write(json.dumps([answers, text]) + "\n")
+                stdin.flush()
+                line = stdout.readline()
+            except BrokenPipeError:
+                line = ""
+            if line:
+                return cast("bool | str", json.loads(line))
+            code = self._end()
+            if code == -getattr(signal, "SIGVTALRM", 0):
+                return None
+            raise InputError(
+                f"math-verify ended with exit code {code} instead of comparing {shorten(text[-50:])}; see what is wrong with "
+                f"{sys.executable} -c 'import math_verify'"
+            )
+
+    def _end(self) -> int | None:
+        process, self.process = self.process, None
+        if process is None:
+            return None
+        for pipe in (process.stdin, process.stdout):
+            cast(IO[str], pipe).close()
+        return process.wait()
+
+    def close(self) -> None:
+        """End the worker."""
+        with self.lock:
+            if self.process is not None:
+                self.process.kill()
+            self._end()
+
+
+def _start() -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", str(_WORKER)]  # -P: no module beside the script is taken for one of Python's own
+    pipe, none = subprocess.PIPE, subprocess.DEVNULL
+    return subprocess.Popen(  # noqa: S603  # our own interpreter and script
+        command, stdin=pipe, stdout=pipe, stderr=none, text=True, encoding="utf-8"
+    )
+
+
+_process = _Process()
+atexit.register(_process.close)

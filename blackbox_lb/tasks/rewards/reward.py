@@ -1,0 +1,163 @@
+"""What a completion is worth: rewards in nats, by name, by a schema, from the user's own function, an HTTP endpoint or a judge.
+
+A reward may be minus infinity (the completion is never imitated) but neither NaN nor plus infinity. Rewards that are logarithms
+are reported as what they are the logarithm of: ``correct-and-short`` is read as correct x T/len, not as its logarithm.
+T is the token limit and len the tokens of the completion, as the provider counts them, never below 1. The formulas, with the
+sections of the paper that they come from, are in ``formulas``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Remote, is_address
+from blackbox_lb.tasks.rewards.formulas import FORMULAS
+from blackbox_lb.tasks.rewards.json_schema import json_schema
+from blackbox_lb.tasks.rewards.judge import Judge
+from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
+from blackbox_lb.tasks.rewards.user_function import load_function
+from blackbox_lb.types import Completion, Example
+
+__all__ = ["REWARDS", "Reward", "parse_reward", "runs_code"]
+
+REWARDS = {
+    "exact-match": "1 if the whole completion is an accepted answer, else 0",
+    "contains": "1 if an accepted answer occurs in the completion as whole words, else 0",
+    "regex:PATTERN": "1 if the pattern is found in the completion, else 0; {answer} in it stands for the accepted answers",
+    "json-schema:FILE": "1 if the completion, or its first ```json block, is JSON that the schema in the file accepts, else 0",
+    "accuracy": "1 if correct, else 0",
+    "log-accuracy": "0 if correct, else minus infinity: imitate correct completions only",
+    "length": "ln(T/len): shorter is better",
+    "correct-and-short": "ln(1{correct} T/len): the shorter among the correct, minus infinity if wrong",
+    "accuracy-gated-length": "1{correct} T/len: the same without the logarithm",
+    "accuracy-minus-length": "1{correct} - len/T",
+    "module:function": "your own: function(example, completion) -> nats, from the working directory or an installed package",
+    "https://HOST/PATH": "what an HTTP endpoint of yours answers, in nats (http:// too)",
+    "judge:FILE.toml": "what a language model says, asked as the file describes",
+}
+"""Every form of a reward, with its meaning in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """One way to score completions.
+
+    ``scale`` is "log" where ``exp(score)`` is what a user reads and "linear" where the score is; ``label`` names what is read.
+    ``needs_answer`` is True where an example without answers cannot be scored. ``matcher`` decides the accuracy beside it.
+    ``remote``: who computes it elsewhere; such scores are fetched before they are read (see ``fetch_rewards``).
+    """
+
+    name: str
+    spec: str
+    label: str
+    scale: Literal["linear", "log"]
+    needs_answer: bool
+    max_tokens: int
+    matcher: Matcher
+    function: Callable[[Example, Completion], float] = field(repr=False, compare=False)
+    remote: Remote | None = field(default=None, repr=False, compare=False)
+
+    def score(self, example: Example, completion: Completion) -> float:
+        """Nats, possibly -inf. DataError: no answer where one is needed; InputError: the user's function failed, or
+        a remote reward was not fetched."""
+        return self.function(example, completion)
+
+    def correct(self, example: Example, completion: Completion) -> bool | None:
+        """Whether the completion is correct, or None where the example has no answer to tell by."""
+        if self.matcher.needs_answer and not example.answers:
+            return None
+        return self.matcher(example, completion.text)
+
+    def value(self, reward: float) -> float:
+        """What is reported for a reward in nats: exp(reward) on the log scale (0 for -inf), itself on the linear one."""
+        if self.scale == "linear":
+            return reward
+        try:
+            return math.exp(reward)
+        except OverflowError as error:
+            raise InputError(
+                f"reward {reward} nats of {self.name} has no finite exponential; it must be below 709"
+            ) from error
+
+
+def parse_reward(spec: str, *, max_tokens: int, correct: str | Matcher = "contains") -> Reward:
+    """The reward that ``spec`` names (see REWARDS); ``max_tokens`` is T, in tokens.
+
+    What stands before the first colon decides: ``regex:``, ``json-schema:``, ``judge:``, ``http:`` and ``https:`` take the rest as
+    what their row says, anything else is a module with the function after the colon. So a module of such a name must be wrapped in
+    one of another name. ``spec`` of the result holds no user and password of an address.
+    ``correct`` says what counts as correct where the reward does not say it itself: exact-match, contains, regex:PATTERN, or a
+    matcher, as a task brings its own.
+    InputError: unknown name, broken pattern, schema, judge or address, a function that cannot be imported or called with two
+    arguments.
+    """
+    if max_tokens < 1:
+        raise InputError(f"max_tokens is {max_tokens}; rewards compare lengths with it, so it must be at least 1 token")
+    matcher = correct if isinstance(correct, Matcher) else parse_matcher(correct)
+    kind, colon, rest = spec.partition(":")
+    if spec in FORMULAS:
+        return _formula(spec, max_tokens, matcher)
+    if spec in ("exact-match", "contains") or spec.startswith("regex:"):
+        return _match_reward(spec, max_tokens)
+    if is_address(spec):
+        return _remote("endpoint", EndpointReward.parse(spec), max_tokens, matcher)
+    if kind == "judge" and colon:
+        return _remote(kind, Judge.load(rest), max_tokens, matcher)
+    if kind == "json-schema" and colon:
+        return Reward(kind, spec, "valid JSON", "linear", False, max_tokens, matcher, json_schema(rest))
+    if colon and _is_dotted(kind) and _is_dotted(rest):
+        return Reward(spec, spec, spec, "linear", False, max_tokens, matcher, load_function(kind, rest))
+    raise InputError(f"unknown reward {shorten(_without_password(spec))}; the rewards are\n{_listing()}")
+
+
+def runs_code(spec: str) -> bool:
+    """Whether a spec names a Python function, which importing its module and calling it runs."""
+    kind, colon, rest = spec.partition(":")
+    others = kind in ("regex", "json-schema", "judge", "http", "https")
+    return bool(colon) and not others and _is_dotted(kind) and _is_dotted(rest)
+
+
+def _is_dotted(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def _without_password(spec: str) -> str:
+    """A mistyped address without what may be its user and password."""
+    return f"...{spec.rpartition('@')[2]}" if "//" in spec and "@" in spec else spec
+
+
+def _listing() -> str:
+    width = max(map(len, REWARDS))
+    return "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in REWARDS.items())
+
+
+def _match_reward(spec: str, max_tokens: int) -> Reward:
+    matcher = parse_matcher(spec)
+    name = spec.partition(":")[0]
+    label = f"matches {shorten(spec.removeprefix('regex:'))}" if name == "regex" else name
+
+    def matches(example: Example, completion: Completion) -> float:
+        return float(matcher(example, completion.text))
+
+    return Reward(name, spec, label, "linear", matcher.needs_answer, max_tokens, matcher, matches)
+
+
+def _formula(name: str, max_tokens: int, matcher: Matcher) -> Reward:
+    formula = FORMULAS[name]
+
+    def scored(example: Example, completion: Completion) -> float:
+        correct = formula.gated and matcher(example, completion.text)
+        return formula.value(correct, max(completion.n_tokens, 1), max_tokens)
+
+    needs_answer = formula.gated and matcher.needs_answer
+    return Reward(name, name, formula.label, formula.scale, needs_answer, max_tokens, matcher, scored)
+
+
+def _remote(kind: str, remote: Remote, max_tokens: int, matcher: Matcher) -> Reward:
+    label, needs_answer = f"reward of {remote.name}", remote.needs_answer
+    return Reward(kind, remote.name, label, "linear", needs_answer, max_tokens, matcher, remote.score, remote)

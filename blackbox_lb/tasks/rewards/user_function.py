@@ -1,0 +1,115 @@
+"""A user's own reward function: found by ``module:function``, called, and its answer checked before it counts."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import numbers
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.types import Completion, Example
+
+__all__ = ["load_function"]
+
+
+def load_function(module: str, attribute: str) -> Callable[[Example, Completion], float]:
+    """The checked reward function ``module:attribute``, in nats.
+
+    The working directory is searched before installed packages, during the import only. InputError, at once: the module or the
+    attribute is missing, the import fails, it is not callable with (example, completion), or it is asynchronous. InputError, at
+    a call: it raises, or returns anything but a real number below plus infinity; the message names the example.
+    """
+    name = f"{module}:{attribute}"
+    function = _attribute(_module(module, name), attribute, name)
+    _check_callable(function, name)
+
+    def scored(example: Example, completion: Completion) -> float:
+        try:
+            result = function(example, completion)
+        except Exception as error:
+            raise InputError(
+                f"reward {name} raised {type(error).__name__} on example {example.id!r}: {error}; correct the function"
+            ) from error
+        return _checked(result, name, example)
+
+    return scored
+
+
+@contextmanager
+def _working_directory_first() -> Iterator[None]:
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def _module(module: str, name: str) -> object:
+    importlib.invalidate_caches()
+    try:
+        with _working_directory_first():
+            return importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+            hint = "write the module without .py" if module.endswith(".py") else "check the spelling"
+            problem = f"there is no module {error.name!r} in {Path.cwd()} or among the installed packages; {hint}"
+            raise InputError(f"reward {name}: {problem}") from error
+        raise InputError(
+            f"reward {name}: importing {module!r} raised {type(error).__name__}: {error}; correct the module"
+        ) from error
+
+
+def _attribute(found: object, attribute: str, name: str) -> Callable[..., object]:
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            where = getattr(found, "__file__", None) or getattr(found, "__name__", name)
+            public = (
+                [key for key in vars(found) if key.isidentifier() and not key.startswith("_")]
+                if hasattr(found, "__dict__")
+                else []
+            )
+            raise InputError(
+                f"reward {name}: {where} has no {part!r}; it has {shorten(', '.join(sorted(public)) or 'nothing')}"
+            )
+        found = getattr(found, part)
+    if not callable(found):
+        raise InputError(f"reward {name} is {shorten(found)}, not a function; it must take (example, completion)")
+    return found
+
+
+def _check_callable(function: Callable[..., object], name: str) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise InputError(f"reward {name} is asynchronous; it must be a plain function that returns a number")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some built-in callables have no readable signature
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise InputError(
+            f"reward {name} takes {signature}; it is called with two arguments, (example, completion): write it so"
+        ) from error
+
+
+def _checked(result: Any, name: str, example: Example) -> float:
+    rule = "it must return a number of nats, finite or -inf"
+    if not isinstance(result, numbers.Real | np.bool_):
+        raise InputError(f"reward {name} returned {shorten(result)} for example {example.id!r}; {rule}")
+    try:
+        value = float(result)
+    except OverflowError as error:
+        raise InputError(f"reward {name} returned a number beyond 1e308 for example {example.id!r}; {rule}") from error
+    if math.isnan(value) or value == math.inf:
+        raise InputError(f"reward {name} returned {value} for example {example.id!r}; {rule}")
+    return value

@@ -1,0 +1,1 @@
+"""A task: prompts in splits, with a reward. The built-in one is capitals of countries."""

@@ -1,0 +1,200 @@
+"""A task is three sets of examples that share no prompt: one to learn from, one to choose on, one to judge by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.tasks.records.files import SPLIT_NAMES, SourcedExample
+from blackbox_lb.tasks.rewards.matching import Matcher
+from blackbox_lb.types import Example, Split
+
+__all__ = ["DEFAULT_FRACTIONS", "DEFAULT_MAX_TOKENS", "Task", "divide", "rest"]
+
+SPLITS = tuple(SPLIT_NAMES.values())
+DEFAULT_FRACTIONS = (0.5, 0.2, 0.3)
+"""Shares of train, validation and test: fitting, choosing and judging all need completions of their own."""
+DEFAULT_MAX_TOKENS = 256
+_EMPTY_RISK = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Examples in three splits, with the correctness matcher and the token limit that suit them.
+
+    ``correct`` is a matcher spec (exact-match, contains, math, regex:PATTERN), or a matcher; ``max_tokens`` is in tokens.
+    ``stop``: a completion ends before the first of these texts. ``note`` says for a report where prompts and matcher come from.
+    """
+
+    name: str
+    train: tuple[Example, ...]
+    validation: tuple[Example, ...]
+    test: tuple[Example, ...]
+    correct: str | Matcher = "contains"
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    stop: tuple[str, ...] = ()
+    note: str = ""
+
+    @classmethod
+    def from_examples(
+        cls,
+        name: str,
+        examples: Iterable[Example | SourcedExample],
+        *,
+        seed: int = 0,
+        fractions: Sequence[float] = DEFAULT_FRACTIONS,
+        correct: str = "contains",
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+    ) -> Task:
+        """Split examples three ways, each split in the order given.
+
+        Rows that carry a split keep it. Otherwise a hash of (seed, id) decides, so adding examples moves no other; ``fractions``
+        are the expected shares of train, validation and test. DataError: an empty split, a split on some rows only, or one
+        prompt or id in two splits. InputError: fractions that are not positive or do not sum to 1.
+        """
+        rows = [_as_row(example, number) for number, example in enumerate(examples, start=1)]
+        return cls.from_splits(name, divide(name, rows, seed, fractions), correct=correct, max_tokens=max_tokens)
+
+    @classmethod
+    def from_splits(
+        cls,
+        name: str,
+        splits: dict[Split, list[SourcedExample]],
+        *,
+        correct: str | Matcher = "contains",
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        stop: tuple[str, ...] = (),
+        note: str = "",
+    ) -> Task:
+        """A task of splits that are given; DataError where one prompt or id is in two of them."""
+        _refuse_leaks(splits)
+        train, validation, test = (tuple(row.example for row in splits[split]) for split in SPLITS)
+        return cls(name, train, validation, test, correct, max_tokens, stop, note)
+
+    def split(self, name: Split) -> tuple[Example, ...]:
+        """The examples of the split called train, validation or test."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}[name]
+
+    def first(self, *, validation: int | None = None, test: int | None = None) -> Task:
+        """The task with only the first so many examples of validation and test."""
+        return replace(self, validation=self.validation[:validation], test=self.test[:test])
+
+    @property
+    def longest_prompt(self) -> int:
+        """Characters of the longest prompt of all splits."""
+        return max((len(each.prompt.text) for split in SPLITS for each in self.split(split)), default=0)
+
+    @property
+    def data_hash(self) -> str:
+        """64 hex digits over ids, prompts and answers of all splits: the same examples in the same splits, the same hash."""
+        content = [
+            [split, example.id, [[m.role, m.content] for m in example.prompt.messages], list(example.answers)]
+            for split in SPLITS
+            for example in self.split(split)
+        ]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def divide(
+    name: str, rows: Sequence[SourcedExample], seed: int, fractions: Sequence[float], splits: Sequence[Split] = SPLITS
+) -> dict[Split, list[SourcedExample]]:
+    """Rows by split: their own where they carry one, else by hash in the shares ``fractions`` of ``splits``."""
+    if (
+        len(fractions) != len(splits)
+        or not all(share > 0 for share in fractions)
+        or not math.isclose(sum(fractions), 1)
+    ):
+        raise InputError(f"fractions are {tuple(fractions)}; give {len(splits)} positive shares that sum to 1")
+    _refuse_partial_splits(rows)
+    divided: dict[Split, list[SourcedExample]] = {split: [] for split in SPLITS}
+    for row in rows:
+        divided[row.split or _hashed_split(row.example.id, seed, fractions, splits)].append(row)
+    _refuse_empty(name, divided, len(rows), fractions, splits)
+    return divided
+
+
+def rest(
+    name: str, rows: list[SourcedExample], seed: int, fractions: Sequence[float], given: set[Split]
+) -> dict[Split, list[SourcedExample]]:
+    """``rows`` divided over the splits that have no file of their own, their shares scaled to sum to 1."""
+    for row in rows:
+        if row.split in given:
+            raise DataError(
+                f"{row.source} says split {row.split}, which has a file of its own; remove the row or that file"
+            )
+    left = [split for split in SPLITS if split not in given]
+    if not given or len(fractions) != len(SPLITS):
+        return divide(name, rows, seed, fractions)
+    shares = [share for split, share in zip(SPLITS, fractions, strict=True) if split in left]
+    total = sum(shares)
+    return divide(name, rows, seed, [share / total for share in shares] if total > 0 else shares, left)
+
+
+def _as_row(example: Example | SourcedExample, number: int) -> SourcedExample:
+    return (
+        example if isinstance(example, SourcedExample) else SourcedExample(example, f"example {number} ({example.id})")
+    )
+
+
+def _hashed_split(identity: str, seed: int, fractions: Sequence[float], splits: Sequence[Split]) -> Split:
+    digest = hashlib.sha256(f"{seed}:{identity}".encode("utf-8", "surrogatepass")).digest()
+    left = int.from_bytes(digest[:8]) / 2**64
+    for split, share in zip(splits, fractions, strict=True):
+        left -= share
+        if left < 0:
+            return split
+    return splits[-1]
+
+
+def _refuse_partial_splits(rows: Sequence[SourcedExample]) -> None:
+    without = [row for row in rows if row.split is None]
+    if without and len(without) < len(rows):
+        raise DataError(f"{without[0].source} names no split although other rows do; give every row a split, or none")
+
+
+def _refuse_empty(
+    name: str,
+    divided: dict[Split, list[SourcedExample]],
+    count: int,
+    fractions: Sequence[float],
+    splits: Sequence[Split],
+) -> None:
+    empty = [split for split in splits if not divided[split]]
+    if empty:
+        rows = f"{count} row{'s' * (count != 1)}"
+        raise DataError(
+            f"{name} has {rows} and none of them in {' and '.join(empty)}; every split needs at least one: "
+            f"give {_rows_needed(fractions)} rows or more, a split column with all splits, or a file for each split"
+        )
+
+
+def _rows_needed(fractions: Sequence[float]) -> int:
+    """A number of rows for which some split stays empty with probability below 1 % (union bound over the splits)."""
+    least = min(fractions)
+    if least == 1:
+        return 1
+    return math.ceil(math.log(_EMPTY_RISK / len(fractions)) / math.log1p(-least))
+
+
+def _refuse_leaks(splits: dict[Split, list[SourcedExample]]) -> None:
+    prompts: dict[tuple[tuple[str, str], ...], tuple[Split, SourcedExample]] = {}
+    ids: dict[str, tuple[Split, SourcedExample]] = {}
+    for split, rows in splits.items():
+        for row in rows:
+            example = row.example
+            words = tuple((m.role, " ".join(m.content.split())) for m in example.prompt.messages)
+            other, first = prompts.setdefault(words, (split, row))
+            if other != split:
+                raise DataError(
+                    f"{row.source} ({split}) has the prompt of {first.source} ({other}), so {split} would judge what {other} has "
+                    "seen; delete one, or join both into one row with a list of answers"
+                )
+            other, first = ids.setdefault(example.id, (split, row))
+            if first is not row:
+                raise DataError(
+                    f"{row.source} ({split}) has the id {example.id!r} of {first.source} ({other}); ids must be unique"
+                )

@@ -1,0 +1,1 @@
+"""A server that fails on purpose, in every way that was seen."""

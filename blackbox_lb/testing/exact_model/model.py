@@ -1,0 +1,251 @@
+"""ExactModel: a known autoregressive softmax, sampled as an inference API would.
+
+Index letters: ``n`` samples, ``t`` positions, ``v`` the vocabulary, ``h`` prefixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_softmax
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+
+__all__ = ["NOTHING", "ExactModel", "PolicyEstimate", "RewardOf", "trim"]
+
+Vector: TypeAlias = npt.NDArray[np.float64]
+Ids: TypeAlias = npt.NDArray[np.int64]
+RewardOf: TypeAlias = Callable[[tuple[int, ...], int], float]
+"""Reward in nats of (token ids of a completion, end token included; prompt number); -inf allowed."""
+
+NOTHING = -1
+"""Padding after the last token of a sequence, and in lists of alternatives."""
+
+BLOCK = 256
+"""Completions that are evaluated together: their tables stay in the processor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEstimate:
+    """A biased policy, from its own completions: mean reward, KL to the base and tokens a completion, and standard errors.
+
+    ``reward`` and ``kl`` in nats, ``length`` in tokens with the end token. Where any completion's reward is -inf, so is ``reward``,
+    and its standard error is NaN.
+    """
+
+    reward: float
+    kl: float
+    length: float
+    reward_error: float
+    kl_error: float
+
+
+class ExactModel:
+    """``vocab_size`` tokens, at most ``horizon`` of them; logits depend on prompt, position and the last two tokens.
+
+    With ``end`` the last token id ends a completion. ``unigram`` (v,) is added to all logits, for example to make a
+    token rare. ``sharpness`` is the standard deviation of each part of the logits, in nats. ``prompts`` are numbered
+    from 0 and equally likely. ``end_sharpness`` is that of the end token's logit, ``sharpness`` if None.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        horizon: int,
+        *,
+        seed: int = 0,
+        end: bool = False,
+        prompts: int = 1,
+        sharpness: float = 1.0,
+        unigram: npt.ArrayLike | None = None,
+        end_sharpness: float | None = None,
+    ) -> None:
+        """InputError unless vocab_size >= 2 and horizon, prompts >= 1, or where ``end_sharpness`` has no end token to apply to."""
+        if vocab_size < 2 or horizon < 1 or prompts < 1:
+            raise InputError(
+                f"vocab_size {vocab_size}, horizon {horizon}, prompts {prompts}: need at least 2 tokens, 1 position, 1 prompt"
+            )
+        rng = np.random.default_rng(seed)
+        self.vocab_size, self.horizon, self.prompts = vocab_size, horizon, prompts
+        self.end = vocab_size - 1 if end else None
+        self._prompt = sharpness * rng.standard_normal((prompts, vocab_size))
+        self._position = sharpness * rng.standard_normal((horizon, vocab_size))
+        self._last = sharpness * rng.standard_normal((2, vocab_size, vocab_size))
+        self._unigram = np.zeros(vocab_size) if unigram is None else np.asarray(unigram, dtype=np.float64)
+        if end_sharpness is not None:
+            self._steady(end_sharpness / sharpness)
+
+    def _steady(self, share: float) -> None:
+        if self.end is None:
+            raise InputError("end_sharpness is for the end token, and this model has none; give end=True")
+        for part in (self._prompt, self._position, self._last):
+            part[..., self.end] *= share
+
+    def next_logprobs(self, prefixes: Ids, prompts: Ids) -> Vector:
+        """(h, v) log pi_0 in nats after ``prefixes`` (h, t) for ``prompts`` (h,); t below the horizon."""
+        table: Vector = log_softmax(self._logits(prefixes, prompts), axis=1)
+        return table
+
+    def _logits(self, prefixes: Ids, prompts: Ids) -> Vector:
+        depth = prefixes.shape[1]
+        logits = self._unigram + self._prompt[prompts] + self._position[depth]
+        for back in range(min(depth, 2)):
+            logits = logits + self._last[back, prefixes[:, depth - 1 - back]]
+        return np.asarray(logits, dtype=np.float64)
+
+    def logprobs(self, prefix: Sequence[int] = (), prompt: int = 0) -> Vector:
+        """(v,) log pi_0 of the next token after one prefix, in nats."""
+        row: Vector = self.next_logprobs(np.array([prefix], dtype=np.int64).reshape(1, -1), np.array([prompt]))[0]
+        return row
+
+    def sample(
+        self,
+        n: int,
+        rng: np.random.Generator,
+        delta: npt.ArrayLike | None = None,
+        temperature: float = 1.0,
+        *,
+        prompts: npt.ArrayLike = 0,
+    ) -> Ids:
+        """(n, horizon) completions from ``softmax((logits + delta) / temperature)``, padded with -1; temperature 0 is greedy.
+
+        delta: (v,) nats. prompts: one number, or (n,).
+        """
+        of = np.broadcast_to(np.asarray(prompts, dtype=np.int64), (n,))
+        bias = np.zeros(self.vocab_size) if delta is None else np.asarray(delta, dtype=np.float64)
+        tokens = np.full((n, self.horizon), NOTHING, dtype=np.int64)
+        running = np.arange(n)
+        for t in range(self.horizon):
+            scores = self.next_logprobs(tokens[running, :t], of[running]) + bias
+            if temperature > 0:  # the largest of scores plus Gumbel noise is a draw from their softmax
+                scores = scores / temperature + rng.gumbel(size=scores.shape)
+            tokens[running, t] = scores.argmax(axis=1)
+            if self.end is not None:
+                running = running[tokens[running, t] != self.end]
+        return tokens
+
+    def rollouts(
+        self,
+        n: int,
+        reward: RewardOf,
+        seed: int,
+        *,
+        top: int | None = None,
+        censored: bool = False,
+        prompts: Sequence[int] | None = None,
+        delta: npt.ArrayLike | None = None,
+        noise: float = 0.0,
+        quantum: float = 0.0,
+    ) -> Rollouts:
+        """``n`` scored completions at temperature 1, taking the prompts (all if None) in turn.
+
+        top: how many alternatives are listed at each position, the whole vocabulary if None. censored: a sampled token that is
+        not listed comes without its logprob, bounded by the least listed one, as OpenAI and Azure answer. delta: (v,) nats, the
+        bias that the completions are drawn with; the logprobs stay those of the model without it.
+
+        Logprobs as a hosted API computes them: ``noise`` nats is the standard deviation of what is added to every logit before the
+        softmax that is reported (repeats of one call differ; the draw itself is not touched, which is the worst case), and
+        ``quantum`` nats the step to which the gaps below the likeliest token are rounded.
+        """
+        of = np.resize(np.arange(self.prompts) if prompts is None else np.array(prompts, dtype=np.int64), n)
+        tokens = self.sample(n, np.random.default_rng(seed), delta, prompts=of)
+        k = self.vocab_size if top is None else min(top, self.vocab_size)
+        disturbed = np.random.default_rng([seed, 1])
+        parts = []
+        for t in range(self.horizon):
+            rows = np.flatnonzero(tokens[:, t] != NOTHING)
+            table = _reported(self.next_logprobs(tokens[rows, :t], of[rows]), noise, quantum, disturbed)
+            parts.append((rows, *_listed(table, tokens[rows, t], k)))
+        where, ids, logprobs, top_ids, top_logprobs = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(where, kind="stable")
+        bounded = censored & ~(top_ids == ids[:, None]).any(axis=1)
+        bounds = top_logprobs[:, -1] if k else np.zeros(len(ids))
+        return Rollouts(
+            keys=tuple(f"{seed}/{i:07d}" for i in range(n)),
+            prompts=of.astype(np.int64),
+            rewards=_rewards(tokens, of, reward),
+            lengths=(tokens != NOTHING).sum(axis=1).astype(np.int64),
+            token_ids=ids[order].astype(np.int32),
+            logprobs=np.where(bounded, bounds, logprobs)[order].astype(np.float32),
+            top_ids=top_ids[order].astype(np.int32),
+            top_logprobs=top_logprobs[order].astype(np.float32),
+            bounded=bounded[order],
+        )
+
+    def evaluate(self, delta: npt.ArrayLike, reward: RewardOf, n: int, seed: int) -> PolicyEstimate:
+        """Mean reward and KL to the base under the bias ``delta`` (v,) nats, from ``n`` fresh completions of all prompts in turn.
+
+        The KL sums, over the positions of each completion, the exact ``KL(pi_delta || pi_0)`` of the next token: its mean is that
+        of ``log p_delta - log p_0``, with less variance. For models too large for ``Exact``. InputError: n below 2.
+        """
+        if n < 2:
+            raise InputError(f"n is {n}; a mean with its standard error needs at least 2 completions")
+        rng, of = np.random.default_rng(seed), np.resize(np.arange(self.prompts), n)
+        bias = np.asarray(delta, dtype=np.float64) - np.max(delta)
+        blocks = [self._walk(of[start : start + BLOCK], bias, rng) for start in range(0, n, BLOCK)]
+        tokens, kl = (np.concatenate(column) for column in zip(*blocks, strict=True))
+        rewards, root = _rewards(tokens, of, reward), np.sqrt(n)
+        return PolicyEstimate(
+            reward=float(rewards.mean()),
+            kl=float(kl.mean()),
+            length=float((tokens != NOTHING).sum(axis=1).mean()),
+            reward_error=float(rewards.std(ddof=1) / root) if np.isfinite(rewards).all() else float("nan"),
+            kl_error=float(kl.std(ddof=1) / root),
+        )
+
+    def _walk(self, prompts: Ids, bias: Vector, rng: np.random.Generator) -> tuple[Ids, Vector]:
+        """(n, horizon) completions under ``bias``, and (n,) their KL to the base in nats."""
+        tokens, kl = np.full((len(prompts), self.horizon), NOTHING, dtype=np.int64), np.zeros(len(prompts))
+        running = np.arange(len(prompts))
+        for t in range(self.horizon):
+            tokens[running, t], step = _biased(self._logits(tokens[running, :t], prompts[running]), bias, rng)
+            kl[running] += step
+            if self.end is not None:
+                running = running[tokens[running, t] != self.end]
+        return tokens, kl
+
+
+def _reported(logprobs: Vector, noise: float, quantum: float, rng: np.random.Generator) -> Vector:
+    """(h, v) what an API would say that these logprobs are."""
+    if noise:
+        logprobs = logprobs + noise * rng.standard_normal(logprobs.shape)
+    if quantum:
+        highest = logprobs.max(axis=1, keepdims=True)
+        logprobs = np.round((logprobs - highest) / quantum) * quantum
+    table: Vector = log_softmax(logprobs, axis=1) if noise or quantum else logprobs
+    return table
+
+
+def _listed(table: Vector, sampled: Ids, k: int) -> tuple[Ids, Vector, Ids, Vector]:
+    """The sampled tokens (h,), their logprobs, and ids and logprobs (h, k) of the k likeliest tokens, sorted."""
+    some = np.argpartition(-table, k, axis=1)[:, :k] if k < table.shape[1] // 4 else np.arange(table.shape[1])[None, :]
+    some = np.sort(np.broadcast_to(some, (len(table), some.shape[1])), axis=1)
+    order = np.argsort(-np.take_along_axis(table, some, axis=1), axis=1, kind="stable")[:, :k]
+    listed = np.take_along_axis(some, order, axis=1)
+    own = np.take_along_axis(table, sampled[:, None], axis=1)[:, 0]
+    return sampled, own, listed, np.take_along_axis(table, listed, axis=1)
+
+
+def _biased(logits: Vector, bias: Vector, rng: np.random.Generator) -> tuple[Ids, Vector]:
+    """(h,) one token of ``softmax(logits + bias)`` for each row, and (h,) its KL to ``softmax(logits)``; no bias is above 0."""
+    base = np.exp(logits - logits.max(axis=1, keepdims=True))
+    tilted = base * np.exp(bias)
+    below = np.cumsum(tilted, axis=1)
+    total = below[:, -1]
+    drawn = (below < (rng.random(len(logits)) * total)[:, None]).sum(axis=1)
+    kl = tilted @ bias / total - np.log(total / base.sum(axis=1))
+    return np.minimum(drawn, len(bias) - 1), np.maximum(kl, 0.0)
+
+
+def _rewards(tokens: Ids, prompts: Ids, reward: RewardOf) -> Vector:
+    return np.array([reward(trim(row), int(p)) for row, p in zip(tokens, prompts, strict=True)], dtype=np.float64)
+
+
+def trim(row: Ids) -> tuple[int, ...]:
+    """The tokens of one padded row."""
+    return tuple(row[row != NOTHING].tolist())

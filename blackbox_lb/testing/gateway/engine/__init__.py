@@ -1,0 +1,1 @@
+"""The engine behind the gateway, and its completions as a provider would show them."""

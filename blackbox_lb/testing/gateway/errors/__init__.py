@@ -1,0 +1,1 @@
+"""The providers' own words for what they refuse."""

@@ -1,0 +1,1 @@
+"""A request as the gateway reads and checks it."""

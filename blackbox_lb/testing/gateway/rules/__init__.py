@@ -1,0 +1,1 @@
+"""What each provider accepts, lists and limits."""

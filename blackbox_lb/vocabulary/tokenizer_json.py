@@ -1,0 +1,130 @@
+"""The vocabulary of a ``tokenizer.json``, the format of Hugging Face's tokenizers library.
+
+The library (extra ``hf``) reads the table and encodes; what bytes a piece stands for follows from the file's decoder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.safety.untrusted import parse_json, read_bounded
+from blackbox_lb.vocabulary.bpe import SPACE, bytes_of_piece
+from blackbox_lb.vocabulary.table import Vocabulary
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = ["EXTRA", "read_tokenizer_json"]
+
+EXTRA = "pip install 'blackbox-lb[hf]'"
+MAX_BYTES = 256 * 2**20
+"""Bytes of a tokenizer.json: eight times that of Gemma 3, which has 262,144 tokens."""
+BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+Decode = Callable[[str], "bytes | None"]
+
+
+def read_tokenizer_json(path: Path) -> Vocabulary:
+    """The vocabulary of a tokenizer.json whose decoder is byte-level or SentencePiece-like (U+2581 for a space).
+
+    Raises:
+        InputError: the extra is missing, or the file is damaged, no tokenizer.json, or of another kind.
+    """
+    try:
+        text = read_bounded(path, MAX_BYTES).decode("utf-8")
+        tokenizer = _tokenizer(path, text)
+        document = parse_json(text)
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot read {path}: {error}; give the model's own tokenizer.json") from error
+    _same_ids(path, document.get("added_tokens") or [], tokenizer)
+    decode, decode_added = _decoding(path, _flat(document.get("decoder")))
+    added = tokenizer.get_added_tokens_decoder()
+    table = {number: decode(piece) for piece, number in tokenizer.get_vocab(with_added_tokens=False).items()}
+    size = 1 + max([*table, *added], default=-1)
+    table |= {number: None if token.special else decode_added(token.content) for number, token in added.items()}
+    ordinary = {number: raw for number, raw in sorted(table.items()) if raw is not None}
+    special = {token.content: number for number, token in added.items() if token.special}
+
+    def encode(text: str) -> list[int]:
+        try:
+            return list(tokenizer.encode(text, add_special_tokens=False).ids)
+        except Exception as error:  # the library raises nothing more specific
+            raise InputError(f"the tokenizer in {path} cannot encode {text[:40]!r}: {error}") from error
+
+    return Vocabulary(str(path), ordinary, special, size, encode)
+
+
+def _tokenizer(path: Path, text: str) -> Tokenizer:
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError as error:
+        raise InputError(f"reading {path} needs the tokenizers library: {EXTRA}") from error
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing more specific
+        raise InputError(
+            f"{path} is no tokenizer.json that the tokenizers library reads: {error}; give the model's own"
+        ) from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # the property's name means: encode them as text
+    return tokenizer
+
+
+def _same_ids(path: Path, added: list[dict[str, Any]], tokenizer: Tokenizer) -> None:
+    """The library numbers added tokens itself where the file leaves a gap; then no one knows which number the model means."""
+    for token in added:
+        given = tokenizer.token_to_id(token["content"])
+        if given != token["id"]:
+            raise InputError(
+                f"{path} gives the added token {token['content']!r} the id {token['id']}, the tokenizers library {given}: save "
+                "the tokenizer anew with the transformers version that the model was made with"
+            )
+
+
+def _flat(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """The decoder's steps, in order."""
+    if decoder is None:
+        return []
+    if decoder.get("type") == "Sequence":
+        return [step for inner in decoder["decoders"] for step in _flat(inner)]
+    return [decoder]
+
+
+def _decoding(path: Path, decoders: list[Mapping[str, Any]]) -> tuple[Decode, Decode]:
+    """How a piece of the model's vocabulary, and how an added token, becomes bytes."""
+    kinds = {step.get("type", "unknown") for step in decoders}
+    if "ByteLevel" in kinds:
+        return bytes_of_piece, _utf8
+    if any(_is_space(step) for step in decoders):
+        return (_fallback if "ByteFallback" in kinds else _spaced), _spaced
+    found = ", ".join(sorted(kinds)) or "none"
+    raise InputError(
+        f"{path} has a decoder of kind {found}: pieces that are no bytes cannot be matched; give the model's .gguf file, if its "
+        "tokenizer is byte-level or SentencePiece-like"
+    )
+
+
+def _is_space(step: Mapping[str, Any]) -> bool:
+    """Whether a decoder's step turns U+2581 into a space."""
+    if step.get("type") == "Metaspace":
+        return bool(step.get("replacement") == SPACE)
+    return step.get("type") == "Replace" and step.get("pattern") == {"String": SPACE} and step.get("content") == " "
+
+
+def _utf8(piece: str) -> bytes | None:
+    return piece.encode("utf-8", "surrogatepass")
+
+
+def _spaced(piece: str) -> bytes | None:
+    return _utf8(piece.replace(SPACE, " "))
+
+
+def _fallback(piece: str) -> bytes | None:
+    match = BYTE_PIECE.fullmatch(piece)
+    return bytes([int(match[1], 16)]) if match else _spaced(piece)
