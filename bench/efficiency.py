@@ -26,7 +26,7 @@ from scipy.special import log_softmax
 from bench.estimators import ESTIMATORS
 from bench.measuring import OUT, markdown, ratio, row, write
 from blackbox_lb.testing import Exact, ExactModel
-from blackbox_lb.testing.exact_model.model import RewardOf
+from blackbox_lb.testing.model import RewardOf
 
 __all__ = ["PROBLEMS", "Gain", "Problem", "needed"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blackbox_lb.testing import ExactModel
-from blackbox_lb.testing.exact_model.model import RewardOf
+from blackbox_lb.testing.model import RewardOf
 
 __all__ = ["PROBLEMS", "Problem", "base_model"]
 

@@ -1,11 +1,9 @@
-"""Known truth for tests: a language model whose every quantity is exact, a server for it, and hosted APIs' rules on loopback."""
+"""Known truth for tests: a language model whose every quantity is exact, and a server for it on loopback."""
 
 from __future__ import annotations
 
-from blackbox_lb.testing.chaos.server import MODES, ChaosServer
-from blackbox_lb.testing.exact_model.model import ExactModel
-from blackbox_lb.testing.exact_model.server import ExactServer
-from blackbox_lb.testing.exact_model.truth import Exact
-from blackbox_lb.testing.gateway import RulesGateway
+from blackbox_lb.testing.model import ExactModel
+from blackbox_lb.testing.server import ExactServer
+from blackbox_lb.testing.truth import Exact
 
-__all__ = ["MODES", "ChaosServer", "Exact", "ExactModel", "ExactServer", "RulesGateway"]
+__all__ = ["Exact", "ExactModel", "ExactServer"]

@@ -19,8 +19,8 @@ from click.testing import CliRunner
 
 from blackbox_lb.cli import main
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.gateway import RulesGateway
 from tests.encodings import register_encoding
+from tests.support.gateway import RulesGateway
 
 pytest.importorskip("lm_eval")
 

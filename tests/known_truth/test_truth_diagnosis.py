@@ -20,7 +20,7 @@ from blackbox_lb.estimate.projection.projection import projection, reward_weight
 from blackbox_lb.estimate.projection.standard_errors import standard_errors
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, Touched, effective_sample_size, tail_coverage
 from blackbox_lb.testing import ExactModel
-from blackbox_lb.testing.exact_model.model import RewardOf
+from blackbox_lb.testing.model import RewardOf
 
 VOCAB = 30
 SEEDS = range(3)

@@ -9,7 +9,7 @@ from blackbox_lb.jobs.evaluation.arms import NO_ALTERNATIVE, Alternative, Arm, A
 from blackbox_lb.jobs.evaluation.compare import comparisons
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores
 from blackbox_lb.testing import ExactModel
-from blackbox_lb.testing.exact_model.model import NOTHING
+from blackbox_lb.testing.model import NOTHING
 
 MODEL = ExactModel(12, 6, end=True, prompts=40, sharpness=0.7, seed=4)
 SAMPLES = 4

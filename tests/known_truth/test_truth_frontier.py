@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import local
 from bench.curves import Curve, Point
 from bench.exact import PEER, SUBJECT, Plan, compare, curve, measure
 from bench.problems import PROBLEMS
+from bench.studies import local
 from blackbox_lb import RolloutStore, Trials, connect, load_task, parse_reward
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.testing import ExactModel, ExactServer

@@ -14,7 +14,7 @@ from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.reweighting.weight_diagnostics import delta_statistics
 from blackbox_lb.testing import Exact, ExactModel
-from blackbox_lb.testing.exact_model.model import RewardOf
+from blackbox_lb.testing.model import RewardOf
 
 TAU = 0.8
 TAUS = (0.3, 0.5, TAU, 1.0, 7.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.problems import PROBLEMS
-from bench.robustness import DISTURBANCES, NAMES, Plan, losses
+from bench.studies.robustness import DISTURBANCES, NAMES, Plan, losses
 from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts

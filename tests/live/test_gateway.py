@@ -11,7 +11,7 @@ import pytest
 from scipy.special import log_softmax
 
 from blackbox_lb.api.local.engine import LocalEngine, resolve_model
-from blackbox_lb.testing.gateway import RulesGateway
+from tests.support.gateway import RulesGateway
 
 pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.live

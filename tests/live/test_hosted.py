@@ -14,7 +14,7 @@ import pytest
 
 from blackbox_lb import Bias, load_task
 from blackbox_lb.api.local.engine import LocalEngine, resolve_model
-from blackbox_lb.testing.gateway import RulesGateway
+from tests.support.gateway import RulesGateway
 
 pytestmark = pytest.mark.live
 PROVIDERS = {

@@ -19,7 +19,7 @@ from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.exact_model.server import Fault
+from blackbox_lb.testing.server import Fault
 
 Content = str | bytes
 DEEP = 100_000

@@ -24,10 +24,10 @@ from blackbox_lb.jobs.batches.provider_api import BatchApi
 from blackbox_lb.jobs.batches.record import BatchRecord, Jobs
 from blackbox_lb.store import RolloutStore, prompt_hash, rollout_key
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.gateway import RulesGateway
-from blackbox_lb.testing.gateway.batches import BatchDesk
 from blackbox_lb.types import Prompt
 from tests.encodings import register_encoding
+from tests.support.gateway import RulesGateway
+from tests.support.gateway.batches import BatchDesk
 
 MODEL = ExactModel(40, 8, end=True, prompts=4, sharpness=0.7)
 END = 39

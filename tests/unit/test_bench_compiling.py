@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import local
-from bench.bigram import Bigram
-from bench.compiled import BASE, COMPILED, FULL, KINDS, NAIVE, REFITTED, Learning, largest, rows
-from bench.compiling import Samples, measure_local
-from bench.compiling_exact import PROBLEMS, Case, Plan, measure
-from bench.compiling_report import (
+from bench.studies import local
+from bench.studies.bigram import Bigram
+from bench.studies.compiled import BASE, COMPILED, FULL, KINDS, NAIVE, REFITTED, Learning, largest, rows
+from bench.studies.compiling import Samples, measure_local
+from bench.studies.compiling_exact import PROBLEMS, Case, Plan, measure
+from bench.studies.compiling_report import (
     Measured,
     draw_panels,
     exact_series,
@@ -24,8 +24,8 @@ from bench.compiling_report import (
     save,
     shares,
 )
-from bench.coupled import Drawn, gain_kept, seed_of
-from bench.pooling import Pooled
+from bench.studies.coupled import Drawn, gain_kept, seed_of
+from bench.studies.pooling import Pooled
 from blackbox_lb import RolloutStore, Trials, connect, load_task, parse_reward
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection

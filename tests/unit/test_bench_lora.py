@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from bench.lora_grpo import Run
-from bench.lora_scoring import cut, outcome_of, prompt_text, reward_function
+from bench.studies.lora_grpo import Run
+from bench.studies.lora_scoring import cut, outcome_of, prompt_text, reward_function
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.jobs.paper import load_configuration, scaled
 from blackbox_lb.rollouts.judging.verdict import PolicyScores

@@ -16,17 +16,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import reliability_disk
-from bench.reliability import main
-from bench.reliability_clock import clock
-from bench.reliability_job import Job, State, found_in_files, found_in_processes, new_key, state_of
-from bench.reliability_kill import Plan, Tally, judged, kill
-from bench.reliability_row import Row
-from bench.reliability_server import Exchange, LoggedServer
-from bench.reliability_soak import Plan as SoakPlan
-from bench.reliability_soak import growth, soak
-from bench.reliability_writers import Plan as WritersPlan
-from bench.reliability_writers import completion_of, writers
+from bench.reliability import disk as reliability_disk
+from bench.reliability.__main__ import main
+from bench.reliability.clock import clock
+from bench.reliability.job import Job, State, found_in_files, found_in_processes, new_key, state_of
+from bench.reliability.kill import Plan, Tally, judged, kill
+from bench.reliability.row import Row
+from bench.reliability.server import Exchange, LoggedServer
+from bench.reliability.soak import Plan as SoakPlan
+from bench.reliability.soak import growth, soak
+from bench.reliability.writers import Plan as WritersPlan
+from bench.reliability.writers import completion_of, writers
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel
 from blackbox_lb.types import Prompt

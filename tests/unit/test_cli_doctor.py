@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.exact_model.llamacpp_answers import RefusedRequest
-from blackbox_lb.testing.exact_model.server import Answer
+from blackbox_lb.testing.llamacpp_answers import RefusedRequest
+from blackbox_lb.testing.server import Answer
 
 ROWS = [
     {"prompt": f"question {n}", "answer": "a", "split": split}

@@ -30,8 +30,8 @@ from blackbox_lb.jobs.doctor.checks.uniformity import CellDraw, _lower_tail, ali
 from blackbox_lb.jobs.doctor.run import CHECKS, Check
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.exact_model.llamacpp_answers import JSON, Dialect, RefusedRequest
-from blackbox_lb.testing.exact_model.server import Answer
+from blackbox_lb.testing.llamacpp_answers import JSON, Dialect, RefusedRequest
+from blackbox_lb.testing.server import Answer
 from blackbox_lb.types import Completion, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary
 

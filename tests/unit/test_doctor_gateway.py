@@ -13,8 +13,8 @@ from blackbox_lb.jobs.doctor import Report, RowFinding, examine
 from blackbox_lb.jobs.doctor.run import CHECKS
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.gateway import Lie, RulesGateway
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.gateway import Lie, RulesGateway
 
 FIRE = "accounts/fireworks/models/gateway"
 PROVIDERS = {

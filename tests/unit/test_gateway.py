@@ -15,9 +15,9 @@ import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.gateway import SOURCES, RulesGateway
-from blackbox_lb.testing.gateway.requests.fields import FIREWORKS, OPENAI, STOPS, Field
-from blackbox_lb.testing.gateway.rules.rate_buckets import RateBucket, duration
+from tests.support.gateway import SOURCES, RulesGateway
+from tests.support.gateway.requests.fields import FIREWORKS, OPENAI, STOPS, Field
+from tests.support.gateway.rules.rate_buckets import RateBucket, duration
 
 JSON = dict[str, Any]
 MODEL = ExactModel(40, 3, seed=5, end=True)

@@ -17,8 +17,8 @@ from scipy.special import log_softmax
 from scipy.stats import chisquare
 
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.gateway import Lie, RulesGateway
-from blackbox_lb.testing.gateway.engine.logprobs import EnginePosition, blurred
+from tests.support.gateway import Lie, RulesGateway
+from tests.support.gateway.engine.logprobs import EnginePosition, blurred
 
 JSON = dict[str, Any]
 SIZE, END = 40, 39

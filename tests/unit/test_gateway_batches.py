@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.gateway import RulesGateway
-from blackbox_lb.testing.gateway.batches import BatchDesk
+from tests.support.gateway import RulesGateway
+from tests.support.gateway.batches import BatchDesk
 
 URLS = {"openai": "/v1/chat/completions", "azure": "/chat/completions"}
 BODY = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bench.harness_agreement import agreement
+from bench.studies.harness_agreement import agreement
 from blackbox_lb.cli import main
 from blackbox_lb.cli.resources import load
 from blackbox_lb.errors import DataError, InputError

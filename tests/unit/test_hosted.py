@@ -15,8 +15,8 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.gateway import RulesGateway
 from tests.encodings import register_encoding
+from tests.support.gateway import RulesGateway
 
 MODEL = ExactModel(40, 8, end=True, prompts=4, sharpness=0.7)
 END = 39

@@ -26,8 +26,8 @@ from blackbox_lb.rollouts.reference import check_reference
 from blackbox_lb.store import RolloutStore, next_token_key
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.exact_model.llamacpp_answers import JSON
-from blackbox_lb.testing.exact_model.server import Answer
+from blackbox_lb.testing.llamacpp_answers import JSON
+from blackbox_lb.testing.server import Answer
 from blackbox_lb.types import Completion, Example, Message, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 

@@ -37,7 +37,7 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.tasks.rewards.endpoint import BATCH
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.loopback.listener import Listener, Reply, Request
+from blackbox_lb.testing.listener import Listener, Reply, Request
 from blackbox_lb.types import Completion, Example, Message, Prompt
 
 EXAMPLE = Example("q1", Prompt.user("Capital of Norway?"), ("Oslo",))

@@ -178,7 +178,7 @@ def call(tmp_path: Path) -> Call:
 
 
 def lora_result(**more: Any) -> LoraResult:
-    """A result as bench/lora_grpo.py writes it."""
+    """A result as bench/studies/lora_grpo.py writes it."""
     fields: dict[str, Any] = {
         "table": "accuracy",
         "benchmark": "gsm8k",
@@ -287,7 +287,7 @@ def test_refusals(call: Call, tmp_path: Path) -> None:
     refused(call("compression", "--benchmark", "gsm8k"), "has no benchmark gsm8k", "math")
     refused(call("accuracy"), "--data has the problems of one benchmark", "give one --benchmark")
     refused(call("accuracy", "--scale", 2), "--scale")
-    refused(call("accuracy", "--lora", tmp_path / "none.json"), "cannot read", "bench/lora_grpo.py")
+    refused(call("accuracy", "--lora", tmp_path / "none.json"), "cannot read", "bench/studies/lora_grpo.py")
 
 
 def test_a_file_that_is_no_lora_result_is_refused(tmp_path: Path) -> None:

@@ -27,9 +27,10 @@ from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
-from blackbox_lb.testing import ExactModel, ExactServer, RulesGateway
+from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import UNNAMED, Completion, Endpoint, EndTokens, Example, Prompt, Sampling
 from tests.encodings import register_encoding
+from tests.support.gateway import RulesGateway
 
 END, MAX_TOKENS, STOP = 5, 8, " b"
 MODEL = ExactModel(6, MAX_TOKENS, end=True, prompts=4, sharpness=0.7)

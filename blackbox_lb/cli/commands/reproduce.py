@@ -43,7 +43,7 @@ __all__ = ["command"]
     "--lora",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="A result of bench/lora_grpo.py for the row LoRA-GRPO; repeatable.",
+    help="A result of bench/studies/lora_grpo.py for the row LoRA-GRPO; repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be asked for at most, and ask nothing.")
 @click.option("--top-logprobs", type=click.IntRange(1), help="Alternatives listed a token. [default: 20, or the limit]")

@@ -83,11 +83,9 @@ def _of_benchmark(part: Scaled, result: BenchmarkResult) -> list[str]:
 
 def _about_lora(lora: Sequence[LoraResult]) -> str:
     if not lora:
-        return (
-            "LoRA-GRPO needs the weights: bench/lora_grpo.py trains it, and --lora FILE puts its result into this table"
-        )
+        return "LoRA-GRPO needs the weights: bench/studies/lora_grpo.py trains it, and --lora FILE puts its result into this table"
     told = "; ".join(
         f"{each.benchmark}: {each.model}, {each.steps} steps from {each.rollouts:,} rollouts, {each.test:,} test problems"
         for each in lora
     )
-    return f"LoRA-GRPO, ours, by bench/lora_grpo.py: {told}"
+    return f"LoRA-GRPO, ours, by bench/studies/lora_grpo.py: {told}"

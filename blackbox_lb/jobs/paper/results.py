@@ -76,7 +76,7 @@ class Reproduction(_Record):
 
 
 class LoraResult(_Record):
-    """What ``bench/lora_grpo.py`` writes: the reference with weights on the same test problems, with the same reward and matcher.
+    """The file of ``bench/studies/lora_grpo.py``: the reference with weights, with the same test problems, reward and matcher.
 
     ``params``: trained numbers; ``steps``: done; ``selected``: the step of the checkpoint that validation chose; ``validation``:
     every evaluation that chose; ``log``: the trainer's own numbers. ``base``: the model before training.
@@ -114,17 +114,23 @@ def mean_of(rows: tuple[npt.NDArray[np.float64], ...]) -> Mean:
 
 
 def load_lora(path: Path, table: str) -> LoraResult:
-    """The result that ``bench/lora_grpo.py`` wrote to ``path``. InputError: unreadable, something else, or of the other table."""
+    """The result that ``bench/studies/lora_grpo.py`` wrote to ``path``.
+
+    Raises:
+        InputError: the file is unreadable, something else, or of the other table.
+    """
     try:
         found = LoraResult.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; give a file that bench/lora_grpo.py wrote") from error
+        raise InputError(
+            f"cannot read {path}: {error.strerror}; give a file that bench/studies/lora_grpo.py wrote"
+        ) from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise InputError(f"{path} is not a result of bench/lora_grpo.py: {where}: {first['msg']}") from error
+        raise InputError(f"{path} is not a result of bench/studies/lora_grpo.py: {where}: {first['msg']}") from error
     if found.table != table:
         raise InputError(
-            f"{path} is of the table {found.table!r}, not {table!r}; run bench/lora_grpo.py with the other --reward"
+            f"{path} is of the table {found.table!r}, not {table!r}; run bench/studies/lora_grpo.py with the other --reward"
         )
     return found

@@ -1,1 +1,0 @@
-"""A server that fails on purpose, in every way that was seen."""

@@ -1,1 +1,0 @@
-"""A language model small enough that every quantity is exact, and a llama.cpp server for it."""

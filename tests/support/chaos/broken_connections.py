@@ -1,0 +1,249 @@
+"""What goes wrong on the connection: late, broken, mislabelled, endless and refused answers, as bytes on a socket."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import socket
+import struct
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain, repeat
+from typing import Any, TypeAlias
+
+from tests.support.chaos.raw_listener import Exchange, Hangup
+
+__all__ = ["MANNERS", "Given", "Manner", "honest"]
+
+HUGE = 1 << 40
+"""Bytes that a huge body claims to have, or goes on for; nobody waits for them."""
+CHUNK = 1 << 16
+ABORT = struct.pack("ii", 1, 0)
+"""SO_LINGER: closing sends a reset instead of an orderly end."""
+PAGE = b"<!DOCTYPE html><html><head><title>%d</title></head><body><h1>%d</h1><p>cloud edge</p></body></html>"
+OVERLOADED = (500, 502, 503, 504, 529)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the inner server answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def changed(self, change: Callable[[Any, random.Random], Any], rng: random.Random) -> Given:
+        """The same with a JSON body that ``change`` was at; what is no answer but a refusal stays as it is."""
+        if self.status != 200:
+            return self
+        found = change(json.loads(self.body), rng)
+        return replace(self, body=found if isinstance(found, bytes) else json.dumps(found).encode())
+
+
+Manner: TypeAlias = Callable[[Exchange, Given, float, random.Random], None]
+"""Answers an exchange; the connection is kept where the function returns, and closed where it raises ``Hangup``."""
+
+
+def head(status: int, fields: Mapping[str, str], length: int | None) -> bytes:
+    """Status line and header fields."""
+    lines = [f"HTTP/1.1 {status} -", *(f"{name}: {value}" for name, value in fields.items())]
+    lines += [] if length is None else [f"content-length: {length}"]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def honest(exchange: Exchange, given: Given) -> None:
+    """The answer as it is."""
+    exchange.connection.sendall(head(given.status, given.headers, len(given.body)) + given.body)
+
+
+def _late(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """Nothing for ``pause`` seconds, then the answer."""
+    time.sleep(pause)
+    honest(exchange, given)
+
+
+def _reset(exchange: Exchange) -> None:
+    exchange.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
+    raise Hangup
+
+
+def _reset_before_headers(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """The connection is reset without an answer, after the inner server has made one."""
+    _reset(exchange)
+
+
+def _reset_before_body(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """The header fields, then a reset."""
+    exchange.connection.sendall(head(given.status, given.headers, len(given.body)))
+    _reset(exchange)
+
+
+def _reset_in_body(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """Half of the body, then a reset."""
+    exchange.connection.sendall(head(given.status, given.headers, len(given.body)) + _half(given))
+    _reset(exchange)
+
+
+def _reset_after_body(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """The whole answer, then a reset, although the connection was to be kept."""
+    honest(exchange, given)
+    _reset(exchange)
+
+
+def _half_body(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """Half of the body, then an orderly end."""
+    exchange.connection.sendall(head(given.status, given.headers, len(given.body)) + _half(given))
+    raise Hangup
+
+
+def _half(given: Given) -> bytes:
+    return given.body[: len(given.body) // 2]
+
+
+def _half_without_length(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """Half of the body and an orderly end, with nothing that says how long it was to be."""
+    exchange.connection.sendall(head(given.status, {**given.headers, "connection": "close"}, None) + _half(given))
+    raise Hangup
+
+
+def _length_too_long(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """A content-length of 100 bytes more than there are; after ``pause`` seconds the connection ends."""
+    exchange.connection.sendall(head(given.status, given.headers, len(given.body) + 100) + given.body)
+    time.sleep(pause)
+    raise Hangup
+
+
+def _length_too_short(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """A content-length of half the bytes that there are; the connection stays open, with the rest on it."""
+    exchange.connection.sendall(head(given.status, given.headers, len(given.body) // 2) + given.body)
+
+
+def _gzip_garbage(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """Said to be gzip, and random bytes."""
+    _send(exchange, 200, {**given.headers, "content-encoding": "gzip"}, rng.randbytes(len(given.body)))
+
+
+def _gzip_cut(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """The first half of a gzip stream, with the right content-length of that half."""
+    packed = gzip.compress(given.body)
+    _send(exchange, 200, {**given.headers, "content-encoding": "gzip"}, packed[: len(packed) // 2])
+
+
+def _gzip_bomb(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """Half a megabyte of gzip that is 128 megabytes of blanks and then the answer."""
+    blanks, packing = _blanks()
+    packing = packing.copy()
+    packed = blanks + packing.compress(given.body) + packing.flush()
+    _send(exchange, 200, {**given.headers, "content-encoding": "gzip"}, packed)
+
+
+@lru_cache
+def _blanks() -> tuple[bytes, Any]:
+    """A beginning of a gzip stream, and what goes on with it."""
+    packing = zlib.compressobj(1, wbits=31)
+    return b"".join(packing.compress(b" " * (1 << 20)) for _ in range(128)), packing
+
+
+def _huge_length(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """A content-length of a terabyte, the answer, and blanks for as long as anybody reads."""
+    exchange.connection.sendall(head(given.status, given.headers, HUGE) + given.body)
+    for _ in range(HUGE // CHUNK):
+        exchange.connection.sendall(b" " * CHUNK)
+
+
+def _endless_body(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """The answer in chunks, and then chunks of blanks for as long as anybody reads."""
+    exchange.connection.sendall(head(given.status, {**given.headers, "transfer-encoding": "chunked"}, None))
+    for part in chain((given.body,), repeat(b" " * CHUNK, HUGE // CHUNK)):
+        exchange.connection.sendall(b"%x\r\n%s\r\n" % (len(part), part))
+
+
+def _slow_loris(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """The body byte by byte, ``pause`` seconds apart, so that no single read is ever late."""
+    exchange.connection.sendall(head(given.status, given.headers, len(given.body)))
+    for byte in given.body:
+        time.sleep(pause)
+        exchange.connection.sendall(bytes([byte]))
+
+
+def _storm(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """429 with a retry-after of ``pause`` seconds."""
+    error = {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}
+    _refuse(exchange, 429, error, {"retry-after-ms": f"{1000 * pause:.0f}"})
+
+
+def _storm_without_headers(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """429 that says neither why nor for how long."""
+    _send(exchange, 429, {"content-type": "text/plain"}, b"")
+
+
+def _server_errors(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """500, 502, 503, 504 or 529."""
+    _refuse(exchange, rng.choice(OVERLOADED), {"message": "The server had an error", "type": "server_error"})
+
+
+def _error_page(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """A web page with status 502 or 503."""
+    status = rng.choice((502, 503))
+    _send(exchange, status, {"content-type": "text/html"}, PAGE % (status, status))
+
+
+def _page_with_200(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """A web page with status 200, as a captive portal or a login answers."""
+    _send(exchange, 200, {"content-type": "text/html"}, PAGE % (200, 200))
+
+
+def _error_with_200(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """Status 200 and an error in the body."""
+    _refuse(exchange, 200, {"message": "The server had an error", "type": "server_error", "code": None})
+
+
+def _no_json(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """An empty body with status 200."""
+    _send(exchange, 200, given.headers, b"")
+
+
+def _deep_json(exchange: Exchange, given: Given, pause: float, rng: random.Random) -> None:
+    """A hundred thousand brackets, which are valid JSON."""
+    _send(exchange, 200, given.headers, b"[" * 100_000 + b"]" * 100_000)
+
+
+def _send(exchange: Exchange, status: int, fields: Mapping[str, str], body: bytes) -> None:
+    exchange.connection.sendall(head(status, fields, len(body)) + body)
+
+
+def _refuse(exchange: Exchange, status: int, error: Any, fields: Mapping[str, str] | None = None) -> None:
+    _send(
+        exchange, status, {"content-type": "application/json", **(fields or {})}, json.dumps({"error": error}).encode()
+    )
+
+
+MANNERS: dict[str, Manner] = {
+    "429 storm": _storm,
+    "429 storm without headers": _storm_without_headers,
+    "5xx burst": _server_errors,
+    "HTML error page": _error_page,
+    "HTML with 200": _page_with_200,
+    "body cut, length unknown": _half_without_length,
+    "content-length too long": _length_too_long,
+    "content-length too short": _length_too_short,
+    "deep JSON": _deep_json,
+    "delay": _late,
+    "empty body": _no_json,
+    "endless body": _endless_body,
+    "error with 200": _error_with_200,
+    "gzip bomb": _gzip_bomb,
+    "gzip cut": _gzip_cut,
+    "gzip garbage": _gzip_garbage,
+    "half body": _half_body,
+    "huge body": _huge_length,
+    "reset after body": _reset_after_body,
+    "reset before body": _reset_before_body,
+    "reset before headers": _reset_before_headers,
+    "reset in body": _reset_in_body,
+    "slow loris": _slow_loris,
+}

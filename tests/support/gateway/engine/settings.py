@@ -1,0 +1,96 @@
+"""Settings: what a test chooses about the service that the gateway plays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias, TypedDict, get_args
+
+from blackbox_lb.errors import InputError
+
+__all__ = ["Fault", "Lie", "Options", "RequestSettings"]
+
+Lie: TypeAlias = Literal["top_p 0.9", "after bias", "ignored bias", "64 entries", "integers"]
+Fault: TypeAlias = Callable[[int], int | Literal["drop"] | None]
+"""Number of an accepted completion request, from 0 -> a status to answer instead, "drop" the connection, or None."""
+
+
+class Options(TypedDict, total=False):
+    """What is left out is as the provider has it.
+
+    key, token: what clients must send; ``token`` is an Entra token (azure). models, legacy_models (completions endpoint only),
+    reasoning_models (refuse logprobs with 400) and forbidden_models (with 403): names, or deployments (azure).
+    entries: most entries of a bias, None for no limit. largest: largest token id that may be biased, the last of the vocabulary
+    unless given. quantise, noise: nats, see the rules "answer: quantised" and "answer: repeat noise"; None and 0 switch them off.
+    filter_prompts, filter_completions: texts that meet the content filter (azure). list_end: list and count the end token.
+    generation_config: sampling settings of the model that hold where a request says nothing (fireworks).
+    lie: a planted lie: sampling secretly truncated at top-p .9, logprobs of the biased distribution, the bias ignored, no more
+    than 64 entries, fractions rounded. seed: of the noise and of the order of legacy lists.
+    """
+
+    key: str
+    token: str
+    models: tuple[str, ...]
+    legacy_models: tuple[str, ...]
+    reasoning_models: tuple[str, ...]
+    forbidden_models: tuple[str, ...]
+    entries: int | None
+    largest: int | None
+    quantise: float | None
+    noise: float
+    filter_prompts: str | None
+    filter_completions: str | None
+    list_end: bool
+    generation_config: Mapping[str, float]
+    lie: Lie | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """``Options`` with every value filled in."""
+
+    key: str = "gateway-key"
+    token: str = "gateway-token"  # opens nothing but this gateway
+    models: tuple[str, ...] = ()
+    legacy_models: tuple[str, ...] = ()
+    reasoning_models: tuple[str, ...] = ()
+    forbidden_models: tuple[str, ...] = ()
+    entries: int | None = None
+    largest: int | None = None
+    quantise: float | None = None
+    noise: float = 0.0
+    filter_prompts: str | None = None
+    filter_completions: str | None = None
+    list_end: bool = False
+    generation_config: Mapping[str, float] = field(default_factory=dict)
+    lie: Lie | None = None
+    seed: int = 0
+
+    def changed(self, options: Options, sampling: frozenset[str]) -> RequestSettings:
+        """With ``options``; ``sampling``: the names that a generation_config may set.
+
+        Raises:
+            InputError: a value outside its range.
+        """
+        new = replace(self, **options)
+        if new.lie is not None and new.lie not in get_args(Lie):
+            raise InputError(f"no lie called {new.lie!r}; known: {', '.join(get_args(Lie))}")
+        if new.quantise is not None and not 0 < new.quantise < 10:
+            raise InputError(f"quantise is {new.quantise}; it is a step in nats above 0 and below 10, or None for none")
+        if not 0 <= new.noise < 10:
+            raise InputError(f"noise is {new.noise}; it is a half-width in nats from 0 to 10")
+        unknown = sorted(set(new.generation_config) - sampling)
+        if unknown:
+            raise InputError(
+                f"generation_config sets {', '.join(unknown)}; it may set {', '.join(sorted(sampling)) or 'nothing'}"
+            )
+        return new
+
+    def applied(self, bias: Mapping[int, float]) -> dict[int, float]:
+        """The bias that really reaches the engine."""
+        if self.lie == "ignored bias":
+            return {}
+        if self.lie == "integers":
+            return {token: float(round(value)) for token, value in bias.items()}
+        return dict(bias)

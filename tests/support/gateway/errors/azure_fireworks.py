@@ -1,0 +1,185 @@
+"""Words: the refusals of Azure and Fireworks where they differ from OpenAI's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from tests.support.gateway.errors.openai import OpenAIWords, Refusal
+
+__all__ = ["AzureWords", "FireworksWords"]
+
+AZURE_KEY = (
+    "Access denied due to invalid subscription key or wrong API endpoint. Make sure to provide a valid key for an active "
+    "subscription and use a correct regional API endpoint for your resource."
+)
+AZURE_ENTRA = (
+    "Unauthorized. Access token is missing, invalid, audience is incorrect (https://cognitiveservices.azure.com), or have "
+    "expired."
+)
+AZURE_DEPLOYMENT = (
+    "The API deployment for this resource does not exist. If you created the deployment within the last 5 minutes, please "
+    "wait a moment and try again."
+)
+AZURE_FILTER = (
+    "The response was filtered due to the prompt triggering Azure Content management policy. Please modify your prompt and "
+    "retry. To learn more about our content filtering policies please read our documentation: "
+    "https://go.microsoft.com/fwlink/?linkid=21298766"
+)
+
+
+class AzureWords(OpenAIWords):
+    """Azure: OpenAI's refusals from behind the gate, ``{"error": {code, message}}`` from the gate itself."""
+
+    def gate(
+        self, rule: str, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+    ) -> Refusal:
+        """A refusal of Azure's own gate."""
+        return Refusal(rule, status, {"error": {"code": code, "message": message}}, headers)
+
+    def key(self, given: str, *, token: bool) -> Refusal:
+        """A wrong key, or a wrong Entra token, whose body is flat."""
+        if token:
+            return Refusal("key", 401, {"statusCode": 401, "message": AZURE_ENTRA})
+        return self.gate("key", 401, "401", AZURE_KEY)
+
+    def url(self, method: str, path: str) -> Refusal:
+        """No such path, or no api-version."""
+        return self.gate("url", 404, "404", "Resource not found")
+
+    def model(self, name: str) -> Refusal:
+        """No such deployment."""
+        return self.gate("model", 404, "DeploymentNotFound", AZURE_DEPLOYMENT)
+
+    def rate(
+        self, kind: str, model: str, limit: int, used: int, asked: int, wait: float, version: str, shown: str
+    ) -> Refusal:
+        """Over the budget of a minute."""
+        what = {"requests": "call rate limit", "tokens": "token rate limit"}[kind]
+        message = (
+            f"Requests to the ChatCompletions_Create Operation under Azure OpenAI API version {version} have exceeded {what} of "
+            f"your current OpenAI S0 pricing tier. Please retry after {math.ceil(wait)} seconds. Please go here: "
+            "https://aka.ms/oai/quotaincrease if you would like to further increase the default rate limit."
+        )
+        return self.gate(f"{kind} per minute", 429, "429", message, self.retry_after(wait))
+
+    def too_large(self, model: str, limit: int, asked: int, version: str) -> Refusal:
+        """More tokens than a whole minute holds."""
+        refusal = self.rate("tokens", model, limit, 0, asked, 60.0, version, "")
+        return Refusal("too large", refusal.status, refusal.body, refusal.headers)
+
+    def filtered(self) -> Refusal:
+        """The prompt met the content filter."""
+        found = {"filtered": True, "severity": "high"}
+        safe = {"filtered": False, "severity": "safe"}
+        inner = {
+            "code": "ResponsibleAIPolicyViolation",
+            "content_filter_result": {"hate": found, "self_harm": safe, "sexual": safe, "violence": safe},
+        }
+        body = {"message": AZURE_FILTER, "type": None, "param": "prompt", "code": "content_filter", "status": 400}
+        return Refusal("prompt filter", 400, {"error": {**body, "innererror": inner}})
+
+
+class FireworksWords(OpenAIWords):
+    """Fireworks: ``{"error": {object, type, code, message}}``, pydantic's sentences, all faults of a request in one."""
+
+    def error(
+        self,
+        rule: str,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+        headers: Mapping[str, str] | None = None,
+    ) -> Refusal:
+        """A refusal in the shape of Fireworks' errors; ``code`` is the type where there is none."""
+        return Refusal(
+            rule,
+            status,
+            {"error": {"object": "error", "type": kind, "code": code or kind, "message": message}},
+            headers,
+        )
+
+    def key(self, given: str, *, token: bool) -> Refusal:
+        """No key, or not the right one."""
+        error = {"message": "The API key you provided is invalid.", "code": "UNAUTHORIZED", "type": "error"}
+        return Refusal("key", 401, {"error": error})
+
+    def model(self, name: str) -> Refusal:
+        """No such model."""
+        message = "Model not found, inaccessible, and/or not deployed"
+        return Refusal(
+            "model", 404, {"error": {"message": message, "param": "model", "code": "NOT_FOUND", "type": "error"}}
+        )
+
+    def url(self, method: str, path: str) -> Refusal:
+        """No such path."""
+        return Refusal("url", 404, {"error": {"message": "Path not found", "code": "NOT_FOUND", "type": "error"}})
+
+    def not_json(self) -> Refusal:
+        """A body that is no JSON object."""
+        return self.error("JSON", "Input should be a valid JSON object")
+
+    def no_model(self) -> Refusal:
+        """No model in the body."""
+        return self.missing("model")
+
+    def missing(self, name: str) -> Refusal:
+        """A required field is absent."""
+        return self.error("required", f"Field required, field: '{name}'")
+
+    def unknown(self, name: str, value: object, *, reasoning: bool) -> Refusal:
+        """A field outside the schema."""
+        return self.error("unknown field", f"Extra inputs are not permitted, field: '{name}', value: {value!r}")
+
+    def wrong_type(self, rule: str, name: str, expected: str, value: object) -> Refusal:
+        """A value of the wrong JSON type."""
+        return self.error(rule, f"Input should be {expected}, field: '{name}', value: {value!r}")
+
+    def outside(self, rule: str, name: str, limit: float, value: float, *, integer: bool, above: bool) -> Refusal:
+        """A number beyond its range."""
+        side = "less" if above else "greater"
+        return self.error(rule, f"Input should be {side} than or equal to {limit:g}, field: '{name}', value: {value!r}")
+
+    def too_long(self, rule: str, name: str, length: int, most: int) -> Refusal:
+        """An array with too many members."""
+        return self.error(rule, f"List should have at most {most} items, not {length}, field: '{name}'")
+
+    def empty(self, name: str) -> Refusal:
+        """An array without a member."""
+        return self.error("required", f"List should have at least 1 item, not 0, field: '{name}'")
+
+    def needs_logprobs(self, value: object) -> Refusal:
+        """top_logprobs without logprobs."""
+        message = f"top_logprobs requires logprobs to be set, field: 'top_logprobs', value: {value!r}"
+        return self.error("top_logprobs without logprobs", message)
+
+    def two_limits(self) -> Refusal:
+        """max_tokens and max_completion_tokens at once."""
+        return self.error("two token limits", "max_tokens and max_completion_tokens cannot be specified together")
+
+    def bias_key(self, key: str) -> Refusal:
+        """A key that is no token id."""
+        return self.error("bias keys", f"Input should be a valid token id, field: 'logit_bias', value: {key!r}")
+
+    def bias_id(self, token: int, largest: int) -> Refusal:
+        """An id past the vocabulary."""
+        message = f"Input should be less than or equal to {largest}, field: 'logit_bias', value: {token}"
+        return self.error("bias largest id", message)
+
+    def rate(
+        self, kind: str, model: str, limit: int, used: int, asked: int, wait: float, version: str, shown: str
+    ) -> Refusal:
+        """Over the budget of a minute."""
+        message = f"Rate limit exceeded for {kind} per minute: limit {limit}, please try again in {shown}"
+        headers = {**self.retry_after(wait), "x-ratelimit-over-limit": "yes"}
+        return self.error(f"{kind} per minute", message, status=429, kind="rate_limit_exceeded", headers=headers)
+
+    def several(self, refusals: Sequence[Refusal]) -> Refusal:
+        """All of them in one sentence."""
+        if len(refusals) == 1:
+            return refusals[0]
+        faults = "; ".join(refusal.message for refusal in refusals)
+        return self.error(refusals[0].rule, f"{len(refusals)} request validation errors: {faults}")

@@ -1,0 +1,116 @@
+"""Azure OpenAI's rules: OpenAI's behind a gate of its own, with deployments, two kinds of keys and a content filter."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from tests.support.gateway.engine.completion_view import CompletionView
+from tests.support.gateway.engine.upstream import Want
+from tests.support.gateway.errors.azure_fireworks import AzureWords
+from tests.support.gateway.errors.batches import BatchWords, azure_batches
+from tests.support.gateway.errors.openai import JSON, OpenAIWords, Refusal
+from tests.support.gateway.rules.openai import OpenAIRules, Route, bearer
+from tests.support.gateway.rules.rate_buckets import Level
+
+__all__ = ["AzureRules"]
+
+CLASSIC = re.compile(r"/openai/deployments/([^/]+)/(chat/completions|completions)")
+VERSION = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
+SAFE = {"filtered": False, "severity": "safe"}
+KINDS = ("hate", "self_harm", "sexual", "violence")
+
+
+class AzureRules(OpenAIRules):
+    """Both generations of paths: ``/openai/deployments/{name}/...?api-version=`` and ``/openai/v1/...``."""
+
+    prefix: ClassVar[str] = "/openai/v1"
+    azure_words: ClassVar[AzureWords] = AzureWords()
+    words: ClassVar[OpenAIWords] = azure_words
+    has_filter: ClassVar[bool] = True
+    has_quota: ClassVar[bool] = False
+    batches: ClassVar[BatchWords | None] = azure_batches(azure_words)
+
+    def route(self, method: str, path: str, query: Mapping[str, str]) -> Route:
+        """Where ``path`` leads; a classic path needs an api-version that looks like one."""
+        classic = CLASSIC.fullmatch(path)
+        if classic is None:
+            return super().route(method, path, query)
+        version = query.get("api-version", "")
+        if method != "POST" or not VERSION.fullmatch(version):
+            raise self.words.url(method, path)
+        return Route("chat" if classic[2] == "chat/completions" else "completions", classic[1], version)
+
+    def batch_path(self, path: str, query: Mapping[str, str]) -> str | None:
+        """Behind either prefix; the classic one needs an api-version."""
+        found = super().batch_path(path, query)
+        rest = path.removeprefix("/openai")
+        classic = rest != path and rest.split("/")[1] in ("files", "batches")
+        return rest if found is None and classic and VERSION.fullmatch(query.get("api-version", "")) else found
+
+    def authorise(self, route: Route, headers: Mapping[str, str]) -> None:
+        """A key in ``api-key``, or an Entra token as bearer; the newer paths take the key as bearer too."""
+        key, token = headers.get("api-key"), bearer(headers)
+        if key is not None:
+            if key != self.settings.key:
+                raise self.words.key(key, token=False)
+            return
+        accepted = {self.settings.token} if route.version else {self.settings.token, self.settings.key}
+        if token not in accepted:
+            raise self.words.key(token, token=bool(token))
+
+    def model(self, route: Route, body: JSON) -> str:
+        """The deployment: in a classic path, else the model of the body."""
+        return super().model(route, body) if route.name is None else self._of_endpoint(route, route.name)
+
+    def check_prompt(self, body: JSON) -> Refusal | None:
+        """The content filter before anything is generated."""
+        text = str(body.get("messages") or body.get("prompt"))
+        found = self.settings.filter_prompts
+        return self.azure_words.filtered() if found is not None and found in text else None
+
+    def budget(self, level: Level) -> dict[str, str]:
+        """With the window in seconds; resets are whole milliseconds."""
+        return super().budget(level) | {"renewalperiod": "60", "reset": str(math.ceil(level.reset * 1000))}
+
+    def envelope(self) -> JSON:
+        """Fields beside the choices: what the filter found in the prompt."""
+        results = dict.fromkeys(KINDS, SAFE)
+        return {
+            "prompt_filter_results": [{"prompt_index": 0, "content_filter_results": results}],
+            "system_fingerprint": "fp_gateway",
+        }
+
+    def chat_choice(
+        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
+    ) -> JSON:
+        """One choice, or what is left of it after the content filter: neither message nor logprobs."""
+        if self._filters(reading):
+            return self._filtered(index)
+        results = dict.fromkeys(KINDS, SAFE)
+        return {**super().chat_choice(index, reading, body, want, rng), "content_filter_results": results}
+
+    def legacy_choice(
+        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
+    ) -> JSON:
+        """One choice, or what is left of it after the content filter."""
+        if self._filters(reading):
+            return {**self._filtered(index), "text": ""}
+        return super().legacy_choice(index, reading, body, want, rng)
+
+    def _filters(self, reading: CompletionView) -> bool:
+        found = self.settings.filter_completions
+        return found is not None and found in reading.text
+
+    def _filtered(self, index: int) -> JSON:
+        results = dict.fromkeys(KINDS, SAFE) | {"hate": {"filtered": True, "severity": "high"}}
+        return {
+            "index": index,
+            "finish_reason": "content_filter",
+            "logprobs": None,
+            "content_filter_results": results,
+        }

@@ -1,0 +1,137 @@
+"""Fireworks' rules: token ids in every entry, the model's logprob beside that of what was sampled from, five alternatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tests.support.gateway.engine.completion_view import CompletionView, f32
+from tests.support.gateway.engine.from_request import DEFAULTS, sampling_of
+from tests.support.gateway.engine.logprobs import EnginePosition, propensity
+from tests.support.gateway.engine.settings import RequestSettings
+from tests.support.gateway.engine.upstream import Want
+from tests.support.gateway.errors.azure_fireworks import FireworksWords
+from tests.support.gateway.errors.batches import BatchWords
+from tests.support.gateway.errors.openai import JSON, OpenAIWords
+from tests.support.gateway.requests import fields
+from tests.support.gateway.rules.openai import OpenAIRules, Route, asked
+from tests.support.gateway.rules.rate_buckets import Level
+
+__all__ = ["FireworksRules"]
+
+SMALL = 4096
+"""Tokens. Above this a vocabulary is not listed whole for a propensity."""
+COMPUTED = ("temperature", "top_k", "top_p", "min_p")
+"""Sampling settings whose effect on the propensity is computed; with any other changed, it is told as null."""
+
+
+class FireworksRules(OpenAIRules):
+    """Chat and completions answer alike: entries with ids, or legacy lists where ``logprobs`` is a number."""
+
+    prefix: ClassVar[str] = "/inference/v1"
+    words: ClassVar[OpenAIWords] = FireworksWords()
+    tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = fields.FIREWORKS
+    official_schema: ClassVar[bool] = False
+    defaults: ClassVar[RequestSettings] = RequestSettings(models=("accounts/fireworks/models/gateway",))
+    properties: ClassVar[int | None] = None
+    sampling: ClassVar[frozenset[str]] = frozenset(DEFAULTS)
+    has_quota: ClassVar[bool] = False
+    batches: ClassVar[BatchWords | None] = None
+
+    def _of_endpoint(self, route: Route, name: str) -> str:
+        if name not in self.settings.models:
+            raise self.words.model(name)
+        return name
+
+    def whole(self, body: JSON) -> bool:
+        """A small vocabulary is listed whole, and the propensity computed."""
+        return super().whole(body) or (self._tilts(body) and self._size <= SMALL)
+
+    def post(self, body: JSON) -> bool:
+        """Of a large one the engine tells the propensity itself: to list it takes a second and five megabytes a token."""
+        return self._tilts(body) and self._size > SMALL
+
+    def _tilts(self, body: JSON) -> bool:
+        """Whether tokens are drawn from anything but the model itself, and logprobs are asked for."""
+        changed = sampling_of(self.settings, body) != DEFAULTS or bool(body.get("logit_bias"))
+        return asked(body) is not None and changed
+
+    def budget(self, level: Level) -> dict[str, str]:
+        """Without the time of its reset."""
+        return {"limit": str(level.limit), "remaining": str(level.remaining)}
+
+    def usage(self, prompt_tokens: int, generated: int) -> JSON:
+        """What is paid for."""
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": generated,
+            "total_tokens": prompt_tokens + generated,
+        }
+
+    def envelope(self) -> JSON:
+        """Nothing beside the choices."""
+        return {}
+
+    def chat_choice(
+        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
+    ) -> JSON:
+        """One choice of the chat endpoint."""
+        message = {"role": "assistant", "content": reading.text}
+        return {"index": index, "message": message, **self._rest(reading, body, want, rng)}
+
+    def legacy_choice(
+        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
+    ) -> JSON:
+        """One choice of the completions endpoint."""
+        return {"index": index, "text": reading.text, **self._rest(reading, body, want, rng)}
+
+    def _rest(self, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator) -> JSON:
+        k = asked(body)
+        rest: JSON = {"finish_reason": reading.finish, "logprobs": None}
+        if k is not None and body["logprobs"] is True:
+            rest["logprobs"] = {"content": self._content(reading, body, want, k)}
+        elif k is not None:
+            lists: dict[str, Any] = self.legacy_lists(reading, k, 0, rng)
+            rest["logprobs"] = {**lists, "token_ids": [each.id for each in reading.told]}
+        if body.get("return_token_ids"):
+            whole = len(reading.drawn) == reading.tokens
+            rest["token_ids"] = [each.id for each in reading.drawn] if whole else None
+        return rest
+
+    def _content(self, reading: CompletionView, body: JSON, want: Want, k: int) -> list[JSON]:
+        told, drawn = reading.told[: reading.kept], reading.drawn[: reading.kept]
+        offsets = self.shown.offsets(told)
+        posts = (*reading.post, *[None] * len(drawn))[: len(drawn)]
+        return [
+            {
+                **self.alternative(each.id, f32(each.logprob), each.raw),
+                "sampling_logprob": self._propensity(source, post, body, want),
+                "text_offset": offset,
+                "top_logprobs": [self.alternative(token, f32(logprob)) for token, logprob in each.top(k)],
+            }
+            for each, source, offset, post in zip(told, drawn, offsets, posts, strict=True)
+        ]
+
+    def _propensity(self, position: EnginePosition, post: float | None, body: JSON, want: Want) -> float | None:
+        sampling = sampling_of(self.settings, body)
+        if not self._tilts(body):
+            return f32(position.logprob)
+        if self.post(body):
+            return None if post is None else f32(post)
+        if any(sampling[name] != DEFAULTS[name] for name in set(DEFAULTS) - set(COMPUTED)):
+            return None
+        value = propensity(position, want.bias, sampling)
+        return f32(value) if math.isfinite(value) else None
+
+    def alternative(self, token: int, logprob: float, printed: bytes = b"") -> JSON:
+        """One token without its alternatives."""
+        raw = self.shown.raw(token, printed)
+        return {
+            "token": self.shown.text(token, printed),
+            "bytes": list(raw),
+            "logprob": logprob,
+            "token_id": token,
+        }

@@ -1,0 +1,271 @@
+"""OpenAI's rules: paths, keys, models, limits, and the shape of answers. Each rule's source is in ``sources``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from tests.support.gateway.engine.completion_view import CompletionView, TokenPrinting, f32
+from tests.support.gateway.engine.logprobs import EnginePosition
+from tests.support.gateway.engine.settings import RequestSettings
+from tests.support.gateway.engine.upstream import UpstreamEngine, Want
+from tests.support.gateway.errors.batches import OPENAI_BATCHES, BatchWords
+from tests.support.gateway.errors.openai import JSON, OpenAIWords, Refusal
+from tests.support.gateway.requests import fields
+from tests.support.gateway.requests.checks import ModelLimits, faults
+from tests.support.gateway.rules.rate_buckets import Level, duration
+
+__all__ = ["OpenAIRules", "Route", "asked", "bearer"]
+
+FAR_AWAY = -9999.0
+"""The logprob told of a sampled token outside the 20 likeliest."""
+SEEN = 20
+LIE_ENTRIES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a request went. ``name``: a deployment or model in the path, ``version``: api-version of Azure's classic paths."""
+
+    to: Literal["chat", "completions", "models"]
+    name: str | None = None
+    version: str = ""
+
+
+class OpenAIRules:
+    """What OpenAI would say. Other providers differ in some of its methods and tables."""
+
+    prefix: ClassVar[str] = "/v1"
+    words: ClassVar[OpenAIWords] = OpenAIWords()
+    tables: ClassVar[Mapping[fields.Endpoint, fields.Fields]] = fields.OPENAI
+    official_schema: ClassVar[bool] = True
+    defaults: ClassVar[RequestSettings] = RequestSettings(
+        models=("gpt-4o-mini",),
+        legacy_models=("gpt-3.5-turbo-instruct",),
+        reasoning_models=("gpt-5-mini",),
+        forbidden_models=("o4-mini",),
+        entries=300,
+        quantise=1 / 16,
+    )
+    properties: ClassVar[int | None] = 1024
+    sampling: ClassVar[frozenset[str]] = frozenset()
+    has_filter: ClassVar[bool] = False
+    has_quota: ClassVar[bool] = True
+    batches: ClassVar[BatchWords | None] = OPENAI_BATCHES
+
+    def __init__(self, settings: RequestSettings, upstream: UpstreamEngine) -> None:
+        self.settings, self.shown = settings, TokenPrinting(upstream)
+        self._size = upstream.size
+        self._largest = upstream.size - 1 if settings.largest is None else settings.largest
+
+    def route(self, method: str, path: str, query: Mapping[str, str]) -> Route:
+        """Where ``path`` leads; Refusal where it leads nowhere."""
+        posts: dict[str, Literal["chat", "completions"]] = {
+            f"{self.prefix}/chat/completions": "chat",
+            f"{self.prefix}/completions": "completions",
+        }
+        if method == "POST" and path in posts:
+            return Route(posts[path])
+        if method == "GET" and path == f"{self.prefix}/models":
+            return Route("models")
+        if method == "GET" and path.startswith(f"{self.prefix}/models/"):
+            return Route("models", path.removeprefix(f"{self.prefix}/models/"))
+        raise self.words.url(method, path)
+
+    def batch_path(self, path: str, query: Mapping[str, str]) -> str | None:
+        """What stands behind the prefix where ``path`` leads to files or batches, which this provider has; else None."""
+        rest = path.removeprefix(self.prefix)
+        return rest if rest != path and rest.split("/")[1] in ("files", "batches") else None
+
+    def authorise(self, route: Route, headers: Mapping[str, str]) -> None:
+        """Refusal without the right key."""
+        given = bearer(headers)
+        if given != self.settings.key:
+            raise self.words.key(given, token=False)
+
+    def model(self, route: Route, body: JSON) -> str:
+        """The model that is asked; Refusal where there is none of that name for that endpoint."""
+        name = body.get("model")
+        if name is None:
+            raise self.words.no_model()
+        if not isinstance(name, str):
+            raise self.words.wrong_type("type", "model", "a string", name)
+        return self._of_endpoint(route, name)
+
+    def _of_endpoint(self, route: Route, name: str) -> str:
+        settings = self.settings
+        chat = {*settings.models, *settings.reasoning_models, *settings.forbidden_models}
+        if name not in chat | {*settings.legacy_models}:
+            raise self.words.model(name)
+        if name not in (chat if route.to == "chat" else settings.legacy_models):
+            raise self.words.model_of_endpoint(chat=route.to == "chat")
+        return name
+
+    def listing(self, route: Route) -> JSON:
+        """The answer to GET models."""
+        settings = self.settings
+        names = dict.fromkeys(
+            settings.models + settings.legacy_models + settings.reasoning_models + settings.forbidden_models
+        )
+        data = {name: {"id": name, "object": "model", "created": 1721172741, "owned_by": "system"} for name in names}
+        if route.name is None:
+            return {"object": "list", "data": list(data.values())}
+        if route.name not in data:
+            raise self.words.model(route.name)
+        return data[route.name]
+
+    def faults(self, endpoint: fields.Endpoint, model: str, body: JSON) -> Iterator[Refusal]:
+        """The rules that a request breaks."""
+        settings = self.settings
+        entries = LIE_ENTRIES if settings.lie == "64 entries" else settings.entries
+        forbidden = model in settings.forbidden_models
+        limits = ModelLimits(
+            largest=self._largest,
+            entries=entries,
+            properties=self.properties,
+            reasoning=forbidden or model in settings.reasoning_models,
+            logprobs_forbidden=forbidden,
+        )
+        return faults(self.words, endpoint, self.tables[endpoint], limits, body)
+
+    def check_prompt(self, body: JSON) -> Refusal | None:
+        """What is refused for the text of a well-formed request."""
+        return None
+
+    def whole(self, body: JSON) -> bool:
+        """Whether the answer needs the logprobs of the whole vocabulary."""
+        return bool(body.get("logit_bias")) and self.settings.lie == "after bias" and asked(body) is not None
+
+    def post(self, body: JSON) -> bool:
+        """Whether the answer needs what each token was drawn with, from the engine."""
+        return False
+
+    def cost(self, endpoint: fields.Endpoint, body: JSON) -> int:
+        """Tokens that a prompt costs before anything is generated."""
+        texts = (
+            [m.get("content") for m in body.get("messages") or [] if isinstance(m, dict)] if endpoint == "chat" else []
+        )
+        return -(-sum(len(str(text)) for text in texts or [body.get("prompt")]) // 4) + 2
+
+    def headers(self, levels: Mapping[str, Level]) -> dict[str, str]:
+        """The state of the budget."""
+        return {
+            f"x-ratelimit-{fact}-{kind}": value
+            for kind, level in levels.items()
+            for fact, value in self.budget(level).items()
+        }
+
+    def budget(self, level: Level) -> dict[str, str]:
+        """What the headers tell of one budget."""
+        return {"limit": str(level.limit), "remaining": str(level.remaining), "reset": duration(level.reset)}
+
+    def answer(
+        self,
+        endpoint: fields.Endpoint,
+        model: str,
+        body: JSON,
+        want: Want,
+        readings: Sequence[CompletionView],
+        number: int,
+    ) -> JSON:
+        """The whole answer to an accepted request."""
+        rng = np.random.default_rng([self.settings.seed, number, 2])
+        make = self.chat_choice if endpoint == "chat" else self.legacy_choice
+        prompt_tokens, generated = readings[0].prompt_tokens, sum(reading.tokens for reading in readings)
+        return {
+            "id": f"{'chatcmpl' if endpoint == 'chat' else 'cmpl'}-gateway{number:08d}",
+            "object": "chat.completion" if endpoint == "chat" else "text_completion",
+            "created": int(time.time()),
+            "model": model,
+            "choices": [make(index, reading, body, want, rng) for index, reading in enumerate(readings)],
+            "usage": self.usage(prompt_tokens, generated),
+            **self.envelope(),
+        }
+
+    def usage(self, prompt_tokens: int, generated: int) -> JSON:
+        """What is paid for."""
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": generated,
+            "total_tokens": prompt_tokens + generated,
+            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+            "completion_tokens_details": {
+                "reasoning_tokens": 0,
+                "audio_tokens": 0,
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+            },
+        }
+
+    def envelope(self) -> JSON:
+        """Fields beside the choices."""
+        return {"service_tier": "default", "system_fingerprint": "fp_gateway"}
+
+    def chat_choice(
+        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
+    ) -> JSON:
+        """One choice of the chat endpoint."""
+        k = asked(body)
+        told = reading.told[: reading.kept]
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": reading.text, "refusal": None, "annotations": []},
+            "logprobs": None if k is None else {"content": [self.entry(each, k) for each in told], "refusal": None},
+            "finish_reason": reading.finish,
+        }
+
+    def entry(self, position: EnginePosition, k: int) -> JSON:
+        """One token of ``logprobs.content``."""
+        own = FAR_AWAY if position.rank() >= min(SEEN, len(position.ids)) else f32(position.logprob)
+        others = [self.alternative(token, f32(logprob)) for token, logprob in position.top(k)]
+        return {**self.alternative(position.id, own, position.raw), "top_logprobs": others}
+
+    def alternative(self, token: int, logprob: float, printed: bytes = b"") -> JSON:
+        """One token without its alternatives; ``bytes`` is null for a special token."""
+        raw = self.shown.raw(token, printed)
+        return {"token": self.shown.text(token, printed), "logprob": logprob, "bytes": list(raw) or None}
+
+    def legacy_choice(
+        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
+    ) -> JSON:
+        """One choice of the completions endpoint."""
+        k = asked(body)
+        return {
+            "text": reading.text,
+            "index": index,
+            "logprobs": None if k is None else self.legacy_lists(reading, k, len(str(body.get("prompt"))), rng),
+            "finish_reason": reading.finish,
+        }
+
+    def legacy_lists(self, reading: CompletionView, k: int, start: int, rng: np.random.Generator) -> dict[str, Any]:
+        """Parallel lists; text keys, so that two tokens of one text become one entry. ``start``: characters of the prompt."""
+        last = start + len(reading.text)
+        tops = [self._by_text(each, k, rng) for each in reading.told]
+        return {
+            "tokens": [self.shown.key(each.id, each.raw) for each in reading.told],
+            "token_logprobs": [f32(each.logprob) for each in reading.told],
+            "top_logprobs": tops if k else None,
+            "text_offset": [min(start + offset, last) for offset in self.shown.offsets(reading.told)],
+        }
+
+    def _by_text(self, position: EnginePosition, k: int, rng: np.random.Generator) -> dict[str, float]:
+        listed = {self.shown.key(token): f32(logprob) for token, logprob in position.top(k)}
+        return {text: listed[text] for text in rng.permutation(list(listed)).tolist()}
+
+
+def bearer(headers: Mapping[str, str]) -> str:
+    """The token of the Authorization header, empty if there is none."""
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    return given.strip() if kind.lower() == "bearer" else ""
+
+
+def asked(body: JSON) -> int | None:
+    """How many alternatives a token are asked for; None for no logprobs at all."""
+    value = body.get("logprobs")
+    if value is None or value is False:
+        return None
+    return int(body.get("top_logprobs") or 0) if value is True else int(value)
