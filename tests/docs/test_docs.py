@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import runpy
 import shlex
@@ -16,14 +17,71 @@ from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile, profile_names
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks.rewards.reward import REWARDS
+from tests.unit.test_layers import ROOMS, SENTENCES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = {page.stem: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md"))}
+BENCH = {"bench/README.md": (ROOT / "bench" / "README.md").read_text(encoding="utf-8")}
+PAGES = {"README.md": README} | BENCH | {f"docs/{name}.md": text for name, text in DOCS.items()}
+LINES, WIDTH = 200, 150
+"""What a reader in a hurry gets through: lines of the README, and characters of each."""
 
 
-def snippets(language: str) -> list[str]:
-    """The README's code blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+def snippets(language: str, text: str = README) -> list[str]:
+    """A page's code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """What a link may name behind its #: the headings, as GitHub and the site write them."""
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), flags=re.MULTILINE
+    )
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_is_short() -> None:
+    """A stranger reads it whole; the rest is in docs/."""
+    lines = README.splitlines()
+    assert len(lines) <= LINES
+    assert [line for line in lines if len(line) > WIDTH] == []
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    """Each names a file that is there, and a heading in it. The pages of docs/ are checked by the site's own build."""
+    links = re.findall(r"\]\(((?!https?://)[^)#]*)#?([^)]*)\)", README)
+    assert links
+    for path, anchor in links:
+        target = ROOT / (path or "README.md")
+        assert target.is_file(), path
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), (path, anchor)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_that_a_page_names_exist(page: str) -> None:
+    """Tests, benchmarks and modules are found under the names that the pages give them."""
+    for path in re.findall(r"\b(?:tests|bench|blackbox_lb)/[\w/]+\.py\b", PAGES[page]):
+        assert (ROOT / path).is_file(), path
+    for module in re.findall(r"python -m (bench[\w.]*)", PAGES[page]):
+        path = ROOT.joinpath(*module.split("."))
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+    for name in re.findall(r"\bblackbox_lb(?:\.\w+)+", PAGES[page]):
+        path = ROOT.joinpath(*name.split(".")).with_suffix(".py")  # one of them needs vLLM to be imported
+        assert path.is_file() or pkgutil.resolve_name(name) is not None
+
+
+def test_the_architecture_page_is_true() -> None:
+    """It has the rooms in their order and the sentences of the test of layers, and every file and folder that it names exists."""
+    page = DOCS["architecture"]
+    rooms = re.findall(r"^\| `(\w+)` \|", page.split("## Reading")[0], flags=re.MULTILINE)
+    assert rooms == [room for room in ROOMS if not room.startswith("_")]
+    assert re.findall(r"^- (.+)$", page, flags=re.MULTILINE) == [sentence for sentence, *_ in SENTENCES]
+    package = ROOT / "blackbox_lb"
+    parts = re.findall(r"^\| `(\w+)` \|", page.split("## Reading")[1], flags=re.MULTILINE)
+    assert sorted(parts) == sorted(path.parent.name for path in package.glob("estimate/*/__init__.py"))
+    for path in re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", page):
+        assert any((base / path).exists() for base in (ROOT, package, package / "estimate")), path
 
 
 def test_the_command_reference_is_the_help() -> None:
@@ -36,7 +94,7 @@ def test_the_command_reference_is_the_help() -> None:
 
 
 def test_python_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each runs in a folder with a bias file."""
+    """Each of the README runs in a folder with a bias file."""
     entry = Entry(id=1, text=" a", bias=1.0)
     bias = Bias(provider="vllm", model="m", tokenizer="t", reward="length", estimator="ips", entries=(entry,))
     bias.save(tmp_path / "bias.json")
@@ -48,11 +106,12 @@ def test_python_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_toml_snippets_are_profiles(tmp_path: Path) -> None:
     """Each loads as a user's own profile, and the one of a foreign host is the one that the tests send requests with."""
-    for snippet in snippets("toml"):
+    found = snippets("toml", README) + snippets("toml", DOCS["providers"])
+    for snippet in found:
         path = tmp_path / "mine.toml"
         path.write_text(snippet)
         assert load_profile(str(path)).name not in profile_names()
-    assert (ROOT / "tests" / "unit" / "data" / "together.toml").read_text() in snippets("toml")
+    assert (ROOT / "tests" / "unit" / "data" / "together.toml").read_text() in found
 
 
 def test_every_blb_command_line_parses() -> None:
@@ -69,22 +128,23 @@ def test_every_blb_command_line_parses() -> None:
 
 
 def test_the_store_tables_are_documented() -> None:
-    """Every table and column of the schema stands in the README's table."""
+    """Every table and column of the schema stands in the table of the page on stores."""
     store = RolloutStore(":memory:")
     tables = store._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     for (table,) in tables:
-        (row,) = [line for line in README.splitlines() if line.startswith(f"| `{table}` |")]
+        (row,) = [line for line in DOCS["store"].splitlines() if line.startswith(f"| `{table}` |")]
         columns = [column[1] for column in store._db.execute(f"PRAGMA table_info({table})")]
         assert re.findall(r"`(\w+)`", row) == [table, *columns]
     store.close()
 
 
 def test_providers_and_rewards_are_documented() -> None:
-    """Each has its row."""
+    """Each provider has its row in README and page, each reward in its page."""
     for name in profile_names():
         assert f"| `{name}` |" in README
+        assert f"| `{name}` |" in DOCS["providers"]
     for name in REWARDS:
-        assert f"`{name}`" in README
+        assert f"`{name}`" in DOCS["tasks"]
 
 
 def test_the_layout_is_true() -> None:
