@@ -12,7 +12,7 @@ import click
 
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
-from blackbox_lb.cli.commands.completion import DESCRIPTION, describe
+from blackbox_lb.cli.commands.setup.completion import DESCRIPTION, describe
 from blackbox_lb.providers.profile import profile_names
 from blackbox_lb.tasks.load import BUILT_IN
 from blackbox_lb.tasks.rewards.reward import REWARDS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import os
@@ -23,7 +22,7 @@ from click.testing import CliRunner, Result
 from blackbox_lb.bias.document import Bias, Entry
 from blackbox_lb.cli import json_output as documents
 from blackbox_lb.cli import main, terminal
-from blackbox_lb.cli.commands import COMMANDS
+from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.settings import find_settings
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion
@@ -82,7 +81,8 @@ def test_help_answers_at_once() -> None:
 @pytest.mark.parametrize("name", ["show", "export", "providers", "proxy", "init", "completion"])
 def test_commands_that_estimate_nothing_load_no_estimator(name: str) -> None:
     """They answer without scipy or openai."""
-    script = f"import sys, blackbox_lb.cli.commands.{name}; print([m for m in ('scipy', 'openai') if m in sys.modules])"
+    load = f"import sys; from blackbox_lb.cli.commands import load_command; load_command({name!r})"
+    script = f"{load}; print([m for m in ('scipy', 'openai') if m in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
 
@@ -90,7 +90,7 @@ def test_commands_that_estimate_nothing_load_no_estimator(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_json_and_quiet(name: str) -> None:
     """All but those for which a reason is stated."""
-    command = importlib.import_module(f"blackbox_lb.cli.commands.{name}").command
+    command = load_command(name)
     opts = {opt for param in command.params for opt in param.opts}
     assert ("--json" in opts) is (name not in WITHOUT_JSON)
     assert ("--quiet" in opts) is (name not in WITHOUT_QUIET)

@@ -12,7 +12,7 @@ import click
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import vocabulary_of
-from blackbox_lb.cli.commands.analyze import ANALYSIS
+from blackbox_lb.cli.commands.learning.analyze import ANALYSIS
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
 from blackbox_lb.cli.resources import connect_to, load, open_trials
