@@ -1,25 +1,41 @@
-"""Options that several commands share: which model, which task, how to sample, how to print. ``opening`` is what they open."""
+"""Options that several commands share, each set as a class and as the decorator that asks for it: model, task, sampling, output."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
-from blackbox_lb.api.drift import ON_DRIFT
+from blackbox_lb.api.drift import ON_DRIFT, OnDrift
 from blackbox_lb.providers.profile import profile_names
 from blackbox_lb.types import Endpoint
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "POSITIONS",
     "STORE",
     "TOP_LOGPROBS",
+    "LimitOptions",
+    "ModelOptions",
+    "OutputOptions",
+    "PromptOptions",
+    "SamplingOptions",
+    "ServerOptions",
+    "SpendingOptions",
+    "TaskOptions",
+    "TrialOptions",
+    "command",
     "count_option",
     "limit_options",
     "model_options",
     "output_options",
+    "picked",
     "rollouts_option",
     "sampling_options",
     "spending_options",
@@ -27,12 +43,176 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T", bound="DataclassInstance")
 TOP_LOGPROBS = 20
 POSITIONS = 200
 """Of --full-vocab: they tell a mean over positions to about 7 % of the spread between positions, and take a few minutes on a small
 server."""
 STORE = "rollouts.db"
 """The rollout store inside a run's folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Which model of a provider is called, and how; None stands for the provider's own.
+
+    model: its name; for ``local`` a file or a hub name.
+    base_url: address of the API.
+    endpoint: where completions are collected.
+    tokenizer: the vocabulary, by name or file.
+    concurrency: requests in flight.
+    """
+
+    model: str | None
+    base_url: str | None
+    endpoint: Endpoint | None
+    tokenizer: str | None
+    concurrency: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(ServerOptions):
+    """A model with the provider that has it.
+
+    provider: a name, or the path of a TOML.
+    """
+
+    provider: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions:
+    """Prompts with their answers, and how long a completion may be.
+
+    task: a built-in one, or lm-eval:NAME.
+    data, validation_data, test_data: files with prompts and answers.
+    prompt_column, answer_column, messages_column: names in those files.
+    prompt_template: a prompt with columns in braces.
+    validation_limit, test_limit: how many prompts of a split are used.
+    data_dir, num_fewshot, filter, metric, validation_size: of lm-eval:NAME.
+    max_tokens: longest completion, in tokens; None: the task's.
+    """
+
+    task: str | None
+    data: Path | None
+    validation_data: Path | None
+    test_data: Path | None
+    prompt_column: str
+    answer_column: str
+    messages_column: str
+    prompt_template: str | None
+    validation_limit: int | None
+    test_limit: int | None
+    data_dir: Path | None
+    num_fewshot: int | None
+    filter: str | None
+    metric: str | None
+    validation_size: int | None
+    max_tokens: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions(PromptOptions):
+    """Prompts with what their completions are worth.
+
+    reward: name of a reward, as :func:`parse_reward` reads it.
+    correct: what counts as correct; None: the task's.
+    """
+
+    reward: str
+    correct: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """How completions are drawn.
+
+    top_logprobs: alternatives listed a token; None: as many as help and the provider lists.
+    seed: sent with every request.
+    """
+
+    top_logprobs: int | None
+    seed: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendingOptions:
+    """What a command may spend; None: any amount.
+
+    max_requests: requests.
+    max_tokens_total: prompt and completion tokens.
+    max_cost: US dollars.
+    prices: TOML with prices, read before those that come along.
+    """
+
+    max_requests: int | None
+    max_tokens_total: int | None
+    max_cost: float | None
+    prices: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions(SpendingOptions):
+    """What a command may spend, whether it asks first, and what it does when something changes.
+
+    price: "PROMPT,COMPLETION" in US dollars for a million tokens.
+    yes: do not ask before the first request that costs money.
+    on_drift: stop or go on when another model or system answers; None: as the provider's profile says.
+    restart: go on in ``out`` with other settings.
+    """
+
+    price: str | None
+    yes: bool
+    on_drift: OnDrift | None
+    restart: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """Where results go and how much is said.
+
+    out: the run's folder; None: runs/TASK.
+    store: the rollout store; None: the one in ``out``.
+    as_json: print the result as JSON.
+    quiet: no progress and no remarks.
+    """
+
+    out: Path | None
+    store: Path | None
+    as_json: bool
+    quiet: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOptions(ModelOptions, SamplingOptions, LimitOptions, OutputOptions):
+    """All that drawing completions needs, but for the task."""
+
+
+def picked(kind: type[T], source: object, **instead: Any) -> T:
+    """An object of the dataclass ``kind`` with the fields of ``source`` that have the same names, and others ``instead``."""
+    names = [each.name for each in fields(kind)]
+    return kind(**{name: instead[name] if name in instead else getattr(source, name) for name in names})
+
+
+def command(name: str, kind: type[T]) -> Callable[[Callable[[T], None]], click.Command]:
+    """The command ``name``, whose function gets all of its options and arguments as one object of the dataclass ``kind``.
+
+    TypeError: a field without an option, or an option without a field.
+    """
+
+    def decorate(function: Callable[[T], None]) -> click.Command:
+        @functools.wraps(function)
+        def callback(**values: Any) -> None:
+            function(kind(**values))
+
+        made = click.command(name)(callback)
+        wanted = {each.name for each in fields(kind)}
+        differ = wanted.symmetric_difference(param.name or "" for param in made.params)
+        if differ:
+            raise TypeError(f"blb {name} and {kind.__name__} do not have the same options: {', '.join(sorted(differ))}")
+        return made
+
+    return decorate
 
 
 def _together(*options: Callable[[Any], Any]) -> Callable[[F], F]:

@@ -302,7 +302,7 @@ def broken(*arguments, **options):
         raise ValueError("inner " + os.environ["PLANTED_KEY"])
     except ValueError as error:
         raise RuntimeError("GET http://h/?api-key=" + os.environ["PLANTED_QUERY"]) from error
-show.command.callback = broken
+show.show_command.callback = broken
 sys.argv = ["blb", "show", "x"]
 blackbox_lb.cli.main()
 """

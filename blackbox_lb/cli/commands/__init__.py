@@ -26,11 +26,12 @@ COMMANDS = {
     "show": ("using", "Show a bias file: verdict, promoted and suppressed tokens."),
     "store": ("setup", "Check, compact, merge, recover rollout stores; Parquet out and in."),
 }
-"""Name -> folder below this one, help line; ``command`` in the module of that name is the command."""
+"""Name -> folder below this one, help line; the module of that name there has it as ``NAME_command``."""
 
 
 def load_command(name: str) -> click.Command:
     """The command ``name``, imported now."""
     folder, _ = COMMANDS[name]
-    command: click.Command = importlib.import_module(f"{__name__}.{folder}.{name}").command
+    module = importlib.import_module(f"{__name__}.{folder}.{name}")
+    command: click.Command = getattr(module, f"{name}_command")
     return command

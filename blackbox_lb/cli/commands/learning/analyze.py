@@ -2,20 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from blackbox_lb.cli.options import POSITIONS, limit_options, model_options, sampling_options, task_options
+from blackbox_lb.cli.options import (
+    POSITIONS,
+    LimitOptions,
+    OutputOptions,
+    PromptOptions,
+    SamplingOptions,
+    ServerOptions,
+    command,
+    limit_options,
+    model_options,
+    sampling_options,
+    task_options,
+)
 
-__all__ = ["ANALYSIS", "command"]
+__all__ = ["ANALYSIS", "AnalyzeOptions", "analyze_command"]
 
 ANALYSIS = "analysis.json"
+"""The file that the command writes into the run's folder."""
 SAMPLES = 4
 
 
-@click.command("analyze")
+@dataclass(frozen=True, kw_only=True)
+class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions, OutputOptions):
+    """Options of ``blb analyze``.
+
+    bias_file: the bias.
+    provider: None: the bias's own.
+    full_vocab: biased positions at which all logprobs are asked for; None: none.
+    families: how tokens are grouped, surface or embedding.
+    embedding: the embedding model; None: as in ``blb fit``.
+    top: rows of each table.
+    csv_file: file that gets all visited tokens.
+    samples: completions a test prompt.
+    reward, correct: not read; they are taken so that a settings file may give them to all commands.
+    """
+
+    bias_file: Path
+    provider: str | None
+    full_vocab: int | None
+    families: str
+    embedding: str | None
+    top: int
+    csv_file: Path | None
+    samples: int
+    reward: str | None
+    correct: str | None
+
+
+@command("analyze", AnalyzeOptions)
 @click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path))
 @click.option("--store", type=click.Path(path_type=Path), help="Rollout store. [default: rollouts.db beside BIAS]")
 @click.option(
@@ -52,7 +92,7 @@ SAMPLES = 4
 @limit_options()
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="No progress and no remarks.")
-def command(bias_file: Path, **options: Any) -> None:
+def analyze_command(options: AnalyzeOptions) -> None:
     """Tell what the bias file BIAS does to each token: its intervention score.
 
     S is the mean of log p(token | with the bias) - log p(token | without it), in nats, over the places where completions drawn with
@@ -61,7 +101,4 @@ def command(bias_file: Path, **options: Any) -> None:
     """
     from blackbox_lb.cli.actions.analyze import execute
 
-    execute(bias_file, **options)
-
-
-"""What the command writes into the run folder."""
+    execute(options)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
 from blackbox_lb.cli.options import (
+    TaskOptions,
+    TrialOptions,
+    command,
     count_option,
     limit_options,
     model_options,
@@ -16,10 +19,32 @@ from blackbox_lb.cli.options import (
 )
 from blackbox_lb.jobs.fitting.plan import FitPlan
 
-__all__ = ["command"]
+__all__ = ["CollectOptions", "collect_command"]
 
 
-@click.command("collect")
+@dataclass(frozen=True, kw_only=True)
+class CollectOptions(TaskOptions, TrialOptions):
+    """Options of ``blb collect``.
+
+    samples_per_prompt: completions a prompt.
+    limit: how many training prompts; None: all.
+    shard: I/N, the part of the prompts.
+    batch: ask in files.
+    batch_requests: most requests in one file; None: as many as the provider takes.
+    no_wait: look once at each job.
+    cancel: end the open jobs.
+    """
+
+    samples_per_prompt: int
+    limit: int | None
+    shard: str | None
+    batch: bool
+    batch_requests: int | None
+    no_wait: bool
+    cancel: bool
+
+
+@command("collect", CollectOptions)
 @model_options()
 @task_options()
 @count_option("--samples-per-prompt", FitPlan().samples, "Completions a prompt.")
@@ -32,7 +57,7 @@ __all__ = ["command"]
 @sampling_options()
 @limit_options()
 @output_options()
-def command(**options: Any) -> None:
+def collect_command(options: CollectOptions) -> None:
     """Sample completions of the training prompts into the store of --out, and nothing else.
 
     What is there is not asked for again, so a run that was cut off goes on where it stopped; blb fit with the same --out takes
@@ -43,4 +68,4 @@ def command(**options: Any) -> None:
     """
     from blackbox_lb.cli.actions.collect import execute
 
-    execute(**options)
+    execute(options)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
 from blackbox_lb.cli.options import (
+    TaskOptions,
+    TrialOptions,
+    command,
     count_option,
     limit_options,
     model_options,
@@ -16,10 +19,33 @@ from blackbox_lb.cli.options import (
 )
 from blackbox_lb.jobs.evaluation.plan import EvalPlan
 
-__all__ = ["command"]
+__all__ = ["EvalOptions", "eval_command"]
 
 
-@click.command("eval")
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(TaskOptions, TrialOptions):
+    """Options of ``blb eval``.
+
+    biases: files, each as FILE or NAME=FILE.
+    test_samples: completions a test prompt, setting and policy.
+    deploy: settings to judge at; none: temperature 1 and greedy.
+    baseline_prompt, baseline_temperature, baseline_max_tokens, best_of: what is tried instead of a bias.
+    effect: difference of the reward whose sample size is wanted.
+    save: write the verdicts into the files.
+    """
+
+    biases: tuple[str, ...]
+    test_samples: int
+    deploy: tuple[str, ...]
+    baseline_prompt: tuple[str, ...]
+    baseline_temperature: tuple[float, ...]
+    baseline_max_tokens: tuple[int, ...]
+    best_of: tuple[int, ...]
+    effect: float | None
+    save: bool
+
+
+@command("eval", EvalOptions)
 @click.argument("biases", metavar="[[NAME=]BIAS]...", nargs=-1)
 @model_options()
 @task_options()
@@ -51,7 +77,7 @@ __all__ = ["command"]
 @click.option("--save", is_flag=True, help="Write each bias's verdict into its file.")
 @limit_options()
 @output_options()
-def command(biases: tuple[str, ...], **options: Any) -> None:
+def eval_command(options: EvalOptions) -> None:
     """Judge bias files on fresh completions of the test prompts, all on the same prompts as the base.
 
     What you would try instead of a bias goes into the same table, alone and together with each BIAS: an instruction, a lower
@@ -62,4 +88,4 @@ def command(biases: tuple[str, ...], **options: Any) -> None:
     """
     from blackbox_lb.cli.actions.eval import execute
 
-    execute(biases, **options)
+    execute(options)

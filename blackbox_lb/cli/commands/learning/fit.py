@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar, get_args
 
 import click
 
 from blackbox_lb.cli.options import (
     POSITIONS,
+    TaskOptions,
+    TrialOptions,
+    command,
     count_option,
     limit_options,
     model_options,
@@ -19,10 +23,10 @@ from blackbox_lb.cli.options import (
 )
 from blackbox_lb.estimate.choice.goal import Objective
 from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
-from blackbox_lb.estimate.inputs.sweep import AlphaScale, EstimatorName, Sweep
+from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale, EstimatorName, Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan
 
-__all__ = ["command"]
+__all__ = ["FitOptions", "fit_command"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,7 +52,50 @@ def _sweep(
     return click.option(name, type=kind, multiple=True, default=default, show_default=True, help=f"{text} Repeatable.")
 
 
-@click.command("fit")
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(TaskOptions, TrialOptions):
+    """Options of ``blb fit``: those of :class:`FitPlan` and :class:`Sweep`, and how the plan is carried out.
+
+    samples_per_prompt, validation_samples, test_samples: completions a prompt.
+    entries: a number, "all" or "cv".
+    objective, kl_price: what a candidate is chosen by.
+    deploy: settings to choose and judge for; none: temperature 1 and greedy.
+    engine: "here" or "ray".
+    workers: of the engine "ray"; None: one a core.
+    rollouts: sources of rollouts that were collected elsewhere.
+    """
+
+    samples_per_prompt: int
+    limit: int | None
+    estimator: tuple[EstimatorName, ...]
+    tau: tuple[float, ...]
+    l2: tuple[L2, ...]
+    weights: Scale
+    alpha: tuple[float, ...]
+    alpha_scale: AlphaScale
+    kappa: tuple[float, ...]
+    positions: int | None
+    clip: float | None
+    unobserved: Unobserved
+    clusters: int
+    embedding: str | None
+    rounds: int
+    trust: float
+    entries: str
+    integers: bool
+    objective: Objective
+    kl_price: float
+    validation_samples: int
+    test_samples: int
+    deploy: tuple[str, ...]
+    full_vocab: int | None
+    engine: str
+    workers: int | None
+    go_on: bool
+    rollouts: tuple[str, ...]
+
+
+@command("fit", FitOptions)
 @model_options()
 @task_options()
 @count_option("--samples-per-prompt", PLAN.samples, "Training completions a prompt.")
@@ -163,7 +210,7 @@ def _sweep(
 @rollouts_option()
 @limit_options()
 @output_options()
-def command(**options: Any) -> None:
+def fit_command(options: FitOptions) -> None:
     """Learn a bias and prove on unseen prompts whether it helps.
 
     Collects completions of the training prompts, scores them, estimates one bias for each setting of the sweep, chooses on the
@@ -173,4 +220,4 @@ def command(**options: Any) -> None:
     """
     from blackbox_lb.cli.actions.fit import execute
 
-    execute(**options)
+    execute(options)

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import click
 
-from blackbox_lb.cli.options import spending_options, task_options
+from blackbox_lb.cli.options import SpendingOptions, TaskOptions, command, spending_options, task_options
 from blackbox_lb.types import Split
 
-__all__ = ["command"]
+__all__ = ["ScoreOptions", "score_command"]
 
 
-@click.command("score")
+@dataclass(frozen=True, kw_only=True)
+class ScoreOptions(TaskOptions, SpendingOptions):
+    """Options of ``blb score``; ``max_tokens`` None stands for the limit that each completion was drawn with.
+
+    where: a store, or the folder of a run.
+    split: only these; none: all.
+    setting: only these, as in greedy; none: all.
+    policy: base or biased; None: both.
+    per_completion: file that gets a line for each completion.
+    as_json: print the result as JSON.
+    quiet: no progress and no remarks.
+    """
+
+    where: Path
+    split: tuple[Split, ...]
+    setting: tuple[str, ...]
+    policy: str | None
+    per_completion: Path | None
+    as_json: bool
+    quiet: bool
+
+
+@command("score", ScoreOptions)
 @click.argument("where", metavar="STORE_OR_RUN", type=click.Path(path_type=Path))
 @task_options()
 @click.option("--max-tokens", type=click.IntRange(1), help="T of the reward. [default: the limit each was drawn with]")
@@ -28,7 +51,7 @@ __all__ = ["command"]
 @spending_options()
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="No progress and no remarks.")
-def command(where: Path, **options: Any) -> None:
+def score_command(options: ScoreOptions) -> None:
     """Score the completions in STORE_OR_RUN, a rollout store or a run's folder, with --reward; nothing is sampled.
 
     A row for each split and way of drawing. Means are over prompts, with a 95 % bootstrap interval; differences to the base are
@@ -36,4 +59,4 @@ def command(where: Path, **options: Any) -> None:
     """
     from blackbox_lb.cli.actions.score import execute
 
-    execute(where, **options)
+    execute(options)

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from blackbox_lb.cli.options import model_options
+from blackbox_lb.cli.options import ModelOptions, command, model_options
 
-__all__ = ["command"]
+__all__ = ["DoctorOptions", "doctor_command"]
 
 
-@click.command("doctor")
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions(ModelOptions):
+    """Options of ``blb doctor``.
+
+    save: file that gets a profile with the findings.
+    yes: do not ask before requests that cost money.
+    quiet: no progress.
+    as_json: print the findings as JSON.
+    """
+
+    save: Path | None
+    yes: bool
+    quiet: bool
+    as_json: bool
+
+
+@command("doctor", DoctorOptions)
 @model_options()
 @click.option(
     "--save",
@@ -22,7 +38,7 @@ __all__ = ["command"]
 @click.option("--yes", is_flag=True, help="Do not ask before requests that cost money.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON on stdout.")
-def command(**options: Any) -> None:
+def doctor_command(options: DoctorOptions) -> None:
     """Prove or disprove what a provider's profile claims, in under 100 cheap requests.
 
     One row a claim: CONFIRMED, CONTRADICTED or NOT CHECKED, with what was seen; MEASURED is a fact without a claim, or a limit that
@@ -31,4 +47,4 @@ def command(**options: Any) -> None:
     """
     from blackbox_lb.cli.actions.doctor import execute
 
-    execute(**options)
+    execute(options)

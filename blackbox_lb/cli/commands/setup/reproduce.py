@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from blackbox_lb.cli.options import limit_options, model_options, output_options
+from blackbox_lb.cli.options import TrialOptions, command, limit_options, model_options, output_options
 
-__all__ = ["command"]
+__all__ = ["ReproduceOptions", "reproduce_command"]
 
 
-@click.command("reproduce")
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions(TrialOptions):
+    """Options of ``blb reproduce``.
+
+    what: "paper".
+    table: accuracy or compression.
+    benchmark: only these; none: all of the table.
+    scale: share of the paper's rollouts.
+    data_dir: folder with the benchmark's data.
+    data: file with problems of one's own.
+    lora: results of a LoRA run.
+    dry_run: print the plan and ask nothing.
+    """
+
+    what: str
+    table: str
+    benchmark: tuple[str, ...]
+    scale: float
+    data_dir: Path | None
+    data: Path | None
+    lora: tuple[Path, ...]
+    dry_run: bool
+
+
+@command("reproduce", ReproduceOptions)
 @click.argument("what", metavar="paper", type=click.Choice(["paper"]))
 @click.option("--table", type=click.Choice(["accuracy", "compression"]), required=True, help="Which of its tables.")
 @model_options()
@@ -50,7 +74,7 @@ __all__ = ["command"]
 @click.option("--seed", type=click.IntRange(0), help="Sent with every request, so that a run can be repeated.")
 @limit_options()
 @output_options()
-def command(what: str, **options: Any) -> None:
+def reproduce_command(options: ReproduceOptions) -> None:
     """Run a table of the paper on your model, scaled down, and print it beside the paper's own numbers.
 
     Rollouts, positions, token caps, the grids of alpha and tau and the rules of selection are the paper's; a row of projection from
@@ -59,4 +83,4 @@ def command(what: str, **options: Any) -> None:
     """
     from blackbox_lb.cli.actions.reproduce import execute
 
-    execute(what, **options)
+    execute(options)
