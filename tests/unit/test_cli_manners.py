@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from blackbox_lb.bias.document import Bias, Entry
 from blackbox_lb.cli import json_output as documents
 from blackbox_lb.cli import main, terminal
 from blackbox_lb.cli.commands import COMMANDS, load_command
+from blackbox_lb.cli.grouped import HelpGroup, command, option
 from blackbox_lb.cli.settings import find_settings
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion
@@ -365,3 +367,36 @@ def test_brackets_of_the_user_are_no_markup(
     with Terminal()._bar("test, prompt + [/ANSWER]", 2):
         pass
     assert "[/ANSWER]" in capsys.readouterr().err
+
+
+def test_a_command_and_its_class_have_the_same_options() -> None:
+    """A field without an option, or an option without a field, is an error as soon as the command is imported."""
+
+    @dataclass(frozen=True)
+    class Fields:
+        here: str
+        nowhere: str
+
+    with pytest.raises(TypeError, match="do not have the same options: nowhere, unknown"):
+
+        @command("any", Fields)
+        @option(HelpGroup.OUTPUT, "--here")
+        @option(HelpGroup.OUTPUT, "--unknown")
+        def any_command(options: Fields) -> None:
+            raise AssertionError(options)
+
+
+def test_help_lists_options_in_groups() -> None:
+    """The ten options of fit that most people need come first, then groups in one order for all commands, each option once."""
+    headings = {each.value for each in HelpGroup}
+    for name in COMMANDS:
+        lines = blb(name, "--help").output.splitlines()
+        found = [line.removesuffix(":") for line in lines if line.removesuffix(":") in headings]
+        assert found == [each.value for each in HelpGroup if each.value in found]
+        begin = lines.index(f"{(found or ['Options'])[0]}:")
+        options = [line.split()[0] for line in lines[begin:] if line.startswith("  --")]
+        assert len(options) == len(set(options))
+        if name == "fit":
+            second = lines.index(f"{found[1]}:")
+            assert found[0] == HelpGroup.FIRST
+            assert sum(line.startswith("  --") for line in lines[begin:second]) == 10

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from blackbox_lb.cli.grouped import HelpGroup, command, option
 from blackbox_lb.cli.options import (
     POSITIONS,
     LimitOptions,
@@ -14,7 +15,6 @@ from blackbox_lb.cli.options import (
     PromptOptions,
     SamplingOptions,
     ServerOptions,
-    command,
     limit_options,
     model_options,
     sampling_options,
@@ -57,11 +57,20 @@ class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions
 
 @command("analyze", AnalyzeOptions)
 @click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path))
-@click.option("--store", type=click.Path(path_type=Path), help="Rollout store. [default: rollouts.db beside BIAS]")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help=f"Folder that gets {ANALYSIS}. [default: the folder of BIAS]"
+@option(
+    HelpGroup.OUTPUT,
+    "--store",
+    type=click.Path(path_type=Path),
+    help="Rollout store. [default: rollouts.db beside BIAS]",
 )
-@click.option(
+@option(
+    HelpGroup.FIRST,
+    "--out",
+    type=click.Path(path_type=Path),
+    help=f"Folder that gets {ANALYSIS}. [default: the folder of BIAS]",
+)
+@option(
+    HelpGroup.ANALYSIS,
     "--full-vocab",
     type=click.IntRange(2),
     is_flag=False,
@@ -69,19 +78,34 @@ class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions
     metavar="[POSITIONS]",
     help=f"Exact scores, from all logprobs at so many biased positions, {POSITIONS} unless told. vllm, llamacpp and local only.",
 )
-@click.option(
+@option(
+    HelpGroup.ANALYSIS,
     "--families",
     type=click.Choice(["surface", "embedding"]),
     default="surface",
     show_default=True,
     help="Families of tokens: by what they look like, or clusters of an embedding model (extra clusters).",
 )
-@click.option("--embedding", help="Embedding model: a folder or a hub name. [default: as in blb fit]")
-@click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Rows of each table of tokens.")
-@click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write all visited tokens into this file.")
+@option(HelpGroup.ANALYSIS, "--embedding", help="Embedding model: a folder or a hub name. [default: as in blb fit]")
+@option(
+    HelpGroup.ANALYSIS,
+    "--top",
+    type=click.IntRange(1),
+    default=15,
+    show_default=True,
+    help="Rows of each table of tokens.",
+)
+@option(
+    HelpGroup.OUTPUT,
+    "--csv",
+    "csv_file",
+    type=click.Path(path_type=Path),
+    help="Write all visited tokens into this file.",
+)
 @model_options(provider=None)
 @task_options(reward=False)
-@click.option(
+@option(
+    HelpGroup.SAMPLING,
     "--samples",
     type=click.IntRange(1),
     default=SAMPLES,
@@ -90,8 +114,8 @@ class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions
 )
 @sampling_options()
 @limit_options()
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
-@click.option("--quiet", is_flag=True, help="No progress and no remarks.")
+@option(HelpGroup.OUTPUT, "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
+@option(HelpGroup.OUTPUT, "--quiet", is_flag=True, help="No progress and no remarks.")
 def analyze_command(options: AnalyzeOptions) -> None:
     """Tell what the bias file BIAS does to each token: its intervention score.
 

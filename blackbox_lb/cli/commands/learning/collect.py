@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import click
 
+from blackbox_lb.cli.grouped import HelpGroup, command, option
 from blackbox_lb.cli.options import (
     TaskOptions,
     TrialOptions,
-    command,
     count_option,
     limit_options,
     model_options,
@@ -47,13 +47,38 @@ class CollectOptions(TaskOptions, TrialOptions):
 @command("collect", CollectOptions)
 @model_options()
 @task_options()
-@count_option("--samples-per-prompt", FitPlan().samples, "Completions a prompt.")
-@click.option("--limit", type=click.IntRange(1), help="Use only the first N training prompts.")
-@click.option("--shard", metavar="I/N", help="Part I of N of the prompts, from 1/N to N/N: a machine each.")
-@click.option("--batch", is_flag=True, help="Ask in files, by the provider's batch API or vllm run-batch.")
-@click.option("--batch-requests", type=click.IntRange(1), help="Most requests in one file. [default: the provider's]")
-@click.option("--no-wait", is_flag=True, help="With --batch: one look at each job, and no waiting for its end.")
-@click.option("--cancel", is_flag=True, help="With --batch: end the open jobs, and keep what they answered.")
+@count_option("--samples-per-prompt", FitPlan().samples, "Completions a prompt.", HelpGroup.FIRST)
+@option(HelpGroup.SAMPLING, "--limit", type=click.IntRange(1), help="Use only the first N training prompts.")
+@option(
+    HelpGroup.SAMPLING,
+    "--shard",
+    metavar="I/N",
+    help="Part I of N of the prompts, from 1/N to N/N: a machine each.",
+)
+@option(
+    HelpGroup.BATCHES,
+    "--batch",
+    is_flag=True,
+    help="Ask in files, by the provider's batch API or vllm run-batch.",
+)
+@option(
+    HelpGroup.BATCHES,
+    "--batch-requests",
+    type=click.IntRange(1),
+    help="Most requests in one file. [default: the provider's]",
+)
+@option(
+    HelpGroup.BATCHES,
+    "--no-wait",
+    is_flag=True,
+    help="With --batch: one look at each job, and no waiting for its end.",
+)
+@option(
+    HelpGroup.BATCHES,
+    "--cancel",
+    is_flag=True,
+    help="With --batch: end the open jobs, and keep what they answered.",
+)
 @sampling_options()
 @limit_options()
 @output_options()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from blackbox_lb.cli.options import command
+from blackbox_lb.cli.grouped import command
 from blackbox_lb.providers.profile import profile_names
 
 __all__ = ["CompileOptions", "compile_command"]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import click
 
+from blackbox_lb.cli.grouped import HelpGroup, command, option
 from blackbox_lb.cli.options import (
     TaskOptions,
     TrialOptions,
-    command,
     count_option,
     limit_options,
     model_options,
@@ -50,31 +50,47 @@ class EvalOptions(TaskOptions, TrialOptions):
 @model_options()
 @task_options()
 @sampling_options()
-@count_option("--test-samples", EvalPlan().samples, "Completions a test prompt, setting and policy.")
-@click.option(
+@count_option("--test-samples", EvalPlan().samples, "Completions a test prompt, setting and policy.", HelpGroup.JUDGING)
+@option(
+    HelpGroup.JUDGING,
     "--deploy",
     multiple=True,
     help="Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default: temperature=1 and greedy]",
 )
-@click.option(
-    "--baseline-prompt", multiple=True, help="Try this instruction, added to the prompt, instead. Repeatable."
+@option(
+    HelpGroup.JUDGING,
+    "--baseline-prompt",
+    multiple=True,
+    help="Try this instruction, added to the prompt, instead. Repeatable.",
 )
-@click.option(
-    "--baseline-temperature", type=float, multiple=True, help="Try this lower temperature instead. Repeatable."
+@option(
+    HelpGroup.JUDGING,
+    "--baseline-temperature",
+    type=float,
+    multiple=True,
+    help="Try this lower temperature instead. Repeatable.",
 )
-@click.option("--baseline-max-tokens", type=int, multiple=True, help="Try completions this short instead. Repeatable.")
-@click.option(
+@option(
+    HelpGroup.JUDGING,
+    "--baseline-max-tokens",
+    type=int,
+    multiple=True,
+    help="Try completions this short instead. Repeatable.",
+)
+@option(
+    HelpGroup.JUDGING,
     "--best-of",
     type=int,
     multiple=True,
     help="Try the likeliest of N completions (mean logprob under the base model) instead. Repeatable.",
 )
-@click.option(
+@option(
+    HelpGroup.JUDGING,
     "--effect",
     type=click.FloatRange(0, min_open=True),
     help="Tell how many prompts would show such a difference of the reward.",
 )
-@click.option("--save", is_flag=True, help="Write each bias's verdict into its file.")
+@option(HelpGroup.FIRST, "--save", is_flag=True, help="Write each bias's verdict into its file.")
 @limit_options()
 @output_options()
 def eval_command(options: EvalOptions) -> None:

@@ -8,11 +8,11 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from blackbox_lb.cli.grouped import HelpGroup, command, option
 from blackbox_lb.cli.options import (
     POSITIONS,
     TaskOptions,
     TrialOptions,
-    command,
     count_option,
     limit_options,
     model_options,
@@ -49,7 +49,15 @@ def _sweep(
     name: str, default: tuple[Any, ...], text: str, kind: click.ParamType[Any] | None = None
 ) -> Callable[[F], F]:
     kind = click.FloatRange(0, min_open=True) if kind is None else kind
-    return click.option(name, type=kind, multiple=True, default=default, show_default=True, help=f"{text} Repeatable.")
+    return option(
+        HelpGroup.LEARNING,
+        name,
+        type=kind,
+        multiple=True,
+        default=default,
+        show_default=True,
+        help=f"{text} Repeatable.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +106,8 @@ class FitOptions(TaskOptions, TrialOptions):
 @command("fit", FitOptions)
 @model_options()
 @task_options()
-@count_option("--samples-per-prompt", PLAN.samples, "Training completions a prompt.")
-@click.option("--limit", type=click.IntRange(1), help="Use only the first N training prompts.")
+@count_option("--samples-per-prompt", PLAN.samples, "Training completions a prompt.", HelpGroup.FIRST)
+@option(HelpGroup.SAMPLING, "--limit", type=click.IntRange(1), help="Use only the first N training prompts.")
 @sampling_options()
 @_sweep(
     "--estimator",
@@ -109,7 +117,8 @@ class FitOptions(TaskOptions, TrialOptions):
 )
 @_sweep("--tau", SWEEP.tau, "A completion weighs exp(reward / tau).")
 @_sweep("--l2", SWEEP.l2, "Shrinkage of projection; cv chooses it by cross-validation.", _Strength())
-@click.option(
+@option(
+    HelpGroup.LEARNING,
     "--weights",
     type=click.Choice(get_args(Scale)),
     default=SWEEP.weights,
@@ -117,7 +126,8 @@ class FitOptions(TaskOptions, TrialOptions):
     help="projection weighs completions over all prompts, or within each.",
 )
 @_sweep("--alpha", SWEEP.alpha, "Smoothing of ips and clusters.")
-@click.option(
+@option(
+    HelpGroup.LEARNING,
     "--alpha-scale",
     type=click.Choice(get_args(AlphaScale)),
     default=SWEEP.alpha_scale,
@@ -125,70 +135,97 @@ class FitOptions(TaskOptions, TrialOptions):
     help="alpha is a multiple of the mean weight, or absolute as in the paper.",
 )
 @_sweep("--kappa", SWEEP.kappa, "Shrinkage of snips and ratio, in rollouts and in tokens.")
-@click.option("--positions", type=click.IntRange(1), help="Positions that are drawn of each completion. [default: all]")
-@click.option(
-    "--clip", type=click.FloatRange(1), help="Largest inverse propensity that counts. [default: any; 100 in snips]"
+@option(
+    HelpGroup.LEARNING,
+    "--positions",
+    type=click.IntRange(1),
+    help="Positions that are drawn of each completion. [default: all]",
 )
-@click.option(
+@option(
+    HelpGroup.LEARNING,
+    "--clip",
+    type=click.FloatRange(1),
+    help="Largest inverse propensity that counts. [default: any; 100 in snips]",
+)
+@option(
+    HelpGroup.LEARNING,
     "--unobserved",
     type=click.Choice(get_args(Unobserved)),
     default=SWEEP.unobserved,
     show_default=True,
     help="A sampled token without a logprob: bound takes the least listed one for it, drop leaves it out (not for projection).",
 )
-@click.option(
-    "--clusters", type=click.IntRange(1), default=PLAN.clusters, show_default=True, help="Clusters of tokens."
+@option(
+    HelpGroup.LEARNING,
+    "--clusters",
+    type=click.IntRange(1),
+    default=PLAN.clusters,
+    show_default=True,
+    help="Clusters of tokens.",
 )
-@click.option(
+@option(
+    HelpGroup.LEARNING,
     "--embedding",
     default=PLAN.embedding,
     show_default=True,
     help="Sentence embedding of clusters: a hub name or a folder.",
 )
-@click.option(
+@option(
+    HelpGroup.LEARNING,
     "--rounds",
     type=click.IntRange(1),
     default=PLAN.rounds,
     show_default=True,
     help="Sample in so many rounds, each under the bias of those before; projection only.",
 )
-@click.option(
+@option(
+    HelpGroup.LEARNING,
     "--trust",
     type=click.FloatRange(0, min_open=True),
     default=PLAN.trust,
     show_default=True,
     help="Most nats a completion (KL) between the policies of two rounds.",
 )
-@click.option(
+@option(
+    HelpGroup.CHOOSING,
     "--entries",
     default="300",
     show_default=True,
     help="Most tokens in the bias; all the provider takes; or cv, which chooses how many by cross-validation.",
 )
-@click.option("--integers", is_flag=True, help="Whole numbers only.")
-@click.option(
+@option(HelpGroup.CHOOSING, "--integers", is_flag=True, help="Whole numbers only.")
+@option(
+    HelpGroup.CHOOSING,
     "--objective",
     type=click.Choice(get_args(Objective)),
     default=PLAN.goal.objective,
     show_default=True,
     help="Choose by reward, reward less --kl-price x KL, or fewest tokens that keep the base's accuracy (pareto).",
 )
-@click.option(
+@option(
+    HelpGroup.CHOOSING,
     "--kl-price",
     type=click.FloatRange(0, min_open=True),
     default=PLAN.goal.tau,
     show_default=True,
     help="Reward that a nat of KL a completion costs in reward-kl.",
 )
-@count_option("--validation-samples", PLAN.validation_samples, "Completions a validation prompt and candidate.")
-@count_option("--test-samples", PLAN.test_samples, "Completions a test prompt and setting.")
-@click.option(
+@count_option(
+    "--validation-samples",
+    PLAN.validation_samples,
+    "Completions a validation prompt and candidate.",
+    HelpGroup.CHOOSING,
+)
+@count_option("--test-samples", PLAN.test_samples, "Completions a test prompt and setting.", HelpGroup.JUDGING)
+@option(
+    HelpGroup.CHOOSING,
     "--deploy",
     multiple=True,
     help="Setting that you deploy with, greedy or as in temperature=0.5: the bias is chosen for it and judged at it; repeatable. "
     "[default: temperature=1 and greedy]",
 )
-@click.option(
+@option(
+    HelpGroup.JUDGING,
     "--full-vocab",
     type=click.IntRange(2),
     is_flag=False,
@@ -197,7 +234,8 @@ class FitOptions(TaskOptions, TrialOptions):
     help=f"Check lists and compiles against all logprobs at so many training positions, {POSITIONS} unless told, and share what "
     "lists leave out accordingly. A position is 2 to 5 MB of JSON and about a second on a CPU. vllm, llamacpp and local only.",
 )
-@click.option(
+@option(
+    HelpGroup.LEARNING,
     "--engine",
     type=click.Choice(("here", "ray")),
     default="here",
@@ -205,8 +243,13 @@ class FitOptions(TaskOptions, TrialOptions):
     help="Who reads and sums the training rollouts: this process, or the workers of a Ray cluster (RAY_ADDRESS, else workers on "
     "this machine).",
 )
-@click.option("--workers", type=click.IntRange(1), help="Workers of --engine ray. [default: one a core]")
-@click.option("--go-on", is_flag=True, help="Collect on although the first prompts show nothing to learn.")
+@option(HelpGroup.LEARNING, "--workers", type=click.IntRange(1), help="Workers of --engine ray. [default: one a core]")
+@option(
+    HelpGroup.LEARNING,
+    "--go-on",
+    is_flag=True,
+    help="Collect on although the first prompts show nothing to learn.",
+)
 @rollouts_option()
 @limit_options()
 @output_options()

@@ -8,7 +8,8 @@ from typing import get_args
 
 import click
 
-from blackbox_lb.cli.options import SpendingOptions, TaskOptions, command, spending_options, task_options
+from blackbox_lb.cli.grouped import HelpGroup, command, option
+from blackbox_lb.cli.options import SpendingOptions, TaskOptions, spending_options, task_options
 from blackbox_lb.types import Split
 
 __all__ = ["ScoreOptions", "score_command"]
@@ -39,18 +40,33 @@ class ScoreOptions(TaskOptions, SpendingOptions):
 @command("score", ScoreOptions)
 @click.argument("where", metavar="STORE_OR_RUN", type=click.Path(path_type=Path))
 @task_options()
-@click.option("--max-tokens", type=click.IntRange(1), help="T of the reward. [default: the limit each was drawn with]")
-@click.option("--split", multiple=True, type=click.Choice(get_args(Split)), help="Only this split; repeatable.")
-@click.option("--setting", multiple=True, help="Only this setting, as in temperature=0.5 or greedy; repeatable.")
-@click.option("--policy", type=click.Choice(["base", "biased"]), help="Only completions without, or with, a bias.")
-@click.option(
+@option(
+    HelpGroup.FIRST,
+    "--max-tokens",
+    type=click.IntRange(1),
+    help="T of the reward. [default: the limit each was drawn with]",
+)
+@option(
+    HelpGroup.STORED, "--split", multiple=True, type=click.Choice(get_args(Split)), help="Only this split; repeatable."
+)
+@option(
+    HelpGroup.STORED, "--setting", multiple=True, help="Only this setting, as in temperature=0.5 or greedy; repeatable."
+)
+@option(
+    HelpGroup.STORED,
+    "--policy",
+    type=click.Choice(["base", "biased"]),
+    help="Only completions without, or with, a bias.",
+)
+@option(
+    HelpGroup.OUTPUT,
     "--per-completion",
     type=click.Path(path_type=Path),
     help="Write every completion with its reward, a JSON line each.",
 )
 @spending_options()
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
-@click.option("--quiet", is_flag=True, help="No progress and no remarks.")
+@option(HelpGroup.OUTPUT, "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
+@option(HelpGroup.OUTPUT, "--quiet", is_flag=True, help="No progress and no remarks.")
 def score_command(options: ScoreOptions) -> None:
     """Score the completions in STORE_OR_RUN, a rollout store or a run's folder, with --reward; nothing is sampled.
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from blackbox_lb.cli.options import ModelOptions, command, model_options
+from blackbox_lb.cli.grouped import HelpGroup, command, option
+from blackbox_lb.cli.options import ModelOptions, model_options
 
 __all__ = ["DoctorOptions", "doctor_command"]
 
@@ -30,14 +31,15 @@ class DoctorOptions(ModelOptions):
 
 @command("doctor", DoctorOptions)
 @model_options()
-@click.option(
+@option(
+    HelpGroup.OUTPUT,
     "--save",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write a profile of your own with what was found, for --provider.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask before requests that cost money.")
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON on stdout.")
+@option(HelpGroup.LIMITS, "--yes", is_flag=True, help="Do not ask before requests that cost money.")
+@option(HelpGroup.OUTPUT, "--quiet", is_flag=True, help="No progress on stderr.")
+@option(HelpGroup.OUTPUT, "--json", "as_json", is_flag=True, help="Print the findings as JSON on stdout.")
 def doctor_command(options: DoctorOptions) -> None:
     """Prove or disprove what a provider's profile claims, in under 100 cheap requests.
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from blackbox_lb.cli.options import TrialOptions, command, limit_options, model_options, output_options
+from blackbox_lb.cli.grouped import HelpGroup, command, option
+from blackbox_lb.cli.options import TrialOptions, limit_options, model_options, output_options
 
 __all__ = ["ReproduceOptions", "reproduce_command"]
 
@@ -38,40 +39,61 @@ class ReproduceOptions(TrialOptions):
 
 @command("reproduce", ReproduceOptions)
 @click.argument("what", metavar="paper", type=click.Choice(["paper"]))
-@click.option("--table", type=click.Choice(["accuracy", "compression"]), required=True, help="Which of its tables.")
+@option(
+    HelpGroup.FIRST,
+    "--table",
+    type=click.Choice(["accuracy", "compression"]),
+    required=True,
+    help="Which of its tables.",
+)
 @model_options()
-@click.option(
+@option(
+    HelpGroup.FIRST,
     "--benchmark",
     type=click.Choice(["math", "gsm8k", "gpqa"]),
     multiple=True,
     help="Only this benchmark; repeatable. [default: all of the table]",
 )
-@click.option(
+@option(
+    HelpGroup.FIRST,
     "--scale",
     type=click.FloatRange(0, 1, min_open=True),
     default=0.01,
     show_default=True,
     help="Share of the paper's rollouts; problems and rollouts of each shrink by its square root.",
 )
-@click.option(
+@option(
+    HelpGroup.TASK,
     "--data-dir",
     type=click.Path(path_type=Path),
     help="Folder with the benchmark's data, for a machine without the hub.",
 )
-@click.option(
+@option(
+    HelpGroup.TASK,
     "--data",
     type=click.Path(path_type=Path),
     help="JSONL or CSV of your own problems, with prompt and answer, in place of the benchmark's.",
 )
-@click.option(
+@option(
+    HelpGroup.TASK,
     "--lora",
     type=click.Path(path_type=Path),
     multiple=True,
     help="A result of bench/lora_grpo.py for the row LoRA-GRPO; repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be asked for at most, and ask nothing.")
-@click.option("--top-logprobs", type=click.IntRange(1), help="Alternatives listed a token. [default: 20, or the limit]")
-@click.option("--seed", type=click.IntRange(0), help="Sent with every request, so that a run can be repeated.")
+@option(HelpGroup.FIRST, "--dry-run", is_flag=True, help="Say what would be asked for at most, and ask nothing.")
+@option(
+    HelpGroup.SAMPLING,
+    "--top-logprobs",
+    type=click.IntRange(1),
+    help="Alternatives listed a token. [default: 20, or the limit]",
+)
+@option(
+    HelpGroup.SAMPLING,
+    "--seed",
+    type=click.IntRange(0),
+    help="Sent with every request, so that a run can be repeated.",
+)
 @limit_options()
 @output_options()
 def reproduce_command(options: ReproduceOptions) -> None:

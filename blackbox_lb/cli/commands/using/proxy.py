@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 
+from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.options import command
 from blackbox_lb.deploy.injection import OnConflict
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import profile_names
