@@ -12,7 +12,7 @@ import click
 
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
-from blackbox_lb.cli.commands.completion import DESCRIPTION, describe
+from blackbox_lb.cli.commands.setup.completion import DESCRIPTION, describe
 from blackbox_lb.providers.profile import profile_names
 from blackbox_lb.tasks.load import BUILT_IN
 from blackbox_lb.tasks.rewards.reward import REWARDS
@@ -38,7 +38,9 @@ def reference() -> str:
     context = click.Context(main, info_name="blb", **settings)
     pages = [HEAD, _page("blb", main.get_help(context))]
     for name, command in commands().items():
-        inner = click.Context(command, parent=context, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH)
+        inner = command.context_class(
+            command, parent=context, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH
+        )
         pages.append(_page(f"blb {name}", command.get_help(inner)))
         for inside, each in sorted(getattr(command, "commands", {}).items()):
             within = click.Context(each, parent=inner, info_name=inside, terminal_width=WIDTH, max_content_width=WIDTH)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
 import io
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any
 import click
 
 from blackbox_lb._version import __version__
-from blackbox_lb.cli.commands import COMMANDS
+from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.errors import BlbError, Interrupted
 
 __all__ = ["main"]
@@ -36,16 +35,15 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         if ctx.resilient_parsing:
-            from blackbox_lb.cli.commands.completion import light
+            from blackbox_lb.cli.commands.setup.completion import light
 
             return light(cmd_name)
-        command: click.Command = importlib.import_module(f"blackbox_lb.cli.commands.{cmd_name}").command
-        return command
+        return load_command(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands without importing any."""
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(COMMANDS.items()))
+            formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

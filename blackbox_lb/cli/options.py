@@ -1,14 +1,16 @@
-"""Options that several commands share: which model, which task, how to sample, how to print. ``opening`` is what they open."""
+"""Options that several commands share, each set as a class and as the decorator that asks for it: model, task, sampling, output."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
 
-from blackbox_lb.api.drift import ON_DRIFT
+from blackbox_lb.api.drift import ON_DRIFT, OnDrift
+from blackbox_lb.cli.grouped import HelpGroup, option
 from blackbox_lb.providers.profile import profile_names
 from blackbox_lb.types import Endpoint
 
@@ -16,6 +18,15 @@ __all__ = [
     "POSITIONS",
     "STORE",
     "TOP_LOGPROBS",
+    "LimitOptions",
+    "ModelOptions",
+    "OutputOptions",
+    "PromptOptions",
+    "SamplingOptions",
+    "ServerOptions",
+    "SpendingOptions",
+    "TaskOptions",
+    "TrialOptions",
     "count_option",
     "limit_options",
     "model_options",
@@ -35,44 +46,186 @@ STORE = "rollouts.db"
 """The rollout store inside a run's folder."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Which model of a provider is called, and how; None stands for the provider's own.
+
+    model: its name; for ``local`` a file or a hub name.
+    base_url: address of the API.
+    endpoint: where completions are collected.
+    tokenizer: the vocabulary, by name or file.
+    concurrency: requests in flight.
+    """
+
+    model: str | None
+    base_url: str | None
+    endpoint: Endpoint | None
+    tokenizer: str | None
+    concurrency: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(ServerOptions):
+    """A model with the provider that has it.
+
+    provider: a name, or the path of a TOML.
+    """
+
+    provider: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions:
+    """Prompts with their answers, and how long a completion may be.
+
+    task: a built-in one, or lm-eval:NAME.
+    data, validation_data, test_data: files with prompts and answers.
+    prompt_column, answer_column, messages_column: names in those files.
+    prompt_template: a prompt with columns in braces.
+    validation_limit, test_limit: how many prompts of a split are used.
+    data_dir, num_fewshot, filter, metric, validation_size: of lm-eval:NAME.
+    max_tokens: longest completion, in tokens; None: the task's.
+    """
+
+    task: str | None
+    data: Path | None
+    validation_data: Path | None
+    test_data: Path | None
+    prompt_column: str
+    answer_column: str
+    messages_column: str
+    prompt_template: str | None
+    validation_limit: int | None
+    test_limit: int | None
+    data_dir: Path | None
+    num_fewshot: int | None
+    filter: str | None
+    metric: str | None
+    validation_size: int | None
+    max_tokens: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions(PromptOptions):
+    """Prompts with what their completions are worth.
+
+    reward: name of a reward, as :func:`parse_reward` reads it.
+    correct: what counts as correct; None: the task's.
+    """
+
+    reward: str
+    correct: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """How completions are drawn.
+
+    top_logprobs: alternatives listed a token; None: as many as help and the provider lists.
+    seed: sent with every request.
+    """
+
+    top_logprobs: int | None
+    seed: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendingOptions:
+    """What a command may spend; None: any amount.
+
+    max_requests: requests.
+    max_tokens_total: prompt and completion tokens.
+    max_cost: US dollars.
+    prices: TOML with prices, read before those that come along.
+    """
+
+    max_requests: int | None
+    max_tokens_total: int | None
+    max_cost: float | None
+    prices: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions(SpendingOptions):
+    """What a command may spend, whether it asks first, and what it does when something changes.
+
+    price: "PROMPT,COMPLETION" in US dollars for a million tokens.
+    yes: do not ask before the first request that costs money.
+    on_drift: stop or go on when another model or system answers; None: as the provider's profile says.
+    restart: go on in ``out`` with other settings.
+    """
+
+    price: str | None
+    yes: bool
+    on_drift: OnDrift | None
+    restart: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """Where results go and how much is said.
+
+    out: the run's folder; None: runs/TASK.
+    store: the rollout store; None: the one in ``out``.
+    as_json: print the result as JSON.
+    quiet: no progress and no remarks.
+    """
+
+    out: Path | None
+    store: Path | None
+    as_json: bool
+    quiet: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOptions(ModelOptions, SamplingOptions, LimitOptions, OutputOptions):
+    """All that drawing completions needs, but for the task."""
+
+
 def _together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     def decorate(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
+        for each in reversed(options):
+            function = each(function)
         return function
 
     return decorate
 
 
-def count_option(name: str, default: int, text: str) -> Callable[[F], F]:
+def count_option(name: str, default: int, text: str, group: HelpGroup) -> Callable[[F], F]:
     """An option that counts completions, from 1."""
-    return click.option(name, type=click.IntRange(1), default=default, show_default=True, help=text)
+    return option(group, name, type=click.IntRange(1), default=default, show_default=True, help=text)
 
 
 def model_options(provider: str | None = "local") -> Callable[[F], F]:
     """Which model to call, and where; ``provider``: the default, None for that of a bias."""
     return _together(
-        click.option(
+        option(
+            HelpGroup.FIRST,
             "--provider",
             default=provider,
             show_default=provider or "the bias's own",
             help=f"{', '.join(profile_names())}, or a path to your own TOML.",
         ),
-        click.option(
-            "--model", help="Model name; for local a .gguf path or a hub name. [default: the server's only model]"
+        option(
+            HelpGroup.FIRST,
+            "--model",
+            help="Model name; for local a .gguf path or a hub name. [default: the server's only model]",
         ),
-        click.option("--base-url", help="Address of the API, with its /v1. [default: the provider's]"),
-        click.option(
+        option(HelpGroup.FIRST, "--base-url", help="Address of the API, with its /v1. [default: the provider's]"),
+        option(
+            HelpGroup.MODEL,
             "--endpoint",
             type=click.Choice(get_args(Endpoint)),
             help="Where to collect. [default: the provider's first]",
         ),
-        click.option(
+        option(
+            HelpGroup.MODEL,
             "--tokenizer",
             help="Vocabulary, where the provider tells no token ids: o200k_base, cl100k_base, a tokenizer.json or .gguf file. "
             "[default: by the model's name]",
         ),
-        click.option(
+        option(
+            HelpGroup.MODEL,
             "--concurrency",
             type=click.IntRange(1),
             help="Requests in flight. [default: the provider's number, and more while that is faster]",
@@ -83,47 +236,96 @@ def model_options(provider: str | None = "local") -> Callable[[F], F]:
 def task_options(*, reward: bool = True) -> Callable[[F], F]:
     """Prompts, answers and the reward; without ``reward`` none is asked for."""
     return _together(
-        click.option("--task", help="A built-in task: capitals; or lm-eval:NAME, a task of lm-evaluation-harness."),
-        click.option(
+        option(
+            HelpGroup.FIRST,
+            "--task",
+            help="A built-in task: capitals; or lm-eval:NAME, a task of lm-evaluation-harness.",
+        ),
+        option(
+            HelpGroup.FIRST,
             "--data",
             type=click.Path(path_type=Path),
             help="JSONL, CSV or Parquet with prompt (or messages) and answer; a folder; or hf:OWNER/NAME[/CONFIG][@SPLIT].",
         ),
-        click.option("--prompt-column", default="prompt", show_default=True, help="Column of --data with the prompt."),
-        click.option("--answer-column", default="answer", show_default=True, help="Column with the accepted answers."),
-        click.option("--messages-column", default="messages", show_default=True, help="Column with chat messages."),
-        click.option("--prompt-template", help='Prompt put together from columns: "Question: {question} Answer:".'),
-        click.option(
-            "--validation-data", type=click.Path(path_type=Path), help="Prompts to choose on. [default: part of --data]"
+        option(
+            HelpGroup.TASK,
+            "--prompt-column",
+            default="prompt",
+            show_default=True,
+            help="Column of --data with the prompt.",
         ),
-        click.option(
-            "--test-data", type=click.Path(path_type=Path), help="Prompts to judge on. [default: part of --data]"
+        option(
+            HelpGroup.TASK,
+            "--answer-column",
+            default="answer",
+            show_default=True,
+            help="Column with the accepted answers.",
         ),
-        click.option("--validation-limit", type=click.IntRange(1), help="Use only the first N validation prompts."),
-        click.option("--test-limit", type=click.IntRange(1), help="Use only the first N test prompts."),
-        click.option(
+        option(
+            HelpGroup.TASK,
+            "--messages-column",
+            default="messages",
+            show_default=True,
+            help="Column with chat messages.",
+        ),
+        option(
+            HelpGroup.TASK,
+            "--prompt-template",
+            help='Prompt put together from columns: "Question: {question} Answer:".',
+        ),
+        option(
+            HelpGroup.TASK,
+            "--validation-data",
+            type=click.Path(path_type=Path),
+            help="Prompts to choose on. [default: part of --data]",
+        ),
+        option(
+            HelpGroup.TASK,
+            "--test-data",
+            type=click.Path(path_type=Path),
+            help="Prompts to judge on. [default: part of --data]",
+        ),
+        option(
+            HelpGroup.TASK,
+            "--validation-limit",
+            type=click.IntRange(1),
+            help="Use only the first N validation prompts.",
+        ),
+        option(HelpGroup.TASK, "--test-limit", type=click.IntRange(1), help="Use only the first N test prompts."),
+        option(
+            HelpGroup.TASK,
             "--data-dir",
             type=click.Path(path_type=Path),
             help="Folder with lm-eval:NAME's data, a file a split: train.jsonl, test.jsonl. [default: the hub]",
         ),
-        click.option(
-            "--num-fewshot", type=click.IntRange(0), help="Examples before each question. [default: lm-eval's]"
+        option(
+            HelpGroup.TASK,
+            "--num-fewshot",
+            type=click.IntRange(0),
+            help="Examples before each question. [default: lm-eval's]",
         ),
-        click.option("--filter", help="Filter of lm-eval:NAME that extracts the answer. [default: its first]"),
-        click.option("--metric", help="Metric of lm-eval:NAME that says what is correct. [default: its first]"),
-        click.option(
+        option(
+            HelpGroup.TASK, "--filter", help="Filter of lm-eval:NAME that extracts the answer. [default: its first]"
+        ),
+        option(
+            HelpGroup.TASK, "--metric", help="Metric of lm-eval:NAME that says what is correct. [default: its first]"
+        ),
+        option(
+            HelpGroup.TASK,
             "--validation-size",
             type=click.IntRange(1),
             help="Documents of lm-eval:NAME sampled from train to choose on. [default: 20 %, at most 500]",
         ),
-        click.option(
+        option(
+            HelpGroup.FIRST,
             "--reward",
             required=reward,
             hidden=not reward,
             help="exact-match, contains, regex:PATTERN, json-schema:FILE, accuracy, log-accuracy, length, correct-and-short, "
             "accuracy-gated-length, accuracy-minus-length, module:function, https://HOST/PATH, or judge:FILE.toml.",
         ),
-        click.option(
+        option(
+            HelpGroup.TASK,
             "--correct",
             hidden=not reward,
             help="What counts as correct: exact-match, contains, math or regex:PATTERN. [default: the task's]",
@@ -134,35 +336,51 @@ def task_options(*, reward: bool = True) -> Callable[[F], F]:
 def sampling_options() -> Callable[[F], F]:
     """How completions are drawn."""
     return _together(
-        click.option(
-            "--max-tokens", type=click.IntRange(1), help="Longest completion, in tokens. [default: the task's]"
+        option(
+            HelpGroup.FIRST,
+            "--max-tokens",
+            type=click.IntRange(1),
+            help="Longest completion, in tokens. [default: the task's]",
         ),
-        click.option(
+        option(
+            HelpGroup.SAMPLING,
             "--top-logprobs",
             type=click.IntRange(0),
             help=f"Alternatives listed a token, 0 for no logprobs at all. [default: {TOP_LOGPROBS}, or the provider's limit]",
         ),
-        click.option("--seed", type=click.IntRange(0), help="Sent with every request, so that a run can be repeated."),
+        option(
+            HelpGroup.SAMPLING,
+            "--seed",
+            type=click.IntRange(0),
+            help="Sent with every request, so that a run can be repeated.",
+        ),
     )
 
 
 def output_options() -> Callable[[F], F]:
     """Where results go and how much is said."""
     return _together(
-        click.option(
+        option(
+            HelpGroup.FIRST,
             "--out",
             type=click.Path(path_type=Path),
             help="Folder of the run; running again resumes. [default: runs/TASK]",
         ),
-        click.option("--store", type=click.Path(path_type=Path), help="Rollout store. [default: rollouts.db in --out]"),
-        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."),
-        click.option("--quiet", is_flag=True, help="No progress and no remarks."),
+        option(
+            HelpGroup.OUTPUT,
+            "--store",
+            type=click.Path(path_type=Path),
+            help="Rollout store. [default: rollouts.db in --out]",
+        ),
+        option(HelpGroup.OUTPUT, "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."),
+        option(HelpGroup.OUTPUT, "--quiet", is_flag=True, help="No progress and no remarks."),
     )
 
 
 def rollouts_option() -> Callable[[F], F]:
     """Stores and exports that are read beside the run's own."""
-    return click.option(
+    return option(
+        HelpGroup.TASK,
         "--rollouts",
         multiple=True,
         metavar="SOURCE",
@@ -174,19 +392,27 @@ def rollouts_option() -> Callable[[F], F]:
 def spending_options() -> Callable[[F], F]:
     """What the command may spend."""
     return _together(
-        click.option("--max-requests", type=click.IntRange(1), help="Stop before one more request would be sent."),
-        click.option(
+        option(
+            HelpGroup.LIMITS,
+            "--max-requests",
+            type=click.IntRange(1),
+            help="Stop before one more request would be sent.",
+        ),
+        option(
+            HelpGroup.LIMITS,
             "--max-tokens-total",
             type=click.IntRange(1),
             help="Stop before prompts and completions together could pass so many tokens.",
         ),
-        click.option(
+        option(
+            HelpGroup.FIRST,
             "--max-cost",
             type=click.FloatRange(0, min_open=True),
             metavar="USD",
             help="Stop before the price could pass so many US dollars.",
         ),
-        click.option(
+        option(
+            HelpGroup.LIMITS,
             "--prices",
             type=click.Path(path_type=Path),
             help="TOML with prices of your own, which go before those that come along.",
@@ -198,15 +424,24 @@ def limit_options() -> Callable[[F], F]:
     """What the command may spend, whether it asks first, and what it does when something changes."""
     return _together(
         spending_options(),
-        click.option("--price", help="PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60."),
-        click.option("--yes", is_flag=True, help="Do not ask on a terminal before the first request that costs money."),
-        click.option(
+        option(
+            HelpGroup.LIMITS, "--price", help="PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60."
+        ),
+        option(
+            HelpGroup.LIMITS,
+            "--yes",
+            is_flag=True,
+            help="Do not ask on a terminal before the first request that costs money.",
+        ),
+        option(
+            HelpGroup.LIMITS,
             "--on-drift",
             type=click.Choice(ON_DRIFT),
             help="Stop when another model or system answers, or note it and go on. [default: stop; systems of a provider "
             "with many: note]",
         ),
-        click.option(
+        option(
+            HelpGroup.LIMITS,
             "--restart",
             is_flag=True,
             help="Go on in --out with other settings than those of a run that was not finished.",

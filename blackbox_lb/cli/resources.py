@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from blackbox_lb.api.connect import connect
+from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_limits
-from blackbox_lb.cli.options import STORE, TOP_LOGPROBS
-from blackbox_lb.cli.run_limits import accounted
+from blackbox_lb.cli.grouped import picked
+from blackbox_lb.cli.options import STORE, TOP_LOGPROBS, ModelOptions, OutputOptions, TaskOptions, TrialOptions
+from blackbox_lb.cli.run_limits import accounted, record_of
 from blackbox_lb.cli.terminal import reporter
 from blackbox_lb.errors import InputError, ProfileError
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage
@@ -27,29 +28,30 @@ __all__ = ["COLLECTING", "SAMPLING_WITH_A_BIAS", "connect_to", "load", "open_tri
 COLLECTING = ("tokens.id", "neutral")
 """Rows of a profile without which a completion teaches nothing."""
 SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
-COLUMNS = ("prompt_column", "answer_column", "messages_column", "prompt_template")
 
 
-def load(options: Mapping[str, Any]) -> tuple[Task, Reward]:
-    """The task that ``task_options`` name, and its reward."""
-    reward, correct = options["reward"], options["correct"]
-    needs_answer = parse_reward(reward, max_tokens=1, correct=correct or "contains").needs_answer
+def load(options: TaskOptions) -> tuple[Task, Reward]:
+    """The task that the options name, and its reward."""
+    reward, correct = options.reward, options.correct
     task = load_task(
-        options["task"],
-        options["data"],
-        options["validation_data"],
-        options["test_data"],
-        **{name: options[name] for name in COLUMNS if options.get(name) is not None},
-        require_answers=needs_answer,
-        harness=HarnessOptions(**{field.name: options.get(field.name) for field in fields(HarnessOptions)}),
-    ).first(validation=options.get("validation_limit"), test=options.get("test_limit"))
-    limit = options["max_tokens"] or task.max_tokens
+        options.task,
+        options.data,
+        options.validation_data,
+        options.test_data,
+        prompt_column=options.prompt_column,
+        answer_column=options.answer_column,
+        messages_column=options.messages_column,
+        prompt_template=options.prompt_template,
+        require_answers=parse_reward(reward, max_tokens=1, correct=correct or "contains").needs_answer,
+        harness=picked(HarnessOptions, options),
+    ).first(validation=options.validation_limit, test=options.test_limit)
+    limit = options.max_tokens or task.max_tokens
     return task, parse_reward(reward, max_tokens=limit, correct=correct or task.correct)
 
 
-def run_folder(options: Mapping[str, Any], task: Task) -> Path:
+def run_folder(options: OutputOptions, task: Task) -> Path:
     """The folder that holds a run's bias and result, made if need be."""
-    folder = Path(options["out"] or Path("runs") / task.name)
+    folder = options.out or Path("runs") / task.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -57,57 +59,75 @@ def run_folder(options: Mapping[str, Any], task: Task) -> Path:
     return folder
 
 
-def connect_to(options: Mapping[str, Any], **more: Any) -> AbstractAsyncContextManager[Session]:
-    """A session with the model that ``model_options`` name; ``more`` goes to ``connect``."""
-    names = ("model", "base_url", "endpoint", "tokenizer")
-    more = {**more, **({"session": options["session"]} if "session" in options else {})}
-    return connect(options["provider"], **{name: options[name] for name in names}, **more)
+def connect_to(options: ModelOptions, **more: Any) -> AbstractAsyncContextManager[Session]:
+    """A session with the model that the options name; ``more`` goes to ``connect``."""
+    return connect(
+        options.provider,
+        model=options.model,
+        base_url=options.base_url,
+        endpoint=options.endpoint,
+        tokenizer=options.tokenizer,
+        **more,
+    )
 
 
 @asynccontextmanager
 async def open_trials(
-    options: Mapping[str, Any],
+    options: TrialOptions,
     task: Task,
     reward: Reward,
+    budget: Budget,
     bias: Bias | None = None,
+    *,
     needs: Sequence[str] = SAMPLING_WITH_A_BIAS,
     stages: Callable[[Trials], Iterable[ForecastStage | Forecast]] = lambda trials: (),
+    part: str | None = None,
+    elsewhere: Sequence[str] = (),
+    own_vocabulary: bool = False,
+    recorded: Mapping[str, str | None] | None = None,
+    session_type: type[Session] = Session,
 ) -> AsyncIterator[Trials]:
     """Everything that drawing and scoring completions needs, as the options say; closed at the end.
 
-    ``needs``: rows of the profile that must be known. A ``bias`` that the model's tokenizer or the provider does not take is
-    refused before anything is asked for. ``stages``: what will be asked for at most, told before the first request.
+    A ``bias`` that the model's tokenizer or the provider does not take is refused before anything is asked for.
+
+    needs: rows of the profile that must be known.
+    stages: requests that will be sent at most, printed before the first one.
+    part: of the command, for its record.
+    elsewhere: sources of rollouts that are read beside the run's own store.
+    own_vocabulary: read the vocabulary of an embedded model from its file.
+    recorded: more settings for the run's record.
     """
     if reward.remote is not None:
-        reward.remote.headers()  # a missing key is told before anything is paid for
-    spelled = "clusters" in options.get("estimator", ())
+        reward.remote.headers()  # a missing key is an error before anything is paid for
     async with connect_to(
         options,
-        concurrency=options["concurrency"],
+        concurrency=options.concurrency,
         max_tokens=reward.max_tokens,
         longest_prompt=task.longest_prompt,
         needs=needs,
-        own_vocabulary=spelled,
-        budget=options.get("budget"),
+        own_vocabulary=own_vocabulary,
+        budget=budget,
+        session=session_type,
     ) as session:
         _require_end_tokens(session)
         tokenizer = await session.tokenizer()
         if bias is not None:
             bias.check_tokenizer(tokenizer.fingerprint)
             check_limits(bias.logit_bias, session.profile, session.highest_id)
-        with _store(options["store"] or run_folder(options, task) / STORE, options.get("rollouts", ())) as store:
+        with _store(options.store or run_folder(options, task) / STORE, elsewhere) as store:
             trials = Trials(
                 session=session,
                 store=store,
                 tokenizer=tokenizer,
                 reward=reward,
-                report=reporter(options),
-                top_logprobs=_top_logprobs(options["top_logprobs"], session),
-                seed=options["seed"],
-                concurrency=options["concurrency"],
+                report=reporter(quiet=options.quiet),
+                top_logprobs=_top_logprobs(options.top_logprobs, session),
+                seed=options.seed,
+                concurrency=options.concurrency,
                 stop=task.stop,
             )
-            async with accounted(trials, options, task, stages):
+            async with accounted(trials, options, record_of(trials, options, task, part, recorded or {}), stages):
                 yield trials
 
 

@@ -1,4 +1,4 @@
-"""The accounts of a command: its limits and prices, what is told and asked before its first request, its record at the end."""
+"""The accounts of a command: its limits and prices, what is said and asked before its first request, its record at the end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -15,6 +14,7 @@ import click
 from blackbox_lb.api.limits.budget import Budget, SpendingLimits
 from blackbox_lb.api.limits.interrupts import run_interruptible
 from blackbox_lb.api.session import Session
+from blackbox_lb.cli.options import LimitOptions, SpendingOptions, TrialOptions
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.errors import BlbError, BudgetExhausted, InputError, Interrupted
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage, forecast
@@ -26,32 +26,31 @@ from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.rewards.judge import Judge
 
-__all__ = ["accounted", "price_judge", "prices_of", "run"]
+__all__ = ["accounted", "price_judge", "prices_of", "record_of", "run"]
 
 T = TypeVar("T")
 
 
-def run(options: dict[str, Any], main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """``main`` to its end, within the limits that ``options`` set (as ``options["budget"]``); Ctrl-C ends it in good order."""
-    if options.get("price") is not None:
-        parse_prices(options["price"])  # what is no price is said before anything is opened
-    budget = Budget(SpendingLimits(options["max_requests"], options["max_tokens_total"], options["max_cost"]))
-    options["budget"] = budget
-    return run_interruptible(main(), budget)
+def run(options: SpendingOptions, main: Callable[[Budget], Coroutine[Any, Any, T]]) -> T:
+    """``main`` to its end, with a budget of the limits that ``options`` set; Ctrl-C ends it in good order."""
+    if isinstance(options, LimitOptions) and options.price is not None:
+        parse_prices(options.price)  # what is no price is said before anything is opened
+    budget = Budget(SpendingLimits(options.max_requests, options.max_tokens_total, options.max_cost))
+    return run_interruptible(main(budget), budget)
 
 
-def prices_of(options: Mapping[str, Any], session: Session) -> Prices | None:
-    """What the session's model costs: --price, else a row of --prices, else of the table that comes along."""
-    if options.get("price") is not None:
-        return parse_prices(options["price"])
-    return find_prices(session.profile.name, session.model, options.get("prices"))
+def prices_of(options: LimitOptions, session: Session) -> Prices | None:
+    """The price of the session's model: --price, else a row of --prices, else of the table that comes along."""
+    if options.price is not None:
+        return parse_prices(options.price)
+    return find_prices(session.profile.name, session.model, options.prices)
 
 
 @asynccontextmanager
 async def accounted(
     trials: Trials,
-    options: Mapping[str, Any],
-    task: Task,
+    options: LimitOptions,
+    record: Manifest,
     stages: Callable[[Trials], Iterable[ForecastStage | Forecast]],
 ) -> AsyncIterator[None]:
     """Inside, the trials' budget has its prices, what changes is watched, and the run is recorded in run.json.
@@ -61,8 +60,7 @@ async def accounted(
     """
     session, budget = trials.session, trials.session.budget
     _price(budget, options, session, trials.reward)
-    session.drift.policy = options.get("on_drift")
-    record = _record(trials, options, task)
+    session.drift.policy = options.on_drift
     record.expect(session.drift)
     opened = budget.spent.requests > 0  # reproduce opens trials several times and asks once
 
@@ -91,25 +89,25 @@ async def accounted(
             record.end(session.drift, budget.spent, error)
 
 
-def _record(trials: Trials, options: Mapping[str, Any], task: Task) -> Manifest:
+def record_of(
+    trials: Trials, options: TrialOptions, task: Task, part: str | None, more: Mapping[str, str | None]
+) -> Manifest:
+    """The record of the running command, or of a ``part`` of it; ``more``: settings beside those that every run has."""
     ctx = click.get_current_context(silent=True)
-    name = " ".join(filter(None, [(ctx.info_name if ctx else None) or "run", options.get("part")]))
-    folder = Path(options["out"]) if options.get("out") is not None else trials.store.path.parent
+    name = " ".join(filter(None, [(ctx.info_name if ctx else None) or "run", part]))
     prompts = [example.prompt for split in (task.train, task.validation, task.test) for example in split]
-    settings = settings_of_run(trials, prompts)
-    if "shard" in options:
-        settings["shard"] = None if options["shard"] is None else str(options["shard"])
-    return Manifest(folder, name, settings, restart=bool(options.get("restart")))
+    settings = {**settings_of_run(trials, prompts), **more}
+    return Manifest(options.out or trials.store.path.parent, name, settings, restart=options.restart)
 
 
-def _price(budget: Budget, options: Mapping[str, Any], session: Session, reward: Reward) -> None:
+def _price(budget: Budget, options: LimitOptions, session: Session, reward: Reward) -> None:
     budget.prices = prices_of(options, session)
     if budget.prices is None:
         _check_unpriced(options, session.profile.name, session.model)
     price_judge(budget, options, reward)
 
 
-def price_judge(budget: Budget, options: Mapping[str, Any], reward: Reward) -> None:
+def price_judge(budget: Budget, options: SpendingOptions, reward: Reward) -> None:
     """Give the budget the prices of the reward's judge, if it has one. InputError: --max-cost, and its price is not known."""
     judge = reward.remote.file if isinstance(reward.remote, Judge) else None
     if judge is None:
@@ -119,28 +117,29 @@ def price_judge(budget: Budget, options: Mapping[str, Any], reward: Reward) -> N
         _check_unpriced(options, urlsplit(judge.base_url).hostname or "", judge.model)
 
 
-def _check_unpriced(options: Mapping[str, Any], provider: str, model: str) -> None:
-    if options.get("max_cost") is not None:
-        two = "--price PROMPT,COMPLETION in dollars for a million tokens (0,0 for what costs nothing), or "
+def _check_unpriced(options: SpendingOptions, provider: str, model: str) -> None:
+    if options.max_cost is not None:
+        price = "--price PROMPT,COMPLETION in dollars for a million tokens (0,0 for what costs nothing), or "
+        other = price if isinstance(options, LimitOptions) else ""
         raise InputError(
-            f"--max-cost needs the price of {model} on {provider}, which is not known: give {two if 'price' in options else ''}"
+            f"--max-cost needs the price of {model} on {provider}, which is not known: give {other}"
             f"--prices FILE with a row [[price]] whose provider is {provider!r}; --max-tokens-total needs no price"
         )
 
 
-def _judge_prices(base_url: str, model: str, options: Mapping[str, Any]) -> Prices | None:
+def _judge_prices(base_url: str, model: str, options: SpendingOptions) -> Prices | None:
     """Of a judge: under the name of the profile that has its host, or under the host itself."""
     host = urlsplit(base_url).hostname or ""
     known = (load_profile(name) for name in profile_names())
     names = [each.name for each in known if urlsplit(each.connection.base_url or "").hostname == host]
-    found = (find_prices(name, model, options.get("prices")) for name in [host, *names])
+    found = (find_prices(name, model, options.prices) for name in [host, *names])
     return next((each for each in found if each is not None), None)
 
 
 def _announce(
-    trials: Trials, options: Mapping[str, Any], stages: Callable[[Trials], Iterable[ForecastStage | Forecast]]
+    trials: Trials, options: LimitOptions, stages: Callable[[Trials], Iterable[ForecastStage | Forecast]]
 ) -> None:
-    """Tell the forecast, and ask where it costs money and somebody is there to answer. click.Abort: the answer is no."""
+    """Print the forecast, and ask where it costs money and somebody is there to answer. click.Abort: the answer is no."""
     session, size = trials.session, trials.store.size()
     total = forecast(trials, stages(trials))
     if not total.requests:
@@ -152,7 +151,7 @@ def _announce(
     sentence = f"{session.model} at {host}{owner}: {total.sentence(session.budget.prices, size.completions, mean)}"
     if hosted and session.budget.prices is None:
         sentence += "; the price is not known (--price PROMPT,COMPLETION)"
-    asks = hosted and not options.get("yes") and _is_terminal()
+    asks = hosted and not options.yes and _is_terminal()
     if not asks:
         trials.report.remark(sentence)
         return

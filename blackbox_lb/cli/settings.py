@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from blackbox_lb.cli.commands.completion import described
+from blackbox_lb.cli.commands.setup.completion import described
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich import box
@@ -142,9 +142,9 @@ def _clock_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def reporter(options: Mapping[str, Any]) -> Reporter:
-    """A Terminal, or nobody with --quiet."""
-    return Silent() if options["quiet"] else Terminal()
+def reporter(*, quiet: bool) -> Reporter:
+    """A Terminal, or nobody where the command is to be quiet."""
+    return Silent() if quiet else Terminal()
 
 
 FILE_WIDTH = 200

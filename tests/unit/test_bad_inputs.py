@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import struct
@@ -16,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from blackbox_lb.cli import main
-from blackbox_lb.cli.commands import COMMANDS
+from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.testing.server import Fault
@@ -476,7 +475,7 @@ def option_cases() -> Iterator[Case]:
     two = ("proxy", "--bias", "bias.json", "--bias", "bias.json", "--upstream", NOWHERE, "--port", "0")
     yield Case("two biases of one name", two, GOOD_BIAS)
     for name in sorted(COMMANDS):
-        command = importlib.import_module(f"blackbox_lb.cli.commands.{name}").command
+        command = load_command(name)
         for option in command.params:
             if isinstance(option, click.Option) and (value := outside(option.type)) is not None:
                 yield Case(f"{name} {option.opts[0]} {value}", (name, f"{option.opts[0]}={value}"))

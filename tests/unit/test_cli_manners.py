@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import os
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from click.testing import CliRunner, Result
 from blackbox_lb.bias.document import Bias, Entry
 from blackbox_lb.cli import json_output as documents
 from blackbox_lb.cli import main, terminal
-from blackbox_lb.cli.commands import COMMANDS
+from blackbox_lb.cli.commands import COMMANDS, load_command
+from blackbox_lb.cli.grouped import HelpGroup, command, option
 from blackbox_lb.cli.settings import find_settings
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion
@@ -82,7 +83,8 @@ def test_help_answers_at_once() -> None:
 @pytest.mark.parametrize("name", ["show", "export", "providers", "proxy", "init", "completion"])
 def test_commands_that_estimate_nothing_load_no_estimator(name: str) -> None:
     """They answer without scipy or openai."""
-    script = f"import sys, blackbox_lb.cli.commands.{name}; print([m for m in ('scipy', 'openai') if m in sys.modules])"
+    load = f"import sys; from blackbox_lb.cli.commands import load_command; load_command({name!r})"
+    script = f"{load}; print([m for m in ('scipy', 'openai') if m in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
 
@@ -90,7 +92,7 @@ def test_commands_that_estimate_nothing_load_no_estimator(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_json_and_quiet(name: str) -> None:
     """All but those for which a reason is stated."""
-    command = importlib.import_module(f"blackbox_lb.cli.commands.{name}").command
+    command = load_command(name)
     opts = {opt for param in command.params for opt in param.opts}
     assert ("--json" in opts) is (name not in WITHOUT_JSON)
     assert ("--quiet" in opts) is (name not in WITHOUT_QUIET)
@@ -365,3 +367,36 @@ def test_brackets_of_the_user_are_no_markup(
     with Terminal()._bar("test, prompt + [/ANSWER]", 2):
         pass
     assert "[/ANSWER]" in capsys.readouterr().err
+
+
+def test_a_command_and_its_class_have_the_same_options() -> None:
+    """A field without an option, or an option without a field, is an error as soon as the command is imported."""
+
+    @dataclass(frozen=True)
+    class Fields:
+        here: str
+        nowhere: str
+
+    with pytest.raises(TypeError, match="do not have the same options: nowhere, unknown"):
+
+        @command("any", Fields)
+        @option(HelpGroup.OUTPUT, "--here")
+        @option(HelpGroup.OUTPUT, "--unknown")
+        def any_command(options: Fields) -> None:
+            raise AssertionError(options)
+
+
+def test_help_lists_options_in_groups() -> None:
+    """The ten options of fit that most people need come first, then groups in one order for all commands, each option once."""
+    headings = {each.value for each in HelpGroup}
+    for name in COMMANDS:
+        lines = blb(name, "--help").output.splitlines()
+        found = [line.removesuffix(":") for line in lines if line.removesuffix(":") in headings]
+        assert found == [each.value for each in HelpGroup if each.value in found]
+        begin = lines.index(f"{(found or ['Options'])[0]}:")
+        options = [line.split()[0] for line in lines[begin:] if line.startswith("  --")]
+        assert len(options) == len(set(options))
+        if name == "fit":
+            second = lines.index(f"{found[1]}:")
+            assert found[0] == HelpGroup.FIRST
+            assert sum(line.startswith("  --") for line in lines[begin:second]) == 10

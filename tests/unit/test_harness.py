@@ -7,6 +7,7 @@ import json
 import random
 import threading
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 
 from bench.studies.harness_agreement import agreement
 from blackbox_lb.cli import main
+from blackbox_lb.cli.options import TaskOptions
 from blackbox_lb.cli.resources import load
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_task, parse_reward
@@ -242,9 +244,10 @@ def test_a_group_is_one_task(tmp_path: Path) -> None:
 
 def test_limits_and_sizes(gsm: Path) -> None:
     """The command line's limits take the first of each split; the validation sample has the size that was asked for."""
-    options = dict.fromkeys(("data", "validation_data", "test_data", "correct", "max_tokens", "num_fewshot", "metric"))
+    options: dict[str, Any] = dict.fromkeys(each.name for each in fields(TaskOptions))
+    options |= {f"{each}_column": each for each in ("prompt", "answer", "messages")}
     options |= {"task": "lm-eval:gsm8k_cot", "reward": "log-accuracy", "data_dir": gsm, "filter": "flexible-extract"}
-    task, reward = load({**options, "validation_size": 9, "validation_limit": 4, "test_limit": 5})
+    task, reward = load(TaskOptions(**{**options, "validation_size": 9, "validation_limit": 4, "test_limit": 5}))
     assert (len(task.train), len(task.validation), len(task.test)) == (50, 4, 5)
     assert task.test[-1].id == "gsm8k_cot:test:4"
     assert reward.max_tokens == 256

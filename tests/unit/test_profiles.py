@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from blackbox_lb.api.transport.rate_limits import Budgets
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.cli import main
-from blackbox_lb.cli.commands.providers import CHOICES, DOCUMENTATION, evidence_of, flattened, shown_rows
+from blackbox_lb.cli.commands.setup.providers import CHOICES, DOCUMENTATION, evidence_of, flattened, shown_rows
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
 from blackbox_lb.providers.profile import load_profile, profile_names
 from blackbox_lb.types import Prompt, Sampling

@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blackbox_lb.cli import main
-from blackbox_lb.cli.commands.proxy import _started
+from blackbox_lb.cli.commands.using.proxy import _started
 from tests.unit.proxy_upstream import Arrived, Origin, answer_of, bias, connect, exchange, plain, proxy_for, request
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -244,7 +244,7 @@ def test_other_networks_are_warned_of(host: str, warned: bool) -> None:
 def test_the_command_starts_light() -> None:
     """Without the estimators and without an SDK."""
     script = (
-        "import json, sys, blackbox_lb.cli.commands.proxy, blackbox_lb.deploy.proxy.server;"
+        "import json, sys, blackbox_lb.cli.commands.using.proxy, blackbox_lb.deploy.proxy.server;"
         "print(json.dumps([m for m in ('scipy', 'openai', 'blackbox_lb.estimate') if m in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
@@ -24,7 +23,7 @@ import pytest
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport.error_answers import masked
-from blackbox_lb.cli.commands import COMMANDS
+from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.errors import ProfileError
 from blackbox_lb.providers.credentials import Credentials
 from blackbox_lb.providers.profile import load_profile, profile_names
@@ -176,7 +175,7 @@ def test_no_option_takes_a_key() -> None:
     """What stands on a command line stands in the process list and the shell's history: keys come from the environment."""
     secret = re.compile(r"(?:^|-)(?:api-?key|key|secret|password|auth|credentials?|token)$")
     for name in COMMANDS:
-        for option in importlib.import_module(f"blackbox_lb.cli.commands.{name}").command.params:
+        for option in load_command(name).params:
             if isinstance(option, click.Option):
                 assert not [each for each in option.opts if secret.search(each.lstrip("-"))], (name, option.opts)
 
@@ -297,13 +296,13 @@ def spellings() -> list[bytes]:
 
 
 CRASH = """
-import os, sys, blackbox_lb.cli, blackbox_lb.cli.commands.show as show
+import os, sys, blackbox_lb.cli, blackbox_lb.cli.commands.using.show as show
 def broken(*arguments, **options):
     try:
         raise ValueError("inner " + os.environ["PLANTED_KEY"])
     except ValueError as error:
         raise RuntimeError("GET http://h/?api-key=" + os.environ["PLANTED_QUERY"]) from error
-show.command.callback = broken
+show.show_command.callback = broken
 sys.argv = ["blb", "show", "x"]
 blackbox_lb.cli.main()
 """

@@ -6,15 +6,16 @@ import csv
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
+from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import vocabulary_of
-from blackbox_lb.cli.commands.analyze import ANALYSIS
+from blackbox_lb.cli.commands.learning.analyze import ANALYSIS, AnalyzeOptions
+from blackbox_lb.cli.grouped import picked
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.options import STORE
+from blackbox_lb.cli.options import STORE, ModelOptions, TaskOptions, TrialOptions
 from blackbox_lb.cli.resources import connect_to, load, open_trials
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table, reporter
@@ -40,21 +41,20 @@ from blackbox_lb.vocabulary.embedding import Encoder, load_encoder
 __all__ = ["execute"]
 
 
-def execute(bias_file: Path, **options: Any) -> None:
-    """Everything that the command does, with its options by name."""
-    bias = Bias.load(bias_file)
-    folder = options["out"] or bias_file.parent
-    options["store"] = options["store"] or bias_file.with_name(STORE)
-    _check_places(folder, options["csv_file"])
-    listener = Remembering(reporter(options))
-    found = run(options, lambda: _run(bias, options, listener))
+def execute(options: AnalyzeOptions) -> None:
+    """Everything that the command does."""
+    bias = Bias.load(options.bias_file)
+    folder = options.out or options.bias_file.parent
+    _check_places(folder, options.csv_file)
+    listener = Remembering(reporter(quiet=options.quiet))
+    found = run(options, lambda budget: _run(bias, options, listener, budget))
     (folder / ANALYSIS).write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    if options["csv_file"]:
-        _write_csv(options["csv_file"], found)
-    if options["as_json"]:
+    if options.csv_file:
+        _write_csv(options.csv_file, found)
+    if options.as_json:
         print_json(found.model_dump(mode="json"))
     else:
-        _print(found, options["top"])
+        _print(found, options.top)
         click.echo(f"wrote {folder / ANALYSIS}")
 
 
@@ -65,26 +65,27 @@ def _check_places(folder: Path, csv_file: Path | None) -> None:
             raise InputError(f"there is no folder {place} for the result; make it, or give another {name}")
 
 
-async def _run(bias: Bias, options: dict[str, Any], listener: Remembering) -> Analysis:
-    profile = _profile(bias, options["provider"])
-    options["provider"] = options["provider"] or profile.name
-    vocabulary = vocabulary_of(bias, [profile], options["tokenizer"])
-    if options["task"] or options["data"]:
-        await _draw(bias, options, listener)
-    biased = biased_completions(options["store"], bias, profile, vocabulary, listener)
-    if options["full_vocab"]:
-        shifts = await _exact(bias, biased, options, listener)
+async def _run(bias: Bias, options: AnalyzeOptions, listener: Remembering, budget: Budget) -> Analysis:
+    profile = _profile(bias, options.provider)
+    store_path = options.store or options.bias_file.with_name(STORE)
+    ours = picked(TrialOptions, options, provider=options.provider or profile.name, store=store_path)
+    vocabulary = vocabulary_of(bias, [profile], options.tokenizer)
+    if options.task or options.data:
+        await _draw(bias, options, ours, listener, budget)
+    biased = biased_completions(store_path, bias, profile, vocabulary, listener)
+    if options.full_vocab:
+        shifts = await _exact(bias, biased, options.full_vocab, ours, listener, budget)
     else:
-        shifts = shifts_by_lists(options["store"], biased, bias, profile, vocabulary)
-    with RolloutStore(options["store"], read_only=True) as store:
+        shifts = shifts_by_lists(store_path, biased, bias, profile, vocabulary)
+    with RolloutStore(store_path, read_only=True) as store:
         known = store.token_bytes(bias.tokenizer)
     generated = {token for token in biased.rollouts.token_ids.tolist() if token >= 0}
     untold = () if vocabulary else sorted(generated - known.keys())
-    names = await _texts(bias, untold, options, listener) if options["base_url"] and untold else {}
+    names = await _texts(bias, untold, ours, listener) if options.base_url and untold else {}
     return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.remarks), _encoder(options), names)
 
 
-async def _texts(bias: Bias, tokens: Sequence[int], options: dict[str, Any], listener: Remembering) -> dict[int, str]:
+async def _texts(bias: Bias, tokens: Sequence[int], options: ModelOptions, listener: Remembering) -> dict[int, str]:
     """What the server at --base-url says that tokens read as; nothing where it does not answer, which is no reason to fail."""
     try:
         async with connect_to(options) as session:
@@ -105,27 +106,28 @@ def _profile(bias: Bias, provider: str | None) -> Profile:
     return load_profile(provider or bias.provider)
 
 
-async def _draw(bias: Bias, options: dict[str, Any], listener: Remembering) -> None:
-    task, reward = load(options | {"reward": "length", "correct": None})
-    stages = [ForecastStage(task.test, 2 * options["samples"])]
-    async with open_trials(options, task, reward, bias, stages=lambda trials: stages) as trials:
-        await draw(replace(trials, report=listener), task.test, bias, options["samples"])
+async def _draw(bias: Bias, options: AnalyzeOptions, ours: TrialOptions, listener: Remembering, budget: Budget) -> None:
+    task, reward = load(picked(TaskOptions, options, reward="length", correct=None))
+    stages = [ForecastStage(task.test, 2 * options.samples)]
+    async with open_trials(ours, task, reward, budget, bias, stages=lambda trials: stages) as trials:
+        await draw(replace(trials, report=listener), task.test, bias, options.samples)
 
 
-async def _exact(bias: Bias, biased: Biased, options: dict[str, Any], listener: Remembering) -> Shifts:
+async def _exact(
+    bias: Bias, biased: Biased, positions: int, options: TrialOptions, listener: Remembering, budget: Budget
+) -> Shifts:
     task = Task("stored", (), (), biased.examples)
-    asked = options | {"endpoint": options["endpoint"] or biased.endpoint, "part": "--full-vocab"}
-    stages = [ForecastStage(biased.examples[:1], options["full_vocab"])]
+    reward = parse_reward("length", max_tokens=1)
+    asked = replace(options, endpoint=options.endpoint or biased.endpoint)
+    stages = [ForecastStage(biased.examples[:1], positions)]
     async with open_trials(
-        asked, task, parse_reward("length", max_tokens=1), bias, stages=lambda trials: stages
+        asked, task, reward, budget, bias, stages=lambda trials: stages, part="--full-vocab"
     ) as trials:
-        return await ask_shifts(
-            replace(trials, report=listener), biased, bias, options["full_vocab"], options["seed"] or 0
-        )
+        return await ask_shifts(replace(trials, report=listener), biased, bias, positions, options.seed or 0)
 
 
-def _encoder(options: dict[str, Any]) -> Callable[[], Encoder] | None:
-    return None if options["families"] == "surface" else lambda: load_encoder(options["embedding"])
+def _encoder(options: AnalyzeOptions) -> Callable[[], Encoder] | None:
+    return None if options.families == "surface" else lambda: load_encoder(options.embedding)
 
 
 def _write_csv(path: Path, found: Analysis) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.session import Session
+from blackbox_lb.cli.commands.learning.collect import CollectOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import COLLECTING, load, open_trials
 from blackbox_lb.cli.run_limits import run
@@ -31,74 +35,91 @@ __all__ = ["execute"]
 Summary = tuple[dict[str, Any], list[str]]
 
 
-def execute(**options: Any) -> None:
-    """Everything that the command does, with its options by name."""
-    options["shard"] = None if options["shard"] is None else Shard.parse(options["shard"])
-    if options["batch"]:
-        _prepare(options)
-    elif named := [name for name in ("no_wait", "cancel", "batch_requests") if options[name]]:
+def execute(options: CollectOptions) -> None:
+    """Everything that the command does."""
+    shard = None if options.shard is None else Shard.parse(options.shard)
+    session_type = Session
+    if options.batch:
+        options, session_type = _prepared(options)
+    elif named := [name for name in ("no_wait", "cancel", "batch_requests") if getattr(options, name)]:
         raise InputError(
             f"--{named[0].replace('_', '-')} says something of batches; give --batch, too, or leave it out"
         )
     task, reward = load(options)
     try:
-        summary, remarks = run(options, lambda: _run(options, task, reward))
+        summary, remarks = run(options, lambda budget: _run(options, task, reward, shard, session_type, budget))
     except Pending as pending:
         _tell(options, pending)
         return
-    if options["as_json"]:
+    if options.as_json:
         print_json(summary)
         return
     click.echo(_sentence(summary, reward))
     click.echo(legible("\n".join(remarks)), nl=bool(remarks))
 
 
-def _prepare(options: dict[str, Any]) -> None:
+def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session]]:
     """Refuse a provider without batches before anything is started; a program of the user's own needs no server."""
-    profile = load_profile(options["provider"])
+    profile = load_profile(options.provider)
     if profile.batch is None:
         raise no_batch(profile.name, [])
-    if profile.batch.command is not None:
-        options["tokenizer"] = options["tokenizer"] or tokenizer_beside(options["model"])
-        options["session"] = OfflineSession
+    if profile.batch.command is None:
+        return options, Session
+    return replace(options, tokenizer=options.tokenizer or tokenizer_beside(options.model)), OfflineSession
 
 
-async def _run(options: dict[str, Any], task: Task, reward: Reward) -> Summary:
-    """What was collected, for a program and in sentences."""
-    examples = task.train[: options["limit"]]
-    if options["shard"] is not None:
-        examples = options["shard"].of(examples)
+async def _run(
+    options: CollectOptions,
+    task: Task,
+    reward: Reward,
+    shard: Shard | None,
+    session_type: type[Session],
+    budget: Budget,
+) -> Summary:
+    """Collect; the result for a program and in sentences."""
+    examples = task.train[: options.limit]
+    if shard is not None:
+        examples = shard.of(examples)
 
     def stages(trials: Trials) -> Iterable[ForecastStage]:
-        return [ForecastStage(examples, options["samples_per_prompt"])]
+        return [ForecastStage(examples, options.samples_per_prompt)]
 
-    async with open_trials(options, task, reward, needs=COLLECTING, stages=stages) as trials:
+    async with open_trials(
+        options,
+        task,
+        reward,
+        budget,
+        needs=COLLECTING,
+        stages=stages,
+        recorded={"shard": None if shard is None else str(shard)},
+        session_type=session_type,
+    ) as trials:
         if not examples:
             return {"store": str(trials.store.path), "completions": 0, "tokens": 0}, []
-        if options["batch"]:
+        if options.batch:
             found = await _by_batch(options, trials, examples)
             if found is not None:
                 return found
-        summary, remarks = await _collected(trials, examples, options["samples_per_prompt"], reward)
-        if not options["batch"]:
-            summary["in_flight"] = options["concurrency"] or trials.session.pace.level
+        summary, remarks = await _collected(trials, examples, options.samples_per_prompt, reward)
+        if not options.batch:
+            summary["in_flight"] = options.concurrency or trials.session.pace.level
         return summary, remarks
 
 
-async def _by_batch(options: dict[str, Any], trials: Trials, examples: tuple[Example, ...]) -> Summary | None:
+async def _by_batch(options: CollectOptions, trials: Trials, examples: tuple[Example, ...]) -> Summary | None:
     """Collect by batch; what to say where that was to cancel."""
     budget, rules = trials.session.budget, trials.session.profile.batch
     if budget.prices is not None and rules is not None:
         budget.prices = budget.prices.in_batch(rules.price)
-    if options["cancel"]:
-        lines = await cancel_batches(trials, wait=not options["no_wait"])
+    if options.cancel:
+        lines = await cancel_batches(trials, wait=not options.no_wait)
         return {"store": str(trials.store.path), "cancelled": dict(lines)}, []
     await collect_batches(
         trials,
         [example.prompt for example in examples],
-        options["samples_per_prompt"],
-        wait=not options["no_wait"],
-        most=options["batch_requests"],
+        options.samples_per_prompt,
+        wait=not options.no_wait,
+        most=options.batch_requests,
     )
     return None
 
@@ -128,10 +149,10 @@ def _sentence(summary: dict[str, Any], reward: Reward) -> str:
     return text + (f"; mean {reward.label} {summary['mean']:.3f}" if "mean" in summary else "")
 
 
-def _tell(options: dict[str, Any], pending: Pending) -> None:
+def _tell(options: CollectOptions, pending: Pending) -> None:
     """Say which jobs are open, and how to go on."""
     again, commands = _again("no_wait", "cancel"), [each.command for each in pending.states if each.command]
-    if options["as_json"]:
+    if options.as_json:
         jobs = [{name: getattr(each, name) for name in each.__slots__} for each in pending.states]
         print_json({"missing": pending.missing, "jobs": jobs, "next": [*commands, again]})
         return

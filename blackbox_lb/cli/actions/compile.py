@@ -11,6 +11,7 @@ import click
 
 from blackbox_lb.bias.document import Bias, Compiled
 from blackbox_lb.bias.limits import highest_id, most_entries, vocabulary_of
+from blackbox_lb.cli.commands.learning.compile import CompileOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
 from blackbox_lb.cli.terminal import print_table
@@ -28,36 +29,35 @@ LEARNED = "learned.json"
 """What ``blb fit`` calls the learned vector before the compile."""
 
 
-def execute(bias_file: Path, **options: Any) -> None:
-    """Everything that the command does, with its options by name."""
+def execute(options: CompileOptions) -> None:
+    """Everything that the command does."""
+    bias_file = options.bias_file
     bias = Bias.load(bias_file)
-    profile = _profile(bias, options["provider"])
-    most_entries(profile, options["entries"])
-    vocabulary = vocabulary_of(bias, [profile, *_collected_by(bias, profile)], options["tokenizer"])
-    store = options["store"] or bias_file.with_name(STORE)
-    out = _out(bias_file, store, profile, options)
-    if options["plot"]:
-        check_plot(options["plot"])
+    profile = _profile(bias, options.provider)
+    most_entries(profile, options.entries)
+    vocabulary = vocabulary_of(bias, [profile, *_collected_by(bias, profile)], options.tokenizer)
+    store = options.store or bias_file.with_name(STORE)
+    out = _out(store, profile, options)
+    if options.plot:
+        check_plot(options.plot)
     prefixes = logged_prefixes(store, bias, profile, vocabulary)
-    if not options["as_json"] and not options["quiet"]:
-        _explain(bias, bias_file, prefixes, store, options["entries"])
+    if not options.as_json and not options.quiet:
+        _explain(bias, bias_file, prefixes, store, options.entries)
     highest, table = highest_id(profile, vocabulary), prefixes.next_token
-    made = compile_bias(
-        bias, profile, table, entries=options["entries"], integers=options["integers"], highest_id=highest
-    )
+    made = compile_bias(bias, profile, table, entries=options.entries, integers=options.integers, highest_id=highest)
     made.save(out)
     rows = gain_by_entries(bias, profile, table, made, highest_id=highest)
-    if options["plot"]:
+    if options.plot:
         title = f"{printable(bias.model)}, compiled for {profile.name}"
-        gain_plot(rows, profile.bias.entries, title, options["plot"])
-    judge = _judge(made, profile, options["provider"], out)
-    if options["as_json"]:
+        gain_plot(rows, profile.bias.entries, title, options.plot)
+    judge = _judge(made, profile, options.provider, out)
+    if options.as_json:
         print_json(_document(bias, made, prefixes, rows, highest) | {"bias": str(out), "judge": judge})
         return
     _table(rows, profile)
     _result(_document(bias, made, prefixes, rows, highest), made, profile)
-    if options["plot"]:
-        click.echo(f"drew {options['plot']}")
+    if options.plot:
+        click.echo(f"drew {options.plot}")
     click.echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
 
 
@@ -78,11 +78,12 @@ def _collected_by(bias: Bias, profile: Profile) -> list[Profile]:
     return [load_profile(bias.provider)] if bias.provider in {*profile_names()} - {profile.name} else []
 
 
-def _out(bias_file: Path, store: Path, profile: Profile, options: dict[str, Any]) -> Path:
-    limit = most_entries(profile, options["entries"])
-    whole = "-integers" if options["integers"] and profile.bias.fractions else ""
+def _out(store: Path, profile: Profile, options: CompileOptions) -> Path:
+    bias_file = options.bias_file
+    limit = most_entries(profile, options.entries)
+    whole = "-integers" if options.integers and profile.bias.fractions else ""
     name = f"{bias_file.stem}-{profile.name}-{'all' if limit is None else limit}{whole}.json"
-    out: Path = options["out"] or bias_file.with_name(name)
+    out = options.out or bias_file.with_name(name)
     for needed, what in ((bias_file, "BIAS itself"), (store, "the rollout store")):
         if out.exists() and needed.exists() and out.samefile(needed):
             raise InputError(f"--out {out} is {what}, which would be lost; give another file")

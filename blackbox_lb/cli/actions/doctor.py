@@ -6,10 +6,10 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 import click
 
+from blackbox_lb.cli.commands.setup.doctor import DoctorOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import connect_to
 from blackbox_lb.cli.terminal import print_table
@@ -23,14 +23,14 @@ from blackbox_lb.providers.schema import Json
 __all__ = ["execute"]
 
 
-def execute(**options: Any) -> None:
-    """Everything that the command does, with its options by name."""
-    profile = load_profile(options["provider"])
+def execute(options: DoctorOptions) -> None:
+    """Everything that the command does."""
+    profile = load_profile(options.provider)
     _check(profile, options)
     _announce(profile, options)
     report = asyncio.run(_run(options))
     saved, careful, complaint = _saved(report, options)
-    if options["as_json"]:
+    if options.as_json:
         print_json(report.as_json() | {"saved": saved, "careful": careful})
     else:
         _print(report, saved, careful)
@@ -43,49 +43,49 @@ def execute(**options: Any) -> None:
         click.get_current_context().exit(1)
 
 
-def _check(profile: Profile, options: dict[str, Any]) -> None:
+def _check(profile: Profile, options: DoctorOptions) -> None:
     """Everything that can be refused before anybody is asked whether to go on."""
-    if options["save"] is not None:
-        check_target(options["save"], options["provider"])
-    if options["endpoint"] is not None:
-        profile.endpoint(options["endpoint"])
-    profile.check_model(options["model"])
+    if options.save is not None:
+        check_target(options.save, options.provider)
+    if options.endpoint is not None:
+        profile.endpoint(options.endpoint)
+    profile.check_model(options.model)
     Credentials(profile)
 
 
-def _announce(profile: Profile, options: dict[str, Any]) -> None:
+def _announce(profile: Profile, options: DoctorOptions) -> None:
     """What will be asked, and a chance to say no where it may cost money."""
     click.echo(
         f"{profile.title}: at most {most_requests()} requests and {most_tokens():,} completion tokens, with short prompts",
         err=True,
     )
-    if not profile.connection.api_key_required or options["yes"]:
+    if not profile.connection.api_key_required or options.yes:
         return
     if not sys.stdin.isatty():
         raise InputError(f"requests to {profile.name} may cost money, and nobody can be asked here; add --yes")
     click.confirm("Go on?", default=True, abort=True, err=True)
 
 
-async def _run(options: dict[str, Any]) -> Report:
+async def _run(options: DoctorOptions) -> Report:
     def watch(title: str) -> None:
-        if not options["quiet"]:
+        if not options.quiet:
             click.echo(f"  {title} ...", err=True)
 
-    in_flight = options["concurrency"] or IN_FLIGHT
+    in_flight = options.concurrency or IN_FLIGHT
     async with connect_to(options, concurrency=in_flight) as session:
         return await examine(session, concurrency=in_flight, watch=watch)
 
 
-def _saved(report: Report, options: dict[str, Any]) -> tuple[str | None, dict[str, Json], BlbError | None]:
+def _saved(report: Report, options: DoctorOptions) -> tuple[str | None, dict[str, Json], BlbError | None]:
     """Where the profile was saved and with which careful values, or why it was not: the findings were paid for and are printed
     all the same."""
-    if options["save"] is None:
+    if options.save is None:
         return None, {}, None
     try:
-        careful = save_profile(report, options["save"], options["provider"], options["base_url"])
+        careful = save_profile(report, options.save, options.provider, options.base_url)
     except InputError as error:
         return None, {}, error
-    return str(options["save"]), careful, None
+    return str(options.save), careful, None
 
 
 def _print(report: Report, saved: str | None, careful: Mapping[str, Json]) -> None:

@@ -6,12 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
+from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_limits
+from blackbox_lb.cli.commands.learning.eval import EvalOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import COLLECTING, SAMPLING_WITH_A_BIAS, load, open_trials, run_folder
 from blackbox_lb.cli.run_limits import prices_of, run
@@ -36,18 +37,18 @@ GENERIC = "bias"
 """What ``blb fit`` calls its file: the folder says more."""
 
 
-def execute(biases: tuple[str, ...], **options: Any) -> None:
-    """Everything that the command does, with its options by name."""
-    if options["save"] and not biases:
+def execute(options: EvalOptions) -> None:
+    """Everything that the command does."""
+    if options.save and not options.biases:
         raise InputError("--save writes verdicts into bias files, and none was given; name one, or drop --save")
-    paths = _named(biases)
+    paths = _named(options.biases)
     loaded = {name: Bias.load(path) for name, path in paths.items()}
     task, reward = load(options)
     plan = _plan(options, reward)
-    found = run(options, lambda: _run(loaded, options, task, reward, plan))
+    found = run(options, lambda budget: _run(loaded, options, task, reward, plan, budget))
     document = found.model_dump(mode="json")
     path = run_folder(options, task) / FILE
-    if options["as_json"]:
+    if options.as_json:
         print_json(document)
     else:
         _print(found)
@@ -57,10 +58,10 @@ def execute(biases: tuple[str, ...], **options: Any) -> None:
         raise InputError(
             f"cannot write {path}: {error.strerror}; make room there, and the same command asks for no completion again"
         ) from error
-    if options["save"]:
+    if options.save:
         for name, bias in loaded.items():
             bias.verified(verdicts(found, name)).save(paths[name])
-    if not options["as_json"]:
+    if not options.as_json:
         click.echo(f"wrote {path}")
 
 
@@ -86,30 +87,30 @@ def _name(spec: str) -> tuple[str, Path]:
     return printable(folder if path.stem == GENERIC and folder else path.stem), path
 
 
-def _plan(options: dict[str, Any], reward: Reward) -> EvalPlan:
-    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options["deploy"])) or (SAMPLED, GREEDY)
+def _plan(options: EvalOptions, reward: Reward) -> EvalPlan:
+    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or (SAMPLED, GREEDY)
     return EvalPlan(
         settings=settings,
         alternatives=alternatives(
-            options["baseline_prompt"],
-            options["baseline_temperature"],
-            options["baseline_max_tokens"],
-            options["best_of"],
+            options.baseline_prompt,
+            options.baseline_temperature,
+            options.baseline_max_tokens,
+            options.best_of,
             settings=settings,
             limit=reward.max_tokens,
         ),
-        samples=options["test_samples"],
-        effect=options["effect"],
+        samples=options.test_samples,
+        effect=options.effect,
     )
 
 
 async def _run(
-    biases: dict[str, Bias], options: dict[str, Any], task: Task, reward: Reward, plan: EvalPlan
+    biases: dict[str, Bias], options: EvalOptions, task: Task, reward: Reward, plan: EvalPlan, budget: Budget
 ) -> Evaluation:
     needs = SAMPLING_WITH_A_BIAS if biases else COLLECTING
     values = {name: bias.logit_bias for name, bias in biases.items()}
     async with open_trials(
-        options, task, reward, needs=needs, stages=lambda trials: eval_stages(task, values, plan)
+        options, task, reward, budget, needs=needs, stages=lambda trials: eval_stages(task, values, plan)
     ) as trials:
         _check(trials, biases)
         return await evaluate(trials, task, biases, replace(plan, prices=prices_of(options, trials.session)))

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import click
 
+from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.cli.commands.learning.fit import FitOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import load, open_trials, run_folder
 from blackbox_lb.cli.run_limits import run
@@ -33,16 +35,16 @@ __all__ = ["execute"]
 ALL = "all"
 
 
-def execute(**options: Any) -> None:
-    """Everything that the command does, with its options by name."""
+def execute(options: FitOptions) -> None:
+    """Everything that the command does."""
     task, reward = load(options)
     plan = _plan(options)
     folder = run_folder(options, task)
-    result, remarks = run(options, lambda: _run(options, task, reward, plan))
+    result, remarks = run(options, lambda budget: _run(options, task, reward, plan, budget))
     document = result.as_json() | {"bias": str(folder / "bias.json"), "uncompiled": str(folder / "learned.json")}
     document["provenance"] = provenance(remarks)
     unwritten = _write(result, document, folder)
-    if options["as_json"]:
+    if options.as_json:
         print_json(document)
     else:
         _print(result, folder, unwritten)
@@ -65,35 +67,35 @@ def _write(result: FitResult, document: dict[str, Any], folder: Path) -> dict[st
     return unwritten
 
 
-def _plan(options: dict[str, Any]) -> FitPlan:
-    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options["deploy"])) or FitPlan().settings
+def _plan(options: FitOptions) -> FitPlan:
+    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or FitPlan().settings
     return FitPlan(
-        samples=options["samples_per_prompt"],
-        limit=options["limit"],
-        validation_samples=options["validation_samples"],
-        test_samples=options["test_samples"],
+        samples=options.samples_per_prompt,
+        limit=options.limit,
+        validation_samples=options.validation_samples,
+        test_samples=options.test_samples,
         sweep=Sweep(
-            estimators=tuple(dict.fromkeys(options["estimator"])),
-            tau=options["tau"],
-            l2=options["l2"],
-            weights=options["weights"],
-            alpha=options["alpha"],
-            alpha_scale=options["alpha_scale"],
-            kappa=options["kappa"],
-            positions=options["positions"],
-            clip=options["clip"],
-            seed=options["seed"] or 0,
-            unobserved=options["unobserved"],
+            estimators=tuple(dict.fromkeys(options.estimator)),
+            tau=options.tau,
+            l2=options.l2,
+            weights=options.weights,
+            alpha=options.alpha,
+            alpha_scale=options.alpha_scale,
+            kappa=options.kappa,
+            positions=options.positions,
+            clip=options.clip,
+            seed=options.seed or 0,
+            unobserved=options.unobserved,
         ),
-        goal=Goal(options["objective"], options["kl_price"]),
-        rounds=options["rounds"],
-        trust=options["trust"],
-        clusters=options["clusters"],
-        embedding=options["embedding"],
-        go_on=options["go_on"],
-        full_vocab=options["full_vocab"] or 0,
-        entries=_entries(options["entries"]),
-        integers=options["integers"],
+        goal=Goal(options.objective, options.kl_price),
+        rounds=options.rounds,
+        trust=options.trust,
+        clusters=options.clusters,
+        embedding=options.embedding,
+        go_on=options.go_on,
+        full_vocab=options.full_vocab or 0,
+        entries=_entries(options.entries),
+        integers=options.integers,
         settings=settings,
     )
 
@@ -108,22 +110,32 @@ def _entries(text: str) -> int | Literal["cv"] | None:
     return int(text)
 
 
-async def _run(options: dict[str, Any], task: Task, reward: Reward, plan: FitPlan) -> tuple[FitResult, list[str]]:
+async def _run(
+    options: FitOptions, task: Task, reward: Reward, plan: FitPlan, budget: Budget
+) -> tuple[FitResult, list[str]]:
     """The result, and every remark that was made on the way."""
-    async with open_trials(options, task, reward, stages=lambda trials: fit_stages(task, plan)) as trials:
+    async with open_trials(
+        options,
+        task,
+        reward,
+        budget,
+        stages=lambda trials: fit_stages(task, plan),
+        elsewhere=options.rollouts,
+        own_vocabulary="clusters" in options.estimator,
+    ) as trials:
         heard = Remembering(trials.report)
         with _engine(options) as engine:
             return await fit(replace(trials, report=heard, engine=engine), task, plan), heard.remarks
 
 
-def _engine(options: dict[str, Any]) -> AbstractContextManager[FitEngine | None]:
-    if options["engine"] == "here":
-        if options["workers"]:
-            raise InputError(f"--workers {options['workers']} are those of --engine ray; give both, or neither")
+def _engine(options: FitOptions) -> AbstractContextManager[FitEngine | None]:
+    if options.engine == "here":
+        if options.workers:
+            raise InputError(f"--workers {options.workers} are those of --engine ray; give both, or neither")
         return nullcontext()
     from blackbox_lb.rollouts.ray_engine import Cluster
 
-    return Cluster(options["workers"])
+    return Cluster(options.workers)
 
 
 def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import click
 import tomli_w
 
+from blackbox_lb.cli.commands.setup.init import InitOptions
 from blackbox_lb.cli.settings import FILE, SHARED
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.providers.credentials import environment
@@ -33,19 +34,20 @@ MORE = """
 """
 
 
-def execute(out: Path, yes: bool, force: bool, **options: Any) -> None:
-    """Everything that the command does, with its options by name."""
-    if out.exists() and not force:
+def execute(options: InitOptions) -> None:
+    """Everything that the command does."""
+    out = options.out
+    if out.exists() and not options.force:
         raise InputError(f"{out} is there already; edit it, or overwrite it with --force")
     if not out.parent.is_dir():
         raise InputError(f"there is no folder {out.parent} for {out.name}; make it, or give another --out")
-    ask = Questions(yes)
-    profile = ask.provider(options["provider"])
-    shared = {"provider": options["provider"] or ask.told["provider"]}
-    shared |= ask.model(profile, options["model"], options["base_url"])
-    shared |= ask.task(profile, options["task"], options["data"])
-    shared["reward"] = ask.checked("Reward", options["reward"], REWARD, _reward)
-    price = ask.price(profile, options["price"])
+    ask = Questions(options.yes)
+    profile = ask.provider(options.provider)
+    shared = {"provider": options.provider or ask.told["provider"]}
+    shared |= ask.model(profile, options.model, options.base_url)
+    shared |= ask.task(profile, options.task, options.data)
+    shared["reward"] = ask.checked("Reward", options.reward, REWARD, _reward)
+    price = ask.price(profile, options.price)
     out.write_text(_document(shared, price, out.parent), encoding="utf-8")
     _next(profile, out)
 

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
+from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.cli.commands.setup.reproduce import ReproduceOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import open_trials, run_folder
 from blackbox_lb.cli.run_limits import run as run_within_limits
@@ -34,43 +35,47 @@ from blackbox_lb.jobs.paper.tables import TextTable, comparison, details, markdo
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.types import Endpoint
 
 __all__ = ["execute"]
 
 
-def execute(what: str, **options: Any) -> None:
-    """Everything that the command does, with its options by name."""
-    configuration = load_configuration(options["table"])
-    lora = [load_lora(path, configuration.table) for path in options["lora"]]
+def execute(options: ReproduceOptions) -> None:
+    """Everything that the command does."""
+    configuration = load_configuration(options.table)
+    lora = [load_lora(path, configuration.table) for path in options.lora]
     parts = _parts(configuration, options)
-    plan = plan_sentences(configuration, parts, options["scale"])
-    if options["dry_run"]:
-        _print_plan(plan, parts, configuration, as_json=options["as_json"])
+    plan = plan_sentences(configuration, parts, options.scale)
+    if options.dry_run:
+        _print_plan(plan, parts, configuration, as_json=options.as_json)
         return
-    options["out"] = options["out"] or Path("runs") / f"reproduce-{configuration.table}"
-    options["endpoint"] = options["endpoint"] or _endpoint(options["provider"])
-    remembering = Remembering(reporter(options))
+    options = replace(
+        options,
+        out=options.out or Path("runs") / f"reproduce-{configuration.table}",
+        endpoint=options.endpoint or _endpoint(options.provider),
+    )
+    remembering = Remembering(reporter(quiet=options.quiet))
     for sentence in plan:
         remembering.remark(sentence)
     folder = run_folder(options, parts[0].task)
     results, model, endpoint = run_within_limits(
-        options, lambda: _run(options, configuration, parts, folder, remembering)
+        options, lambda budget: _run(options, configuration, parts, folder, remembering, budget)
     )
     notes = differences(
         configuration,
         parts,
         results,
-        scale=options["scale"],
+        scale=options.scale,
         model=model,
-        provider=options["provider"],
+        provider=options.provider,
         endpoint=endpoint,
         lora=lora,
     )
     document = Reproduction(
         table=configuration.table,
         model=model,
-        provider=options["provider"],
-        scale=options["scale"],
+        provider=options.provider,
+        scale=options.scale,
         benchmarks=tuple(results),
         notes=tuple(notes),
         provenance=provenance(remembering.remarks),
@@ -80,21 +85,21 @@ def execute(what: str, **options: Any) -> None:
         *(details(configuration, result, lora) for result in results),
     ]
     _write(folder, document, tables)
-    if options["as_json"]:
+    if options.as_json:
         print_json(document.model_dump())
     else:
         _print(tables, notes, folder)
 
 
-def _parts(configuration: Configuration, options: dict[str, Any]) -> list[Scaled]:
-    names = list(dict.fromkeys(options["benchmark"])) or list(configuration.benchmarks)
+def _parts(configuration: Configuration, options: ReproduceOptions) -> list[Scaled]:
+    names = list(dict.fromkeys(options.benchmark)) or list(configuration.benchmarks)
     unknown = [name for name in names if name not in configuration.benchmarks]
     if unknown:
         raise InputError(
             f"the paper's table of {configuration.table} has no benchmark {unknown[0]}; it has "
             f"{', '.join(configuration.benchmarks)}"
         )
-    own = [name for name in ("data", "data_dir") if options[name] is not None]
+    own = [name for name in ("data", "data_dir") if getattr(options, name) is not None]
     if own and len(names) > 1:
         option = own[0].replace("_", "-")
         raise InputError(
@@ -103,23 +108,24 @@ def _parts(configuration: Configuration, options: dict[str, Any]) -> list[Scaled
     return [_part(configuration, name, options) for name in names]
 
 
-def _part(configuration: Configuration, name: str, options: dict[str, Any]) -> Scaled:
+def _part(configuration: Configuration, name: str, options: ReproduceOptions) -> Scaled:
     benchmark = configuration.benchmarks[name]
-    task = load_problems(benchmark, options["data"], options["data_dir"])
-    return scaled(name, benchmark, task, options["scale"], configuration.projection.share)
+    task = load_problems(benchmark, options.data, options.data_dir)
+    return scaled(name, benchmark, task, options.scale, configuration.projection.share)
 
 
-def _endpoint(provider: str) -> str | None:
+def _endpoint(provider: str) -> Endpoint | None:
     """Where a prompt goes as it is, without a chat template, as lm-evaluation-harness sends it; None where there is none."""
     return "completions" if "completions" in load_profile(provider).endpoints else None
 
 
 async def _run(
-    options: dict[str, Any],
+    options: ReproduceOptions,
     configuration: Configuration,
     parts: Sequence[Scaled],
     folder: Path,
     remembering: Remembering,
+    budget: Budget,
 ) -> tuple[list[BenchmarkResult], str, str]:
     """The results, and the model and endpoint as the server has them."""
     results, served = [], ("", "")
@@ -135,12 +141,19 @@ async def _run(
         @asynccontextmanager
         async def opened(spelled: bool) -> AsyncIterator[Trials]:
             nonlocal served
-            chosen = {**options, "estimator": ("clusters",) if spelled else (), "part": part.name}  # noqa: B023
-            async with open_trials(chosen, part.task, reward, stages=all_stages) as trials:  # noqa: B023
+            async with open_trials(
+                options,
+                part.task,  # noqa: B023
+                reward,  # noqa: B023
+                budget,
+                stages=all_stages,
+                part=part.name,  # noqa: B023
+                own_vocabulary=spelled,
+            ) as trials:
                 served = (trials.session.model, trials.session.endpoint)
                 yield replace(trials, report=remembering)
 
-        results.append(await run(BenchmarkRun(configuration, part, folder, options["seed"] or 0), opened))
+        results.append(await run(BenchmarkRun(configuration, part, folder, options.seed or 0), opened))
     return results, *served
 
 

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.cli.commands.learning.score import ScoreOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
 from blackbox_lb.cli.resources import load
@@ -29,28 +31,28 @@ BIAS = "bias.json"
 """The bias that a fit chose, inside a run's folder."""
 
 
-def execute(where: Path, **options: Any) -> None:
-    """Everything that the command does, with its options by name."""
-    path, names = _store(where)
+def execute(options: ScoreOptions) -> None:
+    """Everything that the command does."""
+    path, names = _store(options.where)
     task, reward = load(options)
-    fetches = is_address(options["reward"]) or options["reward"].startswith("judge:")  # such answers are stored
-    with RolloutStore(path, read_only=not fetches) as store, _lines(options["per_completion"]) as watch:
+    fetches = is_address(options.reward) or options.reward.startswith("judge:")  # such answers are stored
+    with RolloutStore(path, read_only=not fetches) as store, _lines(options.per_completion) as watch:
 
-        async def main() -> list[Group]:
-            price_judge(options["budget"], options, reward)
+        async def main(budget: Budget) -> list[Group]:
+            price_judge(budget, options, reward)
             return await rescore(
                 store,
                 task,
                 _maker(options, task),
-                reporter(options),
-                splits=options["split"] or SPLITS,
+                reporter(quiet=options.quiet),
+                splits=options.split or SPLITS,
                 keep=_filter(options),
                 watch=watch,
-                budget=options["budget"],
+                budget=budget,
             )
 
         groups = run(options, main)
-    if options["as_json"]:
+    if options.as_json:
         rows = [_json(group, _base_of(group, groups), names) for group in groups]
         print_json({"store": str(path), "task": task.name, "reward": groups[0].reward.spec, "groups": rows})
     else:
@@ -70,22 +72,22 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
     return path, {canonical(sorted([token, value] for token, value in Bias.load(chosen).logit_bias.items())): BIAS}
 
 
-def _maker(options: dict[str, Any], task: Task) -> Callable[[int], Reward]:
+def _maker(options: ScoreOptions, task: Task) -> Callable[[int], Reward]:
     """Rewards by token limit: each is made once, so that a user's module is loaded once."""
     made: dict[int, Reward] = {}
 
     def reward_of(drawn: int) -> Reward:
-        limit = options["max_tokens"] or drawn
+        limit = options.max_tokens or drawn
         if limit not in made:
-            made[limit] = parse_reward(options["reward"], max_tokens=limit, correct=options["correct"] or task.correct)
+            made[limit] = parse_reward(options.reward, max_tokens=limit, correct=options.correct or task.correct)
         return made[limit]
 
     return reward_of
 
 
-def _filter(options: dict[str, Any]) -> Callable[[Settings], bool]:
-    wanted = {parse_setting(spec).temperature for spec in options["setting"]}
-    policy = options["policy"]
+def _filter(options: ScoreOptions) -> Callable[[Settings], bool]:
+    wanted = {parse_setting(spec).temperature for spec in options.setting}
+    policy = options.policy
 
     def keep(settings: Settings) -> bool:
         right = policy is None or bool(settings["bias"]) == (policy == "biased")

@@ -17,7 +17,7 @@ __all__ = ["execute"]
 
 
 def execute(bias_file: Path, top: int, as_json: bool) -> None:
-    """Everything that the command does, with its options by name."""
+    """Everything that the command does."""
     bias = Bias.load(bias_file)
     if as_json:
         print_json(bias.model_dump(mode="json"))

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-__all__ = ["COMMANDS"]
+import importlib
+
+import click
+
+__all__ = ["COMMANDS", "load_command"]
 
 COMMANDS = {
-    "analyze": "Tell what a bias does to each token: scores, families, minimal pairs.",
-    "collect": "Sample completions of the training prompts into the store, and nothing else.",
-    "completion": "Print the script that lets bash, zsh or fish complete commands, options and values.",
-    "compile": "Make a learned bias fit another provider or limit, and say what that loses.",
-    "doctor": "Test live whether a provider does what its profile claims.",
-    "eval": "Judge a bias on fresh completions of unseen prompts.",
-    "export": "Print a bias as code for the OpenAI SDK, LiteLLM, LangChain, curl or vLLM.",
-    "fit": "Learn a bias and prove on unseen prompts whether it helps: the main job.",
-    "init": "Ask a few questions and write blb.toml, so that later commands need few options.",
-    "providers": "List the providers, or everything that is known of one.",
-    "proxy": "Add the bias for any language and tool: an OpenAI-compatible reverse proxy.",
-    "report": "Make one page of a run for people: verdict in words, plots, tokens, examples, costs.",
-    "reproduce": "Run the paper's tables on your model, scaled down, beside its own numbers.",
-    "score": "Score stored completions with any reward, without sampling again.",
-    "show": "Show a bias file: verdict, promoted and suppressed tokens.",
-    "store": "Check, compact, merge, recover rollout stores; Parquet out and in.",
+    "analyze": ("learning", "Tell what a bias does to each token: scores, families, minimal pairs."),
+    "collect": ("learning", "Sample completions of the training prompts into the store, and nothing else."),
+    "completion": ("setup", "Print the script that lets bash, zsh or fish complete commands, options and values."),
+    "compile": ("learning", "Make a learned bias fit another provider or limit, and say what that loses."),
+    "doctor": ("setup", "Test live whether a provider does what its profile claims."),
+    "eval": ("learning", "Judge a bias on fresh completions of unseen prompts."),
+    "export": ("using", "Print a bias as code for the OpenAI SDK, LiteLLM, LangChain, curl or vLLM."),
+    "fit": ("learning", "Learn a bias and prove on unseen prompts whether it helps: the main job."),
+    "init": ("setup", "Ask a few questions and write blb.toml, so that later commands need few options."),
+    "providers": ("setup", "List the providers, or everything that is known of one."),
+    "proxy": ("using", "Add the bias for any language and tool: an OpenAI-compatible reverse proxy."),
+    "report": ("using", "Make one page of a run for people: verdict in words, plots, tokens, examples, costs."),
+    "reproduce": ("setup", "Run the paper's tables on your model, scaled down, beside its own numbers."),
+    "score": ("learning", "Score stored completions with any reward, without sampling again."),
+    "show": ("using", "Show a bias file: verdict, promoted and suppressed tokens."),
+    "store": ("setup", "Check, compact, merge, recover rollout stores; Parquet out and in."),
 }
-"""Name -> help line; the command NAME is ``blackbox_lb.cli.NAME:command``."""
+"""Name -> folder below this one, help line; the module of that name there has it as ``NAME_command``."""
+
+
+def load_command(name: str) -> click.Command:
+    """The command ``name``, imported now."""
+    folder, _ = COMMANDS[name]
+    module = importlib.import_module(f"{__name__}.{folder}.{name}")
+    command: click.Command = getattr(module, f"{name}_command")
+    return command

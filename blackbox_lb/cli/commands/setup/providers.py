@@ -12,7 +12,7 @@ from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.providers.profile import Profile, load_profile, profile_names
 from blackbox_lb.providers.schema import Evidence
 
-__all__ = ["CHOICES", "DOCUMENTATION", "command", "evidence_of", "flattened", "shown_rows"]
+__all__ = ["CHOICES", "DOCUMENTATION", "evidence_of", "flattened", "providers_command", "shown_rows"]
 
 IDENTITY = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 CHOICES = frozenset(
@@ -37,7 +37,7 @@ WIDEST = 58
 @click.command("providers")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the profiles as JSON on stdout.")
-def command(name: str | None, as_json: bool) -> None:
+def providers_command(name: str | None, as_json: bool) -> None:
     """List the providers, or show everything that is known of NAME and how it is known."""
     profiles = [load_profile(each) for each in ([name] if name else profile_names())]
     if as_json:

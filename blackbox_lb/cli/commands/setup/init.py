@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
+from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.settings import FILE
 from blackbox_lb.providers.profile import profile_names
 
-__all__ = ["command"]
+__all__ = ["InitOptions", "init_command"]
 
 
-@click.command("init")
+@dataclass(frozen=True, kw_only=True)
+class InitOptions:
+    """Options of ``blb init``: answers, None for each that is asked for.
+
+    out: where to write.
+    yes: ask nothing.
+    force: overwrite the file.
+    """
+
+    provider: str | None
+    model: str | None
+    base_url: str | None
+    task: str | None
+    data: Path | None
+    reward: str | None
+    price: str | None
+    out: Path
+    yes: bool
+    force: bool
+
+
+@command("init", InitOptions)
 @click.option("--provider", help=f"{', '.join(profile_names())}, or a path to your own TOML. [default: asked for]")
 @click.option("--model", help="Model name. [default: asked for]")
 @click.option("--base-url", help="Address of the API, with its /v1. [default: asked for]")
@@ -24,11 +46,11 @@ __all__ = ["command"]
 @click.option("--out", type=click.Path(path_type=Path), default=FILE, show_default=True, help="Where to write.")
 @click.option("--yes", is_flag=True, help="Ask nothing: defaults for what no option says.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
-def command(out: Path, yes: bool, force: bool, **options: Any) -> None:
+def init_command(options: InitOptions) -> None:
     """Ask which model, task and reward, check the answers, and write them into blb.toml.
 
     No key is asked for or written: keys stay in the environment.
     """
     from blackbox_lb.cli.actions.init import execute
 
-    execute(out, yes, force, **options)
+    execute(options)

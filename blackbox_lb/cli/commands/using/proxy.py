@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 
+from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.deploy.injection import OnConflict
 from blackbox_lb.errors import InputError
@@ -17,12 +19,47 @@ from blackbox_lb.safety.printable import printable
 if TYPE_CHECKING:
     from blackbox_lb.deploy.proxy.server import Proxy
 
-__all__ = ["command"]
+__all__ = ["ProxyOptions", "proxy_command"]
 
 EXTRA = "pip install 'blackbox-lb[proxy]'"
 
 
-@click.command("proxy")
+@dataclass(frozen=True, kw_only=True)
+class ProxyOptions:
+    """Options of ``blb proxy``.
+
+    biases: files, each as FILE or ALIAS=FILE.
+    upstream: address of the API.
+    host, port: where to listen; port 0: a free one.
+    hosts: names that clients may call a loopback proxy by.
+    models: the server's names of the biases' models.
+    provider: limits that the biases are checked against; None: none.
+    on_conflict: a request with a logit_bias of its own.
+    others: a request for a model without a bias.
+    max_body: largest request body, in MiB.
+    timeout: seconds of the upstream's silence.
+    grace: seconds to finish answers.
+    as_json: print the address as JSON.
+    quiet: say nothing at the end.
+    """
+
+    biases: tuple[str, ...]
+    upstream: str
+    host: str
+    hosts: tuple[str, ...]
+    port: int
+    models: tuple[str, ...]
+    provider: str | None
+    on_conflict: OnConflict
+    others: Literal["pass", "raise"]
+    max_body: int
+    timeout: float
+    grace: float
+    as_json: bool
+    quiet: bool
+
+
+@command("proxy", ProxyOptions)
 @click.option(
     "--bias",
     "biases",
@@ -78,7 +115,7 @@ EXTRA = "pip install 'blackbox-lb[proxy]'"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the address and what is applied as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Say nothing at the end.")
-def command(host: str, port: int, as_json: bool, quiet: bool, **options: Any) -> None:
+def proxy_command(options: ProxyOptions) -> None:
     """Add the bias to every request of its model: an OpenAI-compatible reverse proxy for any language and tool.
 
     Clients use http://127.0.0.1:8080/v1 and their own key, which is passed on and kept nowhere. Chat and legacy completions
@@ -91,31 +128,28 @@ def command(host: str, port: int, as_json: bool, quiet: bool, **options: Any) ->
 
     from blackbox_lb.deploy.proxy.server import serve
 
-    proxy = _proxy(**options)
-    asyncio.run(serve(proxy, host, port, lambda address: _started(proxy, host, address, as_json)))
-    if not quiet:
+    proxy, host = _proxy(options), options.host
+    asyncio.run(serve(proxy, host, options.port, lambda address: _started(proxy, host, address, options.as_json)))
+    if not options.quiet:
         _stopped(proxy)
 
 
-def _proxy(
-    biases: tuple[str, ...],
-    upstream: str,
-    models: tuple[str, ...],
-    provider: str | None,
-    on_conflict: OnConflict,
-    others: Any,
-    max_body: int,
-    timeout: float,
-    grace: float,
-    hosts: tuple[str, ...],
-) -> Proxy:
+def _proxy(options: ProxyOptions) -> Proxy:
     from blackbox_lb.deploy.proxy.names import ServedNames, load_served
     from blackbox_lb.deploy.proxy.requests import Rule, Upstream
     from blackbox_lb.deploy.proxy.server import Proxy
 
-    served = load_served(biases, models=models, provider=provider, on_conflict=on_conflict)
-    rule = Rule(ServedNames(served), others)
-    return Proxy(rule, Upstream.parse(upstream), max_body=max_body * 2**20, timeout=timeout, grace=grace, hosts=hosts)
+    served = load_served(
+        options.biases, models=options.models, provider=options.provider, on_conflict=options.on_conflict
+    )
+    return Proxy(
+        Rule(ServedNames(served), options.others),
+        Upstream.parse(options.upstream),
+        max_body=options.max_body * 2**20,
+        timeout=options.timeout,
+        grace=options.grace,
+        hosts=options.hosts,
+    )
 
 
 def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> None:

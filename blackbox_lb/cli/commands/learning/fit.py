@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar, get_args
 
 import click
 
+from blackbox_lb.cli.grouped import HelpGroup, command, option
 from blackbox_lb.cli.options import (
     POSITIONS,
+    TaskOptions,
+    TrialOptions,
     count_option,
     limit_options,
     model_options,
@@ -19,10 +23,10 @@ from blackbox_lb.cli.options import (
 )
 from blackbox_lb.estimate.choice.goal import Objective
 from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
-from blackbox_lb.estimate.inputs.sweep import AlphaScale, EstimatorName, Sweep
+from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale, EstimatorName, Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan
 
-__all__ = ["command"]
+__all__ = ["FitOptions", "fit_command"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,14 +49,65 @@ def _sweep(
     name: str, default: tuple[Any, ...], text: str, kind: click.ParamType[Any] | None = None
 ) -> Callable[[F], F]:
     kind = click.FloatRange(0, min_open=True) if kind is None else kind
-    return click.option(name, type=kind, multiple=True, default=default, show_default=True, help=f"{text} Repeatable.")
+    return option(
+        HelpGroup.LEARNING,
+        name,
+        type=kind,
+        multiple=True,
+        default=default,
+        show_default=True,
+        help=f"{text} Repeatable.",
+    )
 
 
-@click.command("fit")
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(TaskOptions, TrialOptions):
+    """Options of ``blb fit``: those of :class:`FitPlan` and :class:`Sweep`, and how the plan is carried out.
+
+    samples_per_prompt, validation_samples, test_samples: completions a prompt.
+    entries: a number, "all" or "cv".
+    objective, kl_price: what a candidate is chosen by.
+    deploy: settings to choose and judge for; none: temperature 1 and greedy.
+    engine: "here" or "ray".
+    workers: of the engine "ray"; None: one a core.
+    rollouts: sources of rollouts that were collected elsewhere.
+    """
+
+    samples_per_prompt: int
+    limit: int | None
+    estimator: tuple[EstimatorName, ...]
+    tau: tuple[float, ...]
+    l2: tuple[L2, ...]
+    weights: Scale
+    alpha: tuple[float, ...]
+    alpha_scale: AlphaScale
+    kappa: tuple[float, ...]
+    positions: int | None
+    clip: float | None
+    unobserved: Unobserved
+    clusters: int
+    embedding: str | None
+    rounds: int
+    trust: float
+    entries: str
+    integers: bool
+    objective: Objective
+    kl_price: float
+    validation_samples: int
+    test_samples: int
+    deploy: tuple[str, ...]
+    full_vocab: int | None
+    engine: str
+    workers: int | None
+    go_on: bool
+    rollouts: tuple[str, ...]
+
+
+@command("fit", FitOptions)
 @model_options()
 @task_options()
-@count_option("--samples-per-prompt", PLAN.samples, "Training completions a prompt.")
-@click.option("--limit", type=click.IntRange(1), help="Use only the first N training prompts.")
+@count_option("--samples-per-prompt", PLAN.samples, "Training completions a prompt.", HelpGroup.FIRST)
+@option(HelpGroup.SAMPLING, "--limit", type=click.IntRange(1), help="Use only the first N training prompts.")
 @sampling_options()
 @_sweep(
     "--estimator",
@@ -62,7 +117,8 @@ def _sweep(
 )
 @_sweep("--tau", SWEEP.tau, "A completion weighs exp(reward / tau).")
 @_sweep("--l2", SWEEP.l2, "Shrinkage of projection; cv chooses it by cross-validation.", _Strength())
-@click.option(
+@option(
+    HelpGroup.LEARNING,
     "--weights",
     type=click.Choice(get_args(Scale)),
     default=SWEEP.weights,
@@ -70,7 +126,8 @@ def _sweep(
     help="projection weighs completions over all prompts, or within each.",
 )
 @_sweep("--alpha", SWEEP.alpha, "Smoothing of ips and clusters.")
-@click.option(
+@option(
+    HelpGroup.LEARNING,
     "--alpha-scale",
     type=click.Choice(get_args(AlphaScale)),
     default=SWEEP.alpha_scale,
@@ -78,70 +135,97 @@ def _sweep(
     help="alpha is a multiple of the mean weight, or absolute as in the paper.",
 )
 @_sweep("--kappa", SWEEP.kappa, "Shrinkage of snips and ratio, in rollouts and in tokens.")
-@click.option("--positions", type=click.IntRange(1), help="Positions that are drawn of each completion. [default: all]")
-@click.option(
-    "--clip", type=click.FloatRange(1), help="Largest inverse propensity that counts. [default: any; 100 in snips]"
+@option(
+    HelpGroup.LEARNING,
+    "--positions",
+    type=click.IntRange(1),
+    help="Positions that are drawn of each completion. [default: all]",
 )
-@click.option(
+@option(
+    HelpGroup.LEARNING,
+    "--clip",
+    type=click.FloatRange(1),
+    help="Largest inverse propensity that counts. [default: any; 100 in snips]",
+)
+@option(
+    HelpGroup.LEARNING,
     "--unobserved",
     type=click.Choice(get_args(Unobserved)),
     default=SWEEP.unobserved,
     show_default=True,
     help="A sampled token without a logprob: bound takes the least listed one for it, drop leaves it out (not for projection).",
 )
-@click.option(
-    "--clusters", type=click.IntRange(1), default=PLAN.clusters, show_default=True, help="Clusters of tokens."
+@option(
+    HelpGroup.LEARNING,
+    "--clusters",
+    type=click.IntRange(1),
+    default=PLAN.clusters,
+    show_default=True,
+    help="Clusters of tokens.",
 )
-@click.option(
+@option(
+    HelpGroup.LEARNING,
     "--embedding",
     default=PLAN.embedding,
     show_default=True,
     help="Sentence embedding of clusters: a hub name or a folder.",
 )
-@click.option(
+@option(
+    HelpGroup.LEARNING,
     "--rounds",
     type=click.IntRange(1),
     default=PLAN.rounds,
     show_default=True,
     help="Sample in so many rounds, each under the bias of those before; projection only.",
 )
-@click.option(
+@option(
+    HelpGroup.LEARNING,
     "--trust",
     type=click.FloatRange(0, min_open=True),
     default=PLAN.trust,
     show_default=True,
     help="Most nats a completion (KL) between the policies of two rounds.",
 )
-@click.option(
+@option(
+    HelpGroup.CHOOSING,
     "--entries",
     default="300",
     show_default=True,
     help="Most tokens in the bias; all the provider takes; or cv, which chooses how many by cross-validation.",
 )
-@click.option("--integers", is_flag=True, help="Whole numbers only.")
-@click.option(
+@option(HelpGroup.CHOOSING, "--integers", is_flag=True, help="Whole numbers only.")
+@option(
+    HelpGroup.CHOOSING,
     "--objective",
     type=click.Choice(get_args(Objective)),
     default=PLAN.goal.objective,
     show_default=True,
     help="Choose by reward, reward less --kl-price x KL, or fewest tokens that keep the base's accuracy (pareto).",
 )
-@click.option(
+@option(
+    HelpGroup.CHOOSING,
     "--kl-price",
     type=click.FloatRange(0, min_open=True),
     default=PLAN.goal.tau,
     show_default=True,
     help="Reward that a nat of KL a completion costs in reward-kl.",
 )
-@count_option("--validation-samples", PLAN.validation_samples, "Completions a validation prompt and candidate.")
-@count_option("--test-samples", PLAN.test_samples, "Completions a test prompt and setting.")
-@click.option(
+@count_option(
+    "--validation-samples",
+    PLAN.validation_samples,
+    "Completions a validation prompt and candidate.",
+    HelpGroup.CHOOSING,
+)
+@count_option("--test-samples", PLAN.test_samples, "Completions a test prompt and setting.", HelpGroup.JUDGING)
+@option(
+    HelpGroup.CHOOSING,
     "--deploy",
     multiple=True,
     help="Setting that you deploy with, greedy or as in temperature=0.5: the bias is chosen for it and judged at it; repeatable. "
     "[default: temperature=1 and greedy]",
 )
-@click.option(
+@option(
+    HelpGroup.JUDGING,
     "--full-vocab",
     type=click.IntRange(2),
     is_flag=False,
@@ -150,7 +234,8 @@ def _sweep(
     help=f"Check lists and compiles against all logprobs at so many training positions, {POSITIONS} unless told, and share what "
     "lists leave out accordingly. A position is 2 to 5 MB of JSON and about a second on a CPU. vllm, llamacpp and local only.",
 )
-@click.option(
+@option(
+    HelpGroup.LEARNING,
     "--engine",
     type=click.Choice(("here", "ray")),
     default="here",
@@ -158,12 +243,17 @@ def _sweep(
     help="Who reads and sums the training rollouts: this process, or the workers of a Ray cluster (RAY_ADDRESS, else workers on "
     "this machine).",
 )
-@click.option("--workers", type=click.IntRange(1), help="Workers of --engine ray. [default: one a core]")
-@click.option("--go-on", is_flag=True, help="Collect on although the first prompts show nothing to learn.")
+@option(HelpGroup.LEARNING, "--workers", type=click.IntRange(1), help="Workers of --engine ray. [default: one a core]")
+@option(
+    HelpGroup.LEARNING,
+    "--go-on",
+    is_flag=True,
+    help="Collect on although the first prompts show nothing to learn.",
+)
 @rollouts_option()
 @limit_options()
 @output_options()
-def command(**options: Any) -> None:
+def fit_command(options: FitOptions) -> None:
     """Learn a bias and prove on unseen prompts whether it helps.
 
     Collects completions of the training prompts, scores them, estimates one bias for each setting of the sweep, chooses on the
@@ -173,4 +263,4 @@ def command(**options: Any) -> None:
     """
     from blackbox_lb.cli.actions.fit import execute
 
-    execute(**options)
+    execute(options)

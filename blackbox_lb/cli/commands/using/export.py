@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from blackbox_lb.bias.export import FORMATS, export
 from blackbox_lb.providers.profile import profile_names
 
-__all__ = ["command"]
+__all__ = ["export_command"]
 
 
 @click.command("export")
@@ -25,10 +24,13 @@ __all__ = ["command"]
 @click.option("--model", help="The model's name there. [default: the bias's own]")
 @click.option("--base-url", help="Address of the API, with its /v1. [default: the provider's]")
 @click.option("--tokenizer", help="The model's vocabulary, where its name does not tell: as in blb fit.")
-def command(bias_file: Path, **options: Any) -> None:
+def export_command(
+    bias_file: Path, format: str, provider: str | None, model: str | None, base_url: str | None, tokenizer: str | None
+) -> None:
     """Print the bias file BIAS as code or a command that is ready to run, with the bias in it.
 
     openai, litellm and langchain are Python scripts, curl a shell command, vllm how to serve a bias of any size and ask for it;
     json is the value of the request field logit_bias. What the provider does not take is refused: blb compile makes it fit.
     """
-    click.echo(export(bias_file, **options), nl=False)
+    code = export(bias_file, format, provider=provider, model=model, base_url=base_url, tokenizer=tokenizer)
+    click.echo(code, nl=False)

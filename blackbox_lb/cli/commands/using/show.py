@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-__all__ = ["command"]
+__all__ = ["show_command"]
 
 
 @click.command("show")
 @click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path))
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Tokens of each kind.")
 @click.option("--json", "as_json", is_flag=True, help="Print the bias file as JSON on stdout.")
-def command(bias_file: Path, top: int, as_json: bool) -> None:
+def show_command(bias_file: Path, top: int, as_json: bool) -> None:
     """Show the bias file BIAS: where it comes from, whether it helps, which tokens it promotes and suppresses."""
     from blackbox_lb.cli.actions.show import execute
 

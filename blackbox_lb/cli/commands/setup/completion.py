@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-__all__ = ["command", "describe", "described", "light"]
+__all__ = ["completion_command", "describe", "described", "light"]
 
 DESCRIPTION = "commands.json"
 """Beside this module, written by docs/generate.py; a test compares it with the commands."""
@@ -25,7 +25,7 @@ STORES = frozenset({"folder", "new", "old", "source", "store", "stores"})
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(SHELLS))
-def command(shell: str) -> None:
+def completion_command(shell: str) -> None:
     """Print the script that lets the shell SHELL complete blb's commands, options and their values.
 
     Put it where the shell reads it: eval "$(blb completion bash)" in ~/.bashrc, eval "$(blb completion zsh)" in ~/.zshrc after

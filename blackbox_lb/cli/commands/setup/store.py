@@ -11,7 +11,7 @@ import click
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.errors import StoreCorrupt
 
-__all__ = ["command"]
+__all__ = ["store_command"]
 
 PATH = click.Path(path_type=Path)
 TOLD = 20
@@ -19,7 +19,7 @@ TOLD = 20
 
 
 @click.group("store")
-def command() -> None:
+def store_command() -> None:
     """Look after rollout stores (rollouts.db): check, compact, merge, recover, and exchange them as Parquet.
 
     Nothing is sampled and nothing is sent. Each takes --json.
@@ -34,7 +34,7 @@ def _counted(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} {table}" for table, count in counts.items() if count) or "nothing"
 
 
-@command.command("check")
+@store_command.command("check")
 @click.argument("store", type=PATH)
 @_json
 def check_command(store: Path, as_json: bool) -> None:
@@ -76,7 +76,7 @@ def check_command(store: Path, as_json: bool) -> None:
         click.echo("sound: SQLite finds nothing wrong, every key, hash, checksum and array is right")
 
 
-@command.command("compact")
+@store_command.command("compact")
 @click.argument("store", type=PATH)
 @_json
 def compact_command(store: Path, as_json: bool) -> None:
@@ -90,7 +90,7 @@ def compact_command(store: Path, as_json: bool) -> None:
         click.echo(f"{store}: {done.before:,} bytes before, {done.after:,} after")
 
 
-@command.command("merge")
+@store_command.command("merge")
 @click.argument("stores", nargs=-1, required=True, type=PATH)
 @click.option("--out", required=True, type=PATH, help="The store that gets everything; may be there already.")
 @_json
@@ -123,7 +123,7 @@ def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
         click.echo(f"left out because damaged: {_counted(done.damaged)}; blb store check says which")
 
 
-@command.command("recover")
+@store_command.command("recover")
 @click.argument("old", type=PATH)
 @click.argument("new", type=PATH)
 @_json
@@ -152,7 +152,7 @@ def recover_command(old: Path, new: Path, as_json: bool) -> None:
         click.echo(f"{done.unsummed:,} rows are of a version without checksums: damage in their texts cannot be seen")
 
 
-@command.command("export")
+@store_command.command("export")
 @click.argument("store", type=PATH)
 @click.argument("folder", type=PATH)
 @_json
@@ -170,7 +170,7 @@ def export_command(store: Path, folder: Path, as_json: bool) -> None:
         click.echo(f"{folder}: wrote {_counted(done.rows)}")
 
 
-@command.command("import")
+@store_command.command("import")
 @click.argument("source", type=PATH)
 @click.argument("store", type=PATH)
 @_json

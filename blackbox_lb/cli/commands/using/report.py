@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-__all__ = ["command"]
+__all__ = ["report_command"]
 
 
 @click.command("report")
@@ -15,7 +15,7 @@ __all__ = ["command"]
 @click.option(
     "--plots", type=click.Path(path_type=Path), help="Write every plot into this folder, too, as PNG and SVG."
 )
-def command(run: Path, out: Path | None, plots: Path | None) -> None:
+def report_command(run: Path, out: Path | None, plots: Path | None) -> None:
     """Make one self-contained page of the run folder RUN: the verdict in words, alternatives, examples, plots, tokens, costs.
 
     Shows what blb fit, blb eval and blb analyze left in the folder, and names what is missing. The page asks no network, follows

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
+from blackbox_lb.cli.grouped import command
 from blackbox_lb.providers.profile import profile_names
 
-__all__ = ["command"]
+__all__ = ["CompileOptions", "compile_command"]
 
 
-@click.command("compile")
+@dataclass(frozen=True, kw_only=True)
+class CompileOptions:
+    """Options of ``blb compile``.
+
+    bias_file: the bias.
+    provider: None: the bias's own.
+    entries: most tokens; None: the provider's limit.
+    integers: whole numbers only.
+    store: rollout store; None: the one beside the bias.
+    tokenizer: the model's vocabulary.
+    out: where to write.
+    plot: picture of the table.
+    as_json: print the result as JSON.
+    quiet: no remarks.
+    """
+
+    bias_file: Path
+    provider: str | None
+    entries: int | None
+    integers: bool
+    store: Path | None
+    tokenizer: str | None
+    out: Path | None
+    plot: Path | None
+    as_json: bool
+    quiet: bool
+
+
+@command("compile", CompileOptions)
 @click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path))
 @click.option("--provider", help=f"{', '.join(profile_names())}, or a path to your own TOML. [default: the bias's own]")
 @click.option("--entries", type=click.IntRange(1), help="Most tokens in the bias. [default: the provider's limit]")
@@ -23,7 +52,7 @@ __all__ = ["command"]
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the table into this .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="No remarks.")
-def command(bias_file: Path, **options: Any) -> None:
+def compile_command(options: CompileOptions) -> None:
     """Compile the bias file BIAS for a provider, at most so many entries, or whole numbers.
 
     Give learned.json, which blb fit wrote beside bias.json: the whole learned vector. Chosen and refitted are the values whose
@@ -33,4 +62,4 @@ def command(bias_file: Path, **options: Any) -> None:
     """
     from blackbox_lb.cli.actions.compile import execute
 
-    execute(bias_file, **options)
+    execute(options)

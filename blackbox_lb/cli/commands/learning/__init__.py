@@ -1,0 +1,1 @@
+"""Commands that draw, score, learn, choose and judge."""

@@ -1,0 +1,1 @@
+"""Commands around the main job: settings, providers, stores, the shell, and the paper's tables."""

@@ -1,0 +1,1 @@
+"""Commands that read, send or pass on a bias that was learned."""

@@ -1,0 +1,81 @@
+"""Commands whose help lists options in groups, and whose function gets all options as one typed object."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import fields
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import cloup
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["GroupedCommand", "HelpGroup", "command", "option", "picked"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T", bound="DataclassInstance")
+
+
+class HelpGroup(StrEnum):
+    """Headings of the options in a command's help, in the order in which they are printed."""
+
+    FIRST = "Most used"
+    TASK = "Data and task"
+    MODEL = "Model and API"
+    SAMPLING = "Sampling"
+    BATCHES = "Batches"
+    STORED = "Stored completions"
+    LEARNING = "Learning"
+    CHOOSING = "Choosing"
+    JUDGING = "Judging"
+    ANALYSIS = "Analysis"
+    LIMITS = "Limits"
+    OUTPUT = "Output"
+
+
+class GroupedCommand(cloup.Command):
+    """A command that prints options with the same heading together, wherever they were declared."""
+
+    def __init__(self, *names: Any, params: list[click.Parameter] | None = None, **more: Any) -> None:
+        groups = {heading: cloup.OptionGroup(heading) for heading in HelpGroup}
+        for param in params or []:
+            if isinstance(param, cloup.Option) and param.group is not None:
+                param.group = groups[HelpGroup(param.group.title)]
+        super().__init__(*names, params=params, **more)
+        self.option_groups = [group for group in groups.values() if group.options]
+
+
+def option(group: HelpGroup, *names: str, **more: Any) -> Callable[[F], F]:
+    """An option under the heading ``group``; the rest is as click has it."""
+    return cloup.option(*names, cls=cloup.Option, group=cloup.OptionGroup(group), **more)
+
+
+def picked(kind: type[T], source: object, **instead: Any) -> T:
+    """An object of the dataclass ``kind`` with the fields of ``source`` that have the same names, and others ``instead``."""
+    names = [each.name for each in fields(kind)]
+    return kind(**{name: instead[name] if name in instead else getattr(source, name) for name in names})
+
+
+def command(name: str, kind: type[T]) -> Callable[[Callable[[T], None]], click.Command]:
+    """The command ``name``, whose function gets all of its options and arguments as one object of the dataclass ``kind``.
+
+    TypeError: a field without an option, or an option without a field.
+    """
+
+    def decorate(function: Callable[[T], None]) -> click.Command:
+        @functools.wraps(function)
+        def callback(**values: Any) -> None:
+            function(kind(**values))
+
+        made = click.command(name, cls=GroupedCommand)(callback)
+        wanted = {each.name for each in fields(kind)}
+        differ = wanted.symmetric_difference(param.name or "" for param in made.params)
+        if differ:
+            raise TypeError(f"blb {name} and {kind.__name__} do not have the same options: {', '.join(sorted(differ))}")
+        return made
+
+    return decorate
