@@ -22,6 +22,8 @@ RANK_FILES = {
     "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
 }
 """The SHA-256 that tiktoken expects of each rank file."""
+ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
+
 COMPANY = re.compile(
     r"ExactServer|RulesGateway|LocalEngine|Chaos|\bsubprocess\b|\bPopen\b|\bray\b|\bsocket|http\.server"
     r"|recording_server|proxy_upstream"
@@ -29,7 +31,6 @@ COMPANY = re.compile(
 """The words of a test that starts a server, an engine or another process."""
 LONGER = frozenset({"known_truth", "live"})
 """Folders whose tests compute for seconds, or need an engine or a browser."""
-ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
 
 SAID = "said"
 """The property of a test's report that holds what it said: workers send their reports to the terminal's process."""
@@ -43,7 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Commands that tests start take Ctrl-C, although a shell that runs pytest in the background has it ignored by all of them."""
+    """Commands that tests start take Ctrl-C, although a shell that runs pytest in the background has it ignored by all of them;
+    tables are as wide as in a file, although workers are given the width of their terminal."""
+    os.environ.pop("COLUMNS", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
