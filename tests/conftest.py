@@ -1,15 +1,21 @@
-"""What all tests share: ``--slow``, Ctrl-C, and OpenAI's rank files without internet, from a package that carries them."""
+"""What all tests share: tiers, workers, Ctrl-C, and OpenAI's rank files without internet, from a package that carries them."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import importlib.util
+import os
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+# Before numpy is imported: threads of BLAS wait for each other on cores that are busy, and small matrices gain nothing by them.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 RANK_FILES = {
     "cl100k_base": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
@@ -17,6 +23,17 @@ RANK_FILES = {
 }
 """The SHA-256 that tiktoken expects of each rank file."""
 ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
+
+COMPANY = re.compile(
+    r"ExactServer|RulesGateway|LocalEngine|Chaos|\bsubprocess\b|\bPopen\b|\bray\b|\bsocket|http\.server"
+    r"|recording_server|proxy_upstream"
+)
+"""The words of a test that starts a server, an engine or another process."""
+LONGER = frozenset({"known_truth", "live"})
+"""Folders whose tests compute for seconds, or need an engine or a browser."""
+
+SAID = "said"
+"""The property of a test's report that holds what it said: workers send their reports to the terminal's process."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,18 +44,46 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Commands that tests start take Ctrl-C, although a shell that runs pytest in the background has it ignored by all of them."""
+    """Commands that tests start take Ctrl-C, although a shell that runs pytest in the background has it ignored by all of them;
+    tables are as wide as in a file, although workers are given the width of their terminal."""
+    os.environ.pop("COLUMNS", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker a core, at most 8, for folders; single files and tests, and output that ``-s`` lets through, need none."""
+    folders = any(Path(argument).is_dir() for argument in config.args)
+    cores = min(os.cpu_count() or 1, 8)
+    return cores if folders and cores > 1 and config.getoption("capture") != "no" else 0
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m quick`` only modules that have quick tests are imported: the others' imports take longer than the tests."""
+    if config.getoption("markexpr") != "quick" or not collection_path.match("test_*.py"):
+        return None
+    return None if _alone(collection_path) or "mark.quick" in collection_path.read_text(encoding="utf-8") else True
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the slow tests out unless they were asked for."""
+    """Mark what is quick, and cut it off from the network; leave the slow tests out unless they were asked for."""
+    for item in items:
+        if _alone(item.path) and not {"live", "slow"} & set(item.keywords):
+            item.add_marker(pytest.mark.quick)
+        if item.get_closest_marker("quick"):
+            item.add_marker(pytest.mark.block_network)
     if config.getoption("--slow"):
         return
     slow = [item for item in items if "slow" in item.keywords]
     config.hook.pytest_deselected(items=slow)
     items[:] = [item for item in items if "slow" not in item.keywords]
+
+
+@cache
+def _alone(module: Path) -> bool:
+    """Whether a module of tests names no server, engine or other process, and stands in no folder of longer ones."""
+    return module.parent.name not in LONGER and not COMPANY.search(module.read_text(encoding="utf-8"))
 
 
 def rank_file(encoding: str) -> bytes:
@@ -63,3 +108,18 @@ def tiktoken_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIKTOKEN_CACHE_DIR", str(folder))
         yield folder
+
+
+@pytest.fixture
+def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """``say(line)`` puts a line under the results of the run."""
+    return lambda line: record_property(SAID, line)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests said, after the results."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, line in getattr(report, "user_properties", ()):
+                if name == SAID and report.when == "teardown":
+                    terminalreporter.write_line(line)

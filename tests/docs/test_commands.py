@@ -32,6 +32,12 @@ KEYS = {"openai": "OPENAI_API_KEY", "azure": "AZURE_OPENAI_API_KEY", "fireworks"
 HOSTED = {"openai": "gpt-4o-mini", "azure": "gpt-4o-mini", "fireworks": "accounts/fireworks/models/gateway"}
 SAMPLES = {"collect", "doctor", "eval", "fit"}
 """Commands that send prompts: their completions are made short."""
+FEW = {
+    "collect": {"--samples-per-prompt": "3"},
+    "eval": {"--test-samples": "2"},
+    "fit": {"--samples-per-prompt": "3", "--validation-samples": "2", "--test-samples": "2"},
+}
+"""And few, where a page leaves their number to the defaults: a line that runs with these runs with more."""
 
 
 def command_lines(page: Path) -> list[list[str]]:
@@ -144,7 +150,8 @@ def here(words: list[str], engine: ExactServer, gateways: dict[str, str]) -> lis
         words = [*without(words, "--reward"), "--reward", "length"]
     if words == ["init"]:  # what a reader types
         words = ["init", "--provider", "llamacpp", "--base-url", engine.base_url, "--data", "train.jsonl", "--yes"]
-    return words + (["--max-tokens", "8"] if words[0] in SAMPLES - {"doctor"} else [])
+    fewer = [word for name, number in FEW.get(words[0], {}).items() if name not in words for word in (name, number)]
+    return [*words, *fewer, *(["--max-tokens", "8"] if words[0] in SAMPLES - {"doctor"} else [])]
 
 
 def serve(words: list[str], engine: ExactServer) -> None:

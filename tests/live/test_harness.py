@@ -1,4 +1,8 @@
-"""lm-evaluation-harness and the package ask one engine the same questions and give every answer the same score."""
+"""lm-evaluation-harness and the package ask one engine the same questions and give every answer the same score.
+
+By default ``unit/test_harness.py`` states the same without an engine: ``test_the_prompts_are_the_harnesss`` of the questions,
+``test_every_score_is_the_harnesss`` of extracted answers and scores.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from blackbox_lb.tasks.rewards.matching import Matcher
 
 pytest.importorskip("xllamacpp")
 lm_eval = pytest.importorskip("lm_eval")
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 MAX_TOKENS = 64
 QUESTIONS = 12

@@ -1,4 +1,8 @@
-"""The main job through hosted APIs' rules with a real language model behind them: the verdict is the one of the engine itself."""
+"""The main job through hosted APIs' rules with a real language model behind them: the verdict is the one of the engine itself.
+
+``unit/test_hosted.py::test_a_fit_from_prompts_to_a_verdict`` states the same by default, with an exact model behind the rules;
+the model's fingerprint is stated by ``known_truth/test_truth_vocabulary.py``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from blackbox_lb import Bias, load_task
 from blackbox_lb.api.local.engine import LocalEngine, resolve_model
 from tests.support.gateway import RulesGateway
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.slow]
 PROVIDERS = {
     "openai": ("gpt-4o-mini", "OPENAI_API_KEY"),
     "azure": ("gpt-4o-mini", "AZURE_OPENAI_API_KEY"),

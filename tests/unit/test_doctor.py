@@ -35,7 +35,8 @@ from blackbox_lb.testing.server import Answer
 from blackbox_lb.types import Completion, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary
 
-SEEDS = range(20)
+SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20))]
+"""Models: four by default state each law, and all twenty with ``--slow`` how often it holds."""
 SERVER = load_profile("llamacpp")
 NEEDS = {
     "lists of alternatives": (),

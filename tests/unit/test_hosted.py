@@ -80,26 +80,44 @@ def posted(gateway: RulesGateway) -> list[dict[str, Any]]:
     return [call.body for call in gateway.calls if call.body is not None and call.status == 200]
 
 
+FIT = ("--samples-per-prompt", 12, "--test-samples", 8, "--tau", 0.2, "--l2", 0.5)
+
+
+@pytest.fixture(scope="module")
+def direct(engine: ExactServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The verdict on the reward of the same fit before the exact model itself."""
+    folder = tmp_path_factory.mktemp("direct")
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    where = ["--provider", "llamacpp", "--base-url", engine.base_url, "--out", str(folder / "run")]
+    task = ["--data", str(folder / "data.jsonl"), "--reward", REWARD, "--max-tokens", "8", "--json"]
+    result = CliRunner().invoke(main, ["fit", *where, *task, *map(str, FIT)])
+    assert result.exit_code == 0, result.output
+    row: dict[str, Any] = json.loads(result.stdout)["verdict"][0]
+    return row
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_fit_from_prompts_to_a_verdict(
-    provider: str, engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
+    provider: str, engine: ExactServer, direct: dict[str, Any], blb: Callable[..., Result], tmp_path: Path
 ) -> None:
-    """Tokens that are rewarded become more frequent; every request is valid; several samples share one request's prompt."""
+    """Tokens that are rewarded become more frequent, as before the model itself; every request is valid; several samples share
+    one request's prompt."""
     with RulesGateway(provider, engine, key=KEY) as gateway:
-        result = blb(
-            "fit", gateway, provider, "--samples-per-prompt", 12, "--test-samples", 16, "--tau", 0.2, "--l2", 0.5
-        )
+        result = blb("fit", gateway, provider, *FIT)
         assert result.exit_code == 0, result.output
         assert gateway.invalid_requests == []
         assert set(gateway.statuses) == {200}
         sent = posted(gateway)
     document = json.loads(result.stdout)
     row = document["verdict"][0]
-    assert row["verdict"] == "HELPS", row
+    assert row["verdict"] == direct["verdict"] == "HELPS", (row, direct)
+    assert row["base"] == pytest.approx(direct["base"], rel=0.35)
     if load_profile(provider).sampling.shares_prompt:
-        assert {body.get("n", 1) for body in sent} >= {12, 16}
+        assert {body.get("n", 1) for body in sent} >= {12, 8}
     bias = Bias.load(tmp_path / "run" / "bias.json")
     assert bias.provider == provider
+    assert bias.censoring is not None
+    assert (bias.censoring.bounded > 0) == (provider != "fireworks")
     assert max(bias.logit_bias) <= END
     assert all(text.startswith(" ") for text in (entry.text for entry in bias.entries if entry.id != END) if text)
     if provider != "fireworks":

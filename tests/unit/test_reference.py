@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blackbox_lb.api.session import Session
+from blackbox_lb.api.transport import channel
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.bias.document import Bias
@@ -149,8 +150,11 @@ def test_prefixes_put_together_wrongly_are_not_believed(call: Call, server: Serv
 
 
 @pytest.mark.parametrize("nothing", [{"content": []}, None], ids=["an empty list", "no list"])
-def test_positions_without_a_list_are_counted(nothing: Any, call: Call, server: Server, tmp_path: Path) -> None:
+def test_positions_without_a_list_are_counted(
+    nothing: Any, call: Call, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An answer that lists no token, as llama.cpp gives for a part of a character, is left out and said."""
+    monkeypatch.setattr(channel, "retry_pause", lambda state: 0.0)
 
     def some(number: int, answer: JSON) -> Answer:
         asked = server.requests[-1]

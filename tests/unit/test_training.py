@@ -17,7 +17,7 @@ from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.next_token import parallel as passes
 from blackbox_lb.estimate.next_token import tails
 from blackbox_lb.estimate.projection.projection import projection
-from blackbox_lb.rollouts import scratch
+from blackbox_lb.rollouts import reading, scratch
 from blackbox_lb.rollouts import training as module
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.scratch import Scratch
@@ -139,7 +139,7 @@ def test_columns_of_different_lengths_are_refused() -> None:
 
 def in_small_pieces(patch: pytest.MonkeyPatch) -> None:
     """Blocks of 256 KiB, parts of 16,384 listed tokens, 1 MiB of lists in memory, the rest in files of 4 MiB."""
-    patch.setattr(module, "BLOCK_BYTES", 1 << 18)
+    patch.setattr(reading, "BLOCK_BYTES", 1 << 18)
     patch.setattr(tails, "PART", 1 << 14)
     patch.setattr(module, "LISTS_IN_MEMORY", 1 << 20)
     patch.setattr(scratch, "SEGMENT", 1 << 22)
@@ -224,7 +224,7 @@ def test_an_end_token_that_nobody_lists_is_hidden_in_every_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it is not known whether the provider lists end tokens, one that any completion lists counts for all of them."""
-    monkeypatch.setattr(module, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 1)
     ends = EndTokens(None, frozenset({9}))
     hidden = trained(tmp_path / "a", [completion(), completion(tokens=2)], ends).next_token
     assert hidden.unnamed == pytest.approx(np.exp(-1.5))

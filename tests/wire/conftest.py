@@ -42,7 +42,6 @@ ROWS: dict[str, Any] = {
 }
 """A provider with OpenAI's manners: no ids, a number for logprobs that it does not give, no end token in its lists."""
 
-SAID: pytest.StashKey[list[str]] = pytest.StashKey()
 ProfileWith = Callable[..., Profile]
 
 
@@ -52,18 +51,6 @@ def laid_over(rows: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         key: laid_over(rows[key], changes[key]) for key in changes if isinstance(changes[key], dict) and key in rows
     }
     return {**rows, **changes, **both}
-
-
-@pytest.fixture
-def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """``say(line)`` puts a line under the results of the run."""
-    return pytestconfig.stash.setdefault(SAID, []).append
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What tests said, after the results."""
-    for line in config.stash.get(SAID, []):
-        terminalreporter.write_line(line)
 
 
 @pytest.fixture

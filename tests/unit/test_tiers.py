@@ -1,0 +1,26 @@
+"""The tiers of the tests: what is quick is cut off from the network, so that a server cannot creep in."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import _alone
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.quick
+def test_a_quick_test_reaches_no_server() -> None:
+    """A connection is refused before it is tried, on loopback too."""
+    with socket.socket() as one, pytest.raises(RuntimeError, match="Network is disabled"):
+        one.connect(("127.0.0.1", 9))
+
+
+def test_what_is_quick() -> None:
+    """Modules that start nothing are; those with a server or an engine, and the studies, are not."""
+    assert _alone(TESTS / "laws" / "test_law_statistics.py")
+    others = "unit/test_hosted.py", "unit/test_cluster.py", "live/test_fit.py", "known_truth/test_truth_ips.py"
+    assert not any(_alone(TESTS / name) for name in others)
