@@ -116,7 +116,7 @@ def _sweep(
     "--entries",
     default="300",
     show_default=True,
-    help="Most tokens in the bias; all the provider takes; or cv, which chooses how many by cross-validation.",
+    help="Most tokens in the bias, a number; or all that the provider takes.",
 )
 @click.option("--integers", is_flag=True, help="Whole numbers only.")
 @click.option(
@@ -147,8 +147,8 @@ def _sweep(
     is_flag=False,
     flag_value=POSITIONS,
     metavar="[POSITIONS]",
-    help=f"Check lists and compiles against all logprobs at so many training positions, {POSITIONS} unless told, and share what "
-    "lists leave out accordingly. A position is 2 to 5 MB of JSON and about a second on a CPU. vllm, llamacpp and local only.",
+    help=f"Check lists and compiles against all logprobs at so many training positions, {POSITIONS} unless told. "
+    "A position is 2 to 5 MB of JSON and about a second on a CPU. vllm, llamacpp and local only.",
 )
 @click.option(
     "--engine",
