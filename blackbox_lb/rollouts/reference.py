@@ -43,7 +43,7 @@ differ, is up to .1 nat apart. Lists after two different prefixes were .36 apart
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """``exact`` (r, v): logprobs in nats at the training ``positions`` (r,), whose ``prompts`` (r,) are numbers of examples.
+    """``exact`` (r, v): logprobs in nats at the training ``positions`` (r,).
 
     unanswered: positions that were asked for and came back without a list. padding: ids above the tokenizer's vocabulary, which
     name no token and are left out. disagreement: the largest difference in nats between
@@ -53,7 +53,6 @@ class Reference:
     """
 
     positions: Ids
-    prompts: Ids
     exact: FloatArray
     unanswered: int
     padding: int
@@ -147,7 +146,6 @@ async def ask_reference(
     apart = np.abs(here - rollouts.logprobs[positions])[~rollouts.is_bounded[positions]]
     return Reference(
         positions=positions,
-        prompts=rollouts.prompts[rollouts.rollout_of[positions]],
         exact=exact,
         unanswered=len(chosen) - len(found),
         padding=sizes[0] - known,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import EstimatorName, Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.projection.cross_validation import L2_GRID, choose_entries, choose_l2
+from blackbox_lb.estimate.projection.cross_validation import L2_GRID, choose_l2
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.testing import Exact, ExactModel
 
@@ -95,64 +92,6 @@ def test_the_rule_takes_the_weakest_strength_that_keeps_the_gain(population: tup
         assert all(row.gain < keep * rows[choice.best].gain for row in choice.table if row.value < choice.l2)
         chosen.append(choice.l2)
     assert chosen[0] >= chosen[1] > chosen[2]
-
-
-def test_few_entries_are_chosen_where_few_tokens_matter() -> None:
-    """Where one token earns the reward and completions are few, the chosen number is mostly small, and what is sent is
-    closer to the exact target than all of it."""
-    model = ExactModel(20, 3, seed=8, prompts=40, sharpness=0.7)
-    chosen, saved = [], []
-    for seed in range(3):
-        rollouts = model.rollouts(120, lambda tokens, _: 1.0 * (7 in tokens), seed, top=10)
-        table, exact = NextToken.of(rollouts), Exact(model, lambda tokens, _: 1.0 * (7 in tokens))
-        far = {}
-        for limits in (CompileLimits(None, -100, 100, False), CompileLimits(None, -100, 100, False, choose=True)):
-            sweep = Sweep(tau=(TAU,), l2=(1.25,))
-            (made,) = candidates(rollouts, table, sweep, replace(limits, entries=20))
-            delta = np.zeros(20)
-            delta[made.sparse.token_ids] = made.sparse.values
-            far[limits.choose] = exact.kl_to_target(delta, TAU)
-        assert made.size is not None
-        assert made.settings["entries"] == made.size.entries >= made.sparse.entries
-        assert [row.value for row in made.size.table] == [10, len(table.token_ids)]
-        chosen.append(made.size.entries)
-        saved.append(far[False] - far[True])
-    assert chosen.count(10) >= 2
-    assert np.mean(saved) > 0
-
-
-def test_the_chosen_number_has_the_largest_held_out_gain() -> None:
-    """The rule in its own words, with whole numbers too; where nothing is gained it is the smallest; 0 entries are refused."""
-    model = ExactModel(20, 3, seed=8, prompts=40, sharpness=0.7)
-    for integers in (False, True):
-        rollouts = model.rollouts(400, liked, 5)
-        (made,) = candidates(
-            rollouts, NextToken.of(rollouts), Sweep(l2=(5.0,)), CompileLimits(None, -9, 9, integers, 17, True)
-        )
-        assert made.size is not None
-        best = max(made.size.table, key=lambda row: row.gain)
-        assert (made.size.entries, best.behind) == (best.value, 0)
-        assert max(made.logit_bias) <= 17
-    table = NextToken.of(rollouts)
-
-    def worse(train: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
-        return [np.random.default_rng(count).normal(0, 3, len(table.token_ids)) for count in counts]
-
-    assert choose_entries(rollouts, table, worse, tau=TAU, grid=(3, 2)).entries == 2
-    with pytest.raises(InputError, match=r"entries are \[0, 3\]"):
-        choose_entries(rollouts, table, worse, tau=TAU, grid=(3, 0))
-
-
-@pytest.mark.parametrize("estimator", ["ips", "snips", "ratio"])
-def test_other_estimators_are_cross_validated_as_they_are_compiled(estimator: EstimatorName) -> None:
-    """Each fold is estimated anew from the other rollouts, and the number of entries is among the settings."""
-    model = ExactModel(20, 3, seed=8, prompts=40, sharpness=0.7)
-    rollouts = model.rollouts(400, liked, 5, top=10)
-    sweep = Sweep((estimator,), tau=(TAU,), alpha=(0.3,), kappa=(16.0,))
-    (made,) = candidates(rollouts, NextToken.of(rollouts), sweep, CompileLimits(None, -100, 100, False, choose=True))
-    assert made.size is not None
-    assert made.settings["entries"] == made.size.entries >= made.sparse.entries
-    assert all(np.isfinite([row.gain, row.error]).all() for row in made.size.table)
 
 
 def some(rewarded: dict[int, float], n: int = 24, prompts: int = 4) -> Rollouts:

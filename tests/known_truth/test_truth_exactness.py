@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy.special import log_softmax
@@ -12,7 +10,6 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.full_vocabulary import ListModel, compare, moments, probabilities, rows_of
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.next_token.tail_calibration import Calibration, calibrate
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.rollouts.reference import sample_positions
@@ -71,9 +68,9 @@ def test_the_list_model_is_the_next_token(top: int, whole: bool) -> None:
     sparse = sparsify(table.take(positions), learned, entries=20)
     biases = np.zeros((2, VOCAB))
     biases[0, table.token_ids], biases[1, sparse.token_ids] = learned, sparse.values
-    unigram = np.zeros((1, VOCAB))
-    unigram[0, table.token_ids] = table.unigram
-    found = moments(rows_of(ListModel.of(table, positions), unigram, np.zeros(60, dtype=np.int64)), biases)
+    unigram = np.zeros(VOCAB)
+    unigram[table.token_ids] = table.unigram
+    found = moments(rows_of(ListModel.of(table, positions), unigram), biases)
     np.testing.assert_allclose(found.log_z[:, 0], table.log_normaliser(learned)[positions], atol=1e-9)
     np.testing.assert_allclose(found.kl[:, 0], table.kl(learned)[positions], atol=1e-9)
     assert found.lost[:, 1].mean() == pytest.approx(sparse.kl_lost, abs=1e-9)
@@ -81,97 +78,35 @@ def test_the_list_model_is_the_next_token(top: int, whole: bool) -> None:
 
 def test_with_the_whole_vocabulary_listed_everything_agrees() -> None:
     """Lists of all tokens leave nothing to model: every number by lists is the exact one, to the float32 of the lists."""
-    rollouts, table, positions, exact = logged(60, 2, VOCAB)
+    _, table, positions, exact = logged(60, 2, VOCAB)
     biases = np.random.default_rng(0).standard_normal((3, VOCAB))
-    unigram = np.random.default_rng(1).random((1, VOCAB))  # nobody's share: there is no tail
-    model, nowhere = ListModel.of(table, positions), np.zeros(60, dtype=np.int64)
+    unigram = np.random.default_rng(1).random(VOCAB)  # nobody's share: there is no tail
+    model = ListModel.of(table, positions)
     assert model.distance(exact).max() < 1e-6
-    for row in compare(exact, model, unigram, nowhere, biases, ["a", "b", "c"]):
+    for row in compare(exact, model, unigram, biases, ["a", "b", "c"]):
         assert row.kl.exact == pytest.approx(row.kl.listed, abs=1e-6)
         assert row.lost.exact == pytest.approx(row.lost.listed, abs=1e-6)
         assert row.kept.exact == pytest.approx(row.kept.listed, abs=1e-5)
         assert row.log_z == pytest.approx((0, 0, 0), abs=1e-6)
-    found = calibrate(table, positions, exact, np.ones(VOCAB), rollouts.prompts[rollouts.rollout_of[positions]])
-    assert found.worth == 0
-    assert found.of(table) is table
 
 
 def test_a_wrong_list_model_is_told_apart() -> None:
     """Where no token takes the tail, the error of the log normaliser is what the bias does there, to the last digit."""
     _, table, positions, exact = logged(60, 3, 5)
     bias = np.ones((1, VOCAB))  # every token alike: the log normaliser is 1 exactly
-    model, nowhere = ListModel.of(table, positions), np.zeros(60, dtype=np.int64)
-    (row,) = compare(exact, model, np.zeros((1, VOCAB)), nowhere, bias, ["none"])
+    model = ListModel.of(table, positions)
+    (row,) = compare(exact, model, np.zeros(VOCAB), bias, ["none"])
     listed = 1 - table.tail_mass[positions]
     error = np.log1p(listed * (np.e - 1)) - 1
     assert row.log_z == pytest.approx((error.mean(), error.std(), np.abs(error).max()), abs=1e-6)
 
 
-def calibration(n: int, seed: int, top: int) -> tuple[Calibration, float, float]:
-    """A calibration, and the mean square error of the log normaliser at all other positions before and after."""
-    rollouts, table, positions, exact = logged(n, seed, top)
-    delta = projection(rollouts, tau=0.5, l2=5.0, next_token=table).delta
-    found = calibrate(table, positions, exact, delta, rollouts.prompts[rollouts.rollout_of[positions]])
-    others = np.setdiff1d(np.arange(table.n_positions), positions)
-    full = np.zeros(VOCAB)
-    full[table.token_ids] = delta
-    true = np.log(np.exp(exact_at(MODEL, rollouts, others) + full).sum(axis=1))
-    after = found.of(table)
-    errors = [each.take(others).log_normaliser(each.align(table.token_ids, delta)) - true for each in (table, after)]
-    return found, float((errors[0] ** 2).mean()), float((errors[1] ** 2).mean())
-
-
-def test_calibrated_tails_are_closer_where_samples_were_few() -> None:
-    """With 25 rollouts samples know little of the tail: held-out positions and all other positions agree that it became better."""
-    found, before, after = zip(*(calibration(25, seed, 20) for seed in range(6)), strict=True)
-    assert sum(after) < 0.85 * sum(before)
-    assert sum(each.after**2 for each in found) < 0.85 * sum(each.before**2 for each in found)
-    assert all(each.after <= each.before for each in found)
-    assert max(each.worth for each in found) > 0
-
-
-def test_a_half_is_judged_by_the_other_half() -> None:
-    """Distributions of one half of the prompts change the rates that judge the other half, and not their own."""
-    rollouts, table, positions, exact = logged(10, 1, 20)
-    prompts = rollouts.prompts[rollouts.rollout_of[positions]]
-    delta = np.linspace(-1, 1, len(table.token_ids))
-    found = calibrate(table, positions, exact, delta, prompts)
-    assert all(len(set(found.which[prompts == each])) == 1 for each in set(prompts))
-    moved = np.where((found.which == 0)[:, None], log_softmax(1.05 * exact, axis=1), exact)
-    other = calibrate(table, positions, moved, delta, prompts)
-    assert found.worth == other.worth > 0
-    np.testing.assert_array_equal(found.held_out[0], other.held_out[0])
-    assert not np.array_equal(found.held_out[1], other.held_out[1])
-
-
-def test_positions_of_biased_rounds_do_not_count() -> None:
-    """With a mask of what the base drew, the samples of all other positions leave the rates as they were."""
-    rollouts, table, positions, exact = logged(10, 1, 20)
-    positions, exact = positions[:30], exact[:30]
-    prompts, delta = rollouts.prompts[rollouts.rollout_of[positions]], np.linspace(-1, 1, len(table.token_ids))
-    base = np.zeros(table.n_positions, dtype=np.bool_)
-    base[positions] = True
-    found = calibrate(table, positions, exact, delta, prompts, base)
-    noise = dataclasses.replace(table, sampled=np.where(base, table.sampled, 0))
-    again = calibrate(noise, positions, exact, delta, prompts, base)
-    assert found.worth == again.worth > 0
-    np.testing.assert_array_equal(found.unigram, again.unigram)
-    different = calibrate(table, positions, exact, delta, prompts)
-    assert not np.array_equal(found.unigram, different.unigram)
-
-
 def test_what_cannot_be_compared_is_refused() -> None:
-    """Positions without a list, a token beyond the vocabulary, and a single position name their numbers."""
+    """Positions without a list are counted in the message."""
     rollouts = MODEL.rollouts(5, rewarded, 0, top=0)
     bare = NextToken.of(rollouts)
     with pytest.raises(InputError, match="2 have no list"):
         ListModel.of(bare, np.arange(2))
-    _, table, positions, exact = logged(20, 0, 5)
-    delta, prompts = np.zeros(len(table.token_ids)), np.zeros(60, dtype=np.int64)
-    with pytest.raises(InputError, match=r"60 reference positions over 3 tokens"):
-        calibrate(table, positions, exact[:, :3], delta, prompts)
-    with pytest.raises(InputError, match=r"1 reference positions"):
-        calibrate(table, positions[:1], exact[:1], delta, prompts[:1])
 
 
 def test_drawn_positions_stay_when_rollouts_are_added() -> None:

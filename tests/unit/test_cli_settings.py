@@ -190,9 +190,9 @@ def test_a_wrong_file_is_refused_by_name(
 
 
 def test_a_shared_value_that_another_command_does_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """entries = "cv" is for fit; compile says so instead of reading it as something else."""
+    """entries = "all" is for fit; compile says so instead of reading it as something else."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "blb.toml").write_text('[defaults]\nentries = "cv"\n')
+    (tmp_path / "blb.toml").write_text('[defaults]\nentries = "all"\n')
     result = CliRunner().invoke(main, ["compile", "learned.json"])
     assert result.exit_code == 2
     assert "no value of blb compile --entries" in result.stderr

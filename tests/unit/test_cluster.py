@@ -187,7 +187,6 @@ def test_a_workers_error_is_ours(reading: tuple[RolloutStore, Reading]) -> None:
     [
         (("--workers", 2), "--engine ray"),
         (("--engine", "ray", "--rounds", 2), "--rounds above 1 works in one process only"),
-        (("--engine", "ray", "--entries", "cv"), "--entries cv works in one process only"),
         (("--engine", "ray", "--estimator", "ratio", "--top-logprobs", 0), "works in one process only|vocabulary"),
     ],
 )

@@ -96,7 +96,6 @@ def test_the_report_is_printed_stored_and_not_asked_for_again(call: Call, server
     assert [row["entries"] for row in found["rows"][1:]] == [10, 30, 20]
     losses = [row["lost"]["exact"] for row in found["rows"]]
     assert losses[0] == 0 < losses[2] < losses[1]
-    assert found["tail_after"] <= found["tail_before"]
     compiled = Bias.load(tmp_path / "run" / "bias.json").compiled
     assert compiled is not None
     assert compiled.exact is not None
@@ -105,7 +104,6 @@ def test_the_report_is_printed_stored_and_not_asked_for_again(call: Call, server
     assert Bias.load(tmp_path / "run" / "learned.json").compiled is None
     assert f"Exact at {ASKED} training positions with all {V} logprobs" in first.stdout
     assert "they agree with the logged lists" in plain(first.stderr)
-    assert "error of the log normaliser" in plain(first.stderr)
     assert 0 < len(server.wholes) <= ASKED + 1
     before = len(server.wholes)
     again = call("--entries", 20, "--full-vocab", ASKED)
@@ -126,7 +124,7 @@ def test_every_request_is_a_prompt_of_ids_and_asks_for_all(call: Call, server: S
 
 
 def test_prefixes_put_together_wrongly_are_not_believed(call: Call, server: Server, tmp_path: Path) -> None:
-    """Where the template gives another prompt than chat has, nothing is called exact and the tails stay as they were."""
+    """Where the template gives another prompt than chat has, nothing is called exact."""
 
     def other(path: str, body: JSON) -> Answer | None:
         return {"prompt": "question o"} if path == "/apply-template" else None
@@ -137,7 +135,6 @@ def test_prefixes_put_together_wrongly_are_not_believed(call: Call, server: Serv
     found = json.loads((tmp_path / "run" / "result.json").read_text())["fidelity"]
     assert found["agree"] is False
     assert found["rows"] == []
-    assert found["worth"] is None
     assert found["distance"] > 0.1
     assert "exactness NOT CHECKED" in done.stdout
     assert "they DO NOT AGREE with the logged lists" in plain(done.stderr)
@@ -195,7 +192,6 @@ def test_ids_that_name_no_token_are_left_out(call: Call, server: Server, tmp_pat
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "run" / "result.json").read_text())["fidelity"]
     assert (found["vocabulary"], found["agree"]) == (V, True)
-    assert found["worth"] > 0
     assert "3 more ids name no token" in plain(done.stderr)
     assert max(Bias.load(tmp_path / "run" / "learned.json").logit_bias) < V
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -100,13 +100,11 @@ def _plan(options: FitOptions) -> FitPlan:
     )
 
 
-def _entries(text: str) -> int | Literal["cv"] | None:
+def _entries(text: str) -> int | None:
     if text == ALL:
         return None
-    if text == "cv":
-        return "cv"
     if not text.isdecimal() or int(text) == 0:
-        raise click.BadParameter(f"{text!r} is neither a number from 1 nor {ALL!r} nor 'cv'", param_hint="--entries")
+        raise click.BadParameter(f"{text!r} is neither a number from 1 nor {ALL!r}", param_hint="--entries")
     return int(text)
 
 

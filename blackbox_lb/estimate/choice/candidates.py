@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,19 +16,13 @@ from blackbox_lb.estimate.counting.ips import IPS, Clipping
 from blackbox_lb.estimate.counting.ratio import Ratio
 from blackbox_lb.estimate.counting.snips import SNIPS
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Recipe, Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import EstimatorName, Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.potential import LoggedPositions
-from blackbox_lb.estimate.projection.cross_validation import (
-    ENTRIES_GRID,
-    EntriesChoice,
-    L2Choice,
-    choose_entries,
-    choose_l2,
-)
+from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_l2
 from blackbox_lb.estimate.projection.projection import Fit, projection, reward_weights
 from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, sparsify
 from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_support
@@ -39,7 +33,7 @@ __all__ = ["Candidate", "CompileLimits", "Projected", "candidates"]
 @dataclass(frozen=True, slots=True)
 class CompileLimits:
     """What the provider takes: at most ``entries`` tokens (None: no limit), nats in [low, high], whole numbers if ``integers``,
-    no token id above ``highest_id`` (None: any). choose: how many entries are used, up to that limit, is cross-validated.
+    no token id above ``highest_id`` (None: any).
     """
 
     entries: int | None
@@ -47,13 +41,6 @@ class CompileLimits:
     high: float
     integers: bool
     highest_id: int | None = None
-    choose: bool = False
-
-    def grid(self, next_token: NextToken) -> list[int]:
-        """The numbers of entries that are compared where one is to be chosen: the last one is all that there may be."""
-        most = len(next_token.token_ids) - len(self.forbidden(next_token))
-        most = most if self.entries is None else min(self.entries, most)
-        return [count for count in ENTRIES_GRID if count < most] + [most] if most else []
 
     def forbidden(self, next_token: NextToken) -> Ids:
         """The ids on the support of ``next_token`` that may have no bias."""
@@ -90,8 +77,7 @@ class Projected:
 class Candidate:
     """``settings`` of the estimator; ``learned`` (s,) nats on the support of the rollouts; ``sparse``: what is sent.
 
-    projected: behind a projection; clipping: behind an inverse-propensity estimate whose propensities were clipped. size: how
-    the number of entries was chosen, None where it was given.
+    projected: behind a projection; clipping: behind an inverse-propensity estimate whose propensities were clipped.
     """
 
     settings: dict[str, float | int | str | None]
@@ -100,7 +86,6 @@ class Candidate:
     estimator: EstimatorName = "projection"
     projected: Projected | None = None
     clipping: Clipping | None = None
-    size: EntriesChoice | None = None
 
     @property
     def label(self) -> str:
@@ -139,7 +124,7 @@ def candidates(
             continue
         clip = sweep.clip_of(name)
         if clip not in made:
-            made[clip] = _statistics(rollouts, sweep, clip, sweep.tau, whole)
+            made[clip] = _statistics(rollouts, sweep, clip, whole)
         yield from _counted(name, made[clip], rollouts, next_token, sweep, limits, clusters)
 
 
@@ -162,65 +147,11 @@ def _projected(
             settings: dict[str, float | int | str | None] = {"tau": tau, "l2": l2}
             if sweep.weights != "global":
                 settings["weights"] = sweep.weights
-            size, within = _sized(
-                rollouts,
-                next_token,
-                partial(_projections, rollouts, next_token, tau, l2, sweep.weights),
-                limits,
-                tau,
-                sweep,
-            )
-            if size is not None:
-                settings["entries"] = size.entries
-            learned, support = fit.delta, _support(rollouts, next_token, fit.delta, within, (tau, l2, sweep.weights))
+            learned, support = fit.delta, _support(rollouts, next_token, fit.delta, limits, (tau, l2, sweep.weights))
             if support is not None:
                 fit = make(start=fit, support=support)
-            sparse = against(next_token, learned, within.compiled(next_token, fit.delta))
-            yield Candidate(
-                settings, learned, sparse, projected=Projected(fit, support, sweep.weights, chosen), size=size
-            )
-
-
-def _sized(
-    rollouts: Rollouts,
-    next_token: NextToken,
-    learn: Callable[[CompileLimits, Bools, Sequence[int]], list[Vector]],
-    limits: CompileLimits,
-    tau: float,
-    sweep: Sweep,
-) -> tuple[EntriesChoice | None, CompileLimits]:
-    """How many entries are used, with the limits that say so; None where that is given, or there is nothing to choose between."""
-    grid = limits.grid(next_token) if limits.choose else []
-    if len(grid) < 2:
-        return None, limits
-    choice = choose_entries(rollouts, next_token, partial(learn, limits), tau=tau, grid=grid, weights=sweep.weights)
-    return choice, replace(limits, entries=choice.entries)
-
-
-def _projections(
-    rollouts: Rollouts,
-    next_token: NextToken,
-    tau: float,
-    l2: float,
-    weights: Scale,
-    limits: CompileLimits,
-    train: Bools,
-    counts: Sequence[int],
-) -> list[Vector]:
-    """What is sent of the projection of the rollouts ``train`` for each number of entries."""
-    part, table = rollouts.take(train), next_token.take(train[rollouts.rollout_of])
-    make = partial(projection, part, tau=tau, l2=l2, weights=weights, next_token=table)
-    fit, made = make(), []
-    for count in counts:
-        within = replace(limits, entries=count)
-        support = _support(part, table, fit.delta, within, (tau, l2, weights), patience=0)
-        sent = fit if support is None else make(start=fit, support=support)
-        made.append(_sent(table, within.compiled(table, sent.delta, patience=0)))
-    return made
-
-
-def _sent(next_token: NextToken, sparse: Sparse) -> Vector:
-    return next_token.align(sparse.token_ids, sparse.values)
+            sparse = against(next_token, learned, limits.compiled(next_token, fit.delta))
+            yield Candidate(settings, learned, sparse, projected=Projected(fit, support, sweep.weights, chosen))
 
 
 def _strengths(
@@ -240,8 +171,6 @@ def _support(
     learned: Vector,
     limits: CompileLimits,
     settings: tuple[float, float, Scale],
-    *,
-    patience: int = PATIENCE,
 ) -> Ids | None:
     """The ids that a refit may bias, for the largest penalised likelihood; None where the provider takes everything learned."""
     tau, l2, scale = settings
@@ -252,17 +181,15 @@ def _support(
     table = next_token.named()
     weights = (reward_weights(rollouts, tau, scale) * (rollouts.lengths > 0))[rollouts.rollout_of]
     problem = Problem(table, table.sampled_counts(weights), weights, allowed, l2)
-    found = best_support(problem, limits.entries, np.zeros(len(learned)), patience=patience)
+    found = best_support(problem, limits.entries, np.zeros(len(learned)))
     return next_token.token_ids[found.support]
 
 
-def _statistics(
-    rollouts: Rollouts, sweep: Sweep, clip: float | None, tau: tuple[float, ...], whole: Whole | None = None
-) -> Statistics:
-    """The sums for all estimators of the sweep that share this clip, at all ``tau`` in one pass."""
+def _statistics(rollouts: Rollouts, sweep: Sweep, clip: float | None, whole: Whole | None) -> Statistics:
+    """The sums for all estimators of the sweep that share this clip, at all its taus in one pass."""
     drawn = rollouts if whole is None else whole.rollouts
     recipe = Recipe(
-        tau,
+        sweep.tau,
         float(drawn.rewards[drawn.lengths > 0].max(initial=-np.inf)),
         sweep.positions,
         sweep.seed,
@@ -294,13 +221,10 @@ def _counted(
     wide = next_token.with_tokens(ids)
     for tau, (setting, value) in itertools.product(sweep.tau, grid):
         learned = _learned(name, estimate, wide, ids, tau, value)
-        folds = partial(_refolded, rollouts, name, wide, sweep, clusters, tau, value)
-        size, within = _sized(rollouts, wide, folds, limits, tau, sweep)
-        chosen: dict[str, float | int | str | None] = {} if size is None else {"entries": size.entries}
-        sparse = within.compiled(wide, learned)
+        sparse = limits.compiled(wide, learned)
         clipping = estimate.clipping(tau) if sweep.clip is not None and estimate.clipping is not None else None
-        settings = {"tau": tau, setting: value, **shared, **chosen}
-        yield Candidate(settings, learned, sparse, name, clipping=clipping, size=size)
+        settings = {"tau": tau, setting: value, **shared}
+        yield Candidate(settings, learned, sparse, name, clipping=clipping)
 
 
 def _learned(name: EstimatorName, estimate: _Estimate, wide: NextToken, ids: Ids, tau: float, value: float) -> Vector:
@@ -309,28 +233,6 @@ def _learned(name: EstimatorName, estimate: _Estimate, wide: NextToken, ids: Ids
         levels, counts = np.unique(values, return_counts=True)
         values = values - levels[counts.argmax()]
     return wide.align(ids, values)
-
-
-def _refolded(
-    rollouts: Rollouts,
-    name: EstimatorName,
-    wide: NextToken,
-    sweep: Sweep,
-    clusters: Ids | None,
-    tau: float,
-    value: float,
-    limits: CompileLimits,
-    train: Bools,
-    counts: Sequence[int],
-) -> list[Vector]:
-    """What is sent of the estimate from the rollouts ``train`` for each number of entries."""
-    one = replace(sweep, estimators=(name,))
-    statistics = _statistics(rollouts.take(train), one, sweep.clip_of(name), (tau,))
-    estimate, ids, _ = _estimator(name, statistics, sweep, clusters)
-    table = wide.take(train[rollouts.rollout_of])
-    learned = _learned(name, estimate, table, ids, tau, value)
-    compiled = (replace(limits, entries=count).compiled(table, learned, patience=0) for count in counts)
-    return [_sent(table, sparse) for sparse in compiled]
 
 
 @dataclass(frozen=True, slots=True)

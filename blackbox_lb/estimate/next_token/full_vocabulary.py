@@ -125,9 +125,9 @@ def probabilities(logprobs: npt.NDArray[np.floating]) -> Iterator[Vector]:
         yield values / values.sum()
 
 
-def rows_of(model: ListModel, unigrams: Matrix, which: Ids) -> Iterator[Vector]:
-    """Every distribution of ``model``, its tail by the row ``which[i]`` of ``unigrams`` (u, v)."""
-    return (model.row(index, unigrams[number]) for index, number in enumerate(which.tolist()))
+def rows_of(model: ListModel, unigram: Vector) -> Iterator[Vector]:
+    """Every distribution of ``model``, its tail shared by ``unigram`` (v,)."""
+    return (model.row(index, unigram) for index in range(len(model.left)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +156,12 @@ class Compared:
 def compare(
     exact: npt.NDArray[np.floating],
     model: ListModel,
-    unigrams: Matrix,
-    which: Ids,
+    unigram: Vector,
     biases: Matrix,
     labels: Sequence[str],
 ) -> tuple[Compared, ...]:
     """Each of the ``biases`` (b, v), the first of them the learned one, by the ``exact`` logprobs (r, v) and by the lists."""
-    true, said = moments(probabilities(exact), biases), moments(rows_of(model, unigrams, which), biases)
+    true, said = moments(probabilities(exact), biases), moments(rows_of(model, unigram), biases)
     learned = Agreed(float(true.kl[:, 0].mean()), float(said.kl[:, 0].mean()))
     rows = []
     for b, label in enumerate(labels):

@@ -1,4 +1,4 @@
-"""Cross-validation: the L2 strength and the number of entries, by the likelihood of held-out completions under the tilted target.
+"""Cross-validation: the L2 strength, by the likelihood of held-out completions under the tilted target.
 
 ``l2`` acts as the precision of a prior on the bias, in weighted tokens, and the objective it belongs to is a sum over tokens.
 The best precision depends on how large true biases are and on how noisy one weighted token is, not on how many tokens there
@@ -19,14 +19,13 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
 from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.potential import LoggedPositions
 from blackbox_lb.estimate.projection.concave_problem import maximise
 from blackbox_lb.estimate.projection.lbfgs import Pair
 from blackbox_lb.estimate.projection.projection import reward_weights
 from blackbox_lb.estimate.reweighting.importance import log_policy_ratios
 
-__all__ = ["ENTRIES_GRID", "L2_GRID", "EntriesChoice", "HeldOut", "L2Choice", "choose_entries", "choose_l2"]
+__all__ = ["L2_GRID", "HeldOut", "L2Choice", "choose_l2"]
 
 L2_GRID = (160.0, 80.0, 40.0, 20.0, 10.0, 5.0, 2.5, 1.25)
 """Below 1.25 weighted tokens a token seen once is fitted almost fully; above 160 a bias of 1 nat needs hundreds of them."""
@@ -40,13 +39,10 @@ SETTLED = 1e-9
 """Nats per weighted token that a fit to some of the folds may be short of its maximum: a hundredth of what any fit may, and a
 millionth of the differences that are compared."""
 
-ENTRIES_GRID = (10, 30, 100, 300, 1_000)
-"""A factor of about 3: the held-out gain of neighbours differs by less than its error."""
-
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """What one ``value`` of l2, or number of entries, reaches on completions that it did not see, in nats per weighted token.
+    """What one ``value`` of l2 reaches on completions that it did not see, in nats per weighted token.
 
     gain: reward-weighted log-likelihood over the base model's, with its standard ``error`` across prompts. behind: how much less
     than the best of the grid, with the standard ``behind_error`` of that difference (both 0 for the best itself).
@@ -69,21 +65,6 @@ class L2Choice:
 
     l2: float
     best: float
-    table: tuple[HeldOut, ...]
-    units: str
-    rewarded: int
-    folds: int
-    unfitted: int
-
-
-@dataclass(frozen=True, slots=True)
-class EntriesChoice:
-    """entries: the chosen number, the one with the largest held-out gain. table: a row for each, smallest first.
-
-    units, rewarded, folds, unfitted: as in ``L2Choice``.
-    """
-
-    entries: int
     table: tuple[HeldOut, ...]
     units: str
     rewarded: int
@@ -126,45 +107,6 @@ def choose_l2(
     best = min(rows, key=lambda row: row.behind)
     good = [row.value for row in rows if row.gain >= keep * best.gain] if best.gain > 0 else [best.value]
     return L2Choice(min(good), best.value, rows, dealt.units, dealt.rewarded, dealt.count, unfitted)
-
-
-def choose_entries(
-    rollouts: Rollouts,
-    next_token: NextToken,
-    learn: Callable[[Bools, Sequence[int]], Sequence[Vector]],
-    *,
-    tau: float,
-    grid: Sequence[int],
-    weights: Scale = "global",
-    folds: int = 5,
-    seed: int = 0,
-) -> EntriesChoice:
-    """Choose the number of entries of a compiled bias, whatever its estimator, from the logged rollouts alone.
-
-    learn: what is sent for each of the numbers of entries given second, (s,) nats on ``next_token``, learned from the rollouts
-    where its first argument (n,) is True. The best is chosen, and the smallest where nothing is gained. InputError: as
-    ``choose_l2``.
-
-    No smaller number is preferred for being within noise. On three exact models, 160 or 640 completions, the best lost .01 to .06
-    of the gain in ``KL(p* || p_delta)`` against the number that was truly best; the smallest within one standard error (Breiman et
-    al. 1984) and the smallest that keeps nine tenths of the held-out gain lost up to .02 more, and up to 7 % more of the reward.
-    All entries earned the most reward each time: few are closer to the target where few tokens matter, but go less far.
-    """
-    counts = sorted(set(grid))
-    if not counts or counts[0] < 1 or folds < 2:
-        raise InputError(
-            f"the numbers of entries are {counts} and there are {folds} folds; give numbers from 1 and 2 folds or more"
-        )
-    dealt, table = _Folds.of(rollouts, tau, weights, folds, seed), next_token.named()
-
-    def score(train: Bools) -> Vector:
-        return np.array([log_policy_ratios(rollouts, table, values) for values in learn(train, counts)])
-
-    ratios, unfitted = dealt.held_out(len(counts), score)
-    rows = dealt.compare(counts, ratios)
-    best = min(rows, key=lambda row: row.behind)
-    chosen = int(best.value) if best.gain > 0 else counts[0]
-    return EntriesChoice(chosen, rows, dealt.units, dealt.rewarded, dealt.count, unfitted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

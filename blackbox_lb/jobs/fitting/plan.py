@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -14,8 +13,7 @@ __all__ = ["FitPlan"]
 
 @dataclass(frozen=True, slots=True)
 class FitPlan:
-    """What a fit does. Counts are of completions a prompt; ``entries`` None means as many as the provider takes, "cv" that the
-    number is cross-validated up to that (up to 300 where there is no limit).
+    """What a fit does. Counts are of completions a prompt; ``entries`` None means as many as the provider takes.
 
     rounds: how many times the training samples are split, each part drawn with the bias learned from those before; trust: most nats
     a completion between the policies of two rounds. settings: those to deploy with, for which the bias is chosen and at which it is
@@ -33,7 +31,7 @@ class FitPlan:
     trust: float = 0.3
     clusters: int = 32
     embedding: str | None = None
-    entries: int | Literal["cv"] | None = None
+    entries: int | None = None
     integers: bool = False
     settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
     go_on: bool = False

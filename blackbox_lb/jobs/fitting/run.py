@@ -12,9 +12,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import (
     Bias,
     Censored,
-    Compiled,
     Entry,
-    HeldOutGain,
     Learned,
     RecordedFinding,
     SamplingRecord,
@@ -29,13 +27,13 @@ from blackbox_lb.jobs.compiling.compile import Kept, gain_by_entries, losses
 from blackbox_lb.jobs.fitting.choice import Choice
 from blackbox_lb.jobs.fitting.choose import choose
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
-from blackbox_lb.jobs.fitting.list_fidelity import calibrated, fidelity
+from blackbox_lb.jobs.fitting.list_fidelity import fidelity
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
 from blackbox_lb.jobs.fitting.training_rollouts import check_plan, clusters_of, learn
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
-from blackbox_lb.rollouts.reference import check_reference
+from blackbox_lb.rollouts.reference import ask_reference, check_reference
 from blackbox_lb.rollouts.training import Training, censored
 from blackbox_lb.tasks import Task
 
@@ -46,8 +44,6 @@ KL_PROMPTS = 40
 """Test prompts that are answered at temperature 1 for the KL alone, where the verdict is given at other settings."""
 CURVE_POSITIONS = 5_000
 """Training positions at which the gain is told by number of entries; it takes time in proportion, up to seconds a thousand."""
-MOST_CHOSEN = 300
-"""Entries that cross-validation goes up to where the provider has no limit: on real rollouts they keep .995 of the gain."""
 
 
 async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
@@ -65,8 +61,10 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
     if plan.full_vocab:
         await check_reference(trials, task.train[: plan.limit], plan.full_vocab)
     training = await learn(trials, task, plan, limits)
-    known = await calibrated(trials, task.train[: plan.limit], training, plan) if plan.full_vocab else None
-    training = training if known is None else known.training
+    reference = None
+    if plan.full_vocab:
+        reference = await ask_reference(trials, task.train[: plan.limit], training, plan.full_vocab, plan.sweep.seed)
+        trials.report.remark(reference.sentence)
     clusters = await clusters_of(trials, task, plan)
     kept_back = censored(training.rollouts, training.next_token, plan.sweep.rule)
     trials.report.remark(kept_back.sentence(trials.top_logprobs))
@@ -95,7 +93,7 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         base=training.base,
     )
     bias = await _bias(trials, task, training, choice, why, kept_back, limits, verdict)
-    exact = None if known is None else fidelity(known, chosen, limits)
+    exact = None if reference is None else fidelity(reference, training.next_token, chosen, limits)
     if exact is not None and bias.compiled is not None:
         bias = Bias(**{**dict(bias), "compiled": bias.compiled.model_copy(update={"exact": exact.record})})
     kl = await _kl(trials, task, plan, choice, training.next_token)
@@ -141,13 +139,8 @@ def _entries_curve(trials: Trials, learned: Bias, bias: Bias, next_token: NextTo
 
 
 def _limits(session: Session, plan: FitPlan) -> CompileLimits:
-    rules, choose = session.profile.bias, plan.entries == "cv"
-    entries = most_entries(session.profile, None if isinstance(plan.entries, str) else plan.entries)
-    if choose and entries is None:
-        entries = MOST_CHOSEN
-    return CompileLimits(
-        entries, rules.low, rules.high, plan.integers or not rules.fractions, session.highest_id, choose
-    )
+    rules, entries = session.profile.bias, most_entries(session.profile, plan.entries)
+    return CompileLimits(entries, rules.low, rules.high, plan.integers or not rules.fractions, session.highest_id)
 
 
 def _why_no_kl(session: Session) -> str:
@@ -191,20 +184,12 @@ async def _bias(
             max_tokens=trials.reward.max_tokens, top_logprobs=trials.top_logprobs, endpoint=session.endpoint
         ),
         censoring=kept_back,
-        compiled=_compiled(chosen, limits),
+        compiled=losses(chosen.sparse, limits.entries, integers=limits.integers),
         learned=learned,
         findings=tuple(RecordedFinding(**asdict(each)) for each in why.findings),
         verdict=tuple(verdict),
         entries=await _entries(trials, training, chosen, why),
     )
-
-
-def _compiled(chosen: Candidate, limits: CompileLimits) -> Compiled:
-    size = chosen.size
-    found = losses(chosen.sparse, limits.entries if size is None else size.entries, integers=limits.integers)
-    rows = [] if size is None else size.table
-    held_out = tuple(HeldOutGain(entries=int(row.value), gain=row.gain, error=row.error) for row in rows)
-    return found.model_copy(update={"held_out": held_out})
 
 
 async def _entries(trials: Trials, training: Training, chosen: Candidate, why: Explanation) -> tuple[Entry, ...]:

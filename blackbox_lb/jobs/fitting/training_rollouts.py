@@ -56,9 +56,8 @@ def _check_engine(trials: Trials, plan: FitPlan) -> None:
     alone = {
         "--rounds above 1": plan.rounds > 1,
         "--full-vocab": bool(plan.full_vocab),
-        "--entries cv": plan.entries == "cv",
+        "--top-logprobs 0": trials.top_logprobs == 0,
     }
-    alone["--top-logprobs 0"] = trials.top_logprobs == 0
     for option, given in alone.items():
         if given:
             raise InputError(f"{option} works in one process only; leave out --engine, or {option}")

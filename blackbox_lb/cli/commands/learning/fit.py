@@ -191,7 +191,7 @@ class FitOptions(TaskOptions, TrialOptions):
     "--entries",
     default="300",
     show_default=True,
-    help="Most tokens in the bias; all the provider takes; or cv, which chooses how many by cross-validation.",
+    help="Most tokens in the bias, a number; or all that the provider takes.",
 )
 @option(HelpGroup.CHOOSING, "--integers", is_flag=True, help="Whole numbers only.")
 @option(
@@ -231,8 +231,8 @@ class FitOptions(TaskOptions, TrialOptions):
     is_flag=False,
     flag_value=POSITIONS,
     metavar="[POSITIONS]",
-    help=f"Check lists and compiles against all logprobs at so many training positions, {POSITIONS} unless told, and share what "
-    "lists leave out accordingly. A position is 2 to 5 MB of JSON and about a second on a CPU. vllm, llamacpp and local only.",
+    help=f"Check lists and compiles against all logprobs at so many training positions, {POSITIONS} unless told. "
+    "A position is 2 to 5 MB of JSON and about a second on a CPU. vllm, llamacpp and local only.",
 )
 @option(
     HelpGroup.LEARNING,
