@@ -20,6 +20,7 @@ import numpy as np
 
 from blackbox_lb.api.wire.columns.byte_spans import Aside, Spans, lists_of
 from blackbox_lb.api.wire.columns.token_cache import TokenSpellings
+from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import BlbError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
@@ -77,7 +78,7 @@ class AnswerReader:
         self.vocabulary = vocabulary
         self._about = (profile, rules, vocabulary)
         kind = (rules.id or profile.tokens.id).partition(" ")[0]
-        self._plain = rules.dialect != "content" or kind == "field" or profile.logprobs.propensity != "logprob"
+        self._plain = not DIALECTS[rules.dialect].columns or kind == "field" or profile.logprobs.propensity != "logprob"
         self._names = TokenSpellings(*self._about)
 
     def loads(self, content: bytes) -> Any:
