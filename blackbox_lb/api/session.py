@@ -12,7 +12,7 @@ from blackbox_lb.api.limits.budget import Budget, prompt_bound
 from blackbox_lb.api.limits.concurrency import MOST, Pace
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.transport.retries import ATTEMPTS
-from blackbox_lb.api.wire import AnswerReader, build_request, loads, read_answer
+from blackbox_lb.api.wire import AnswerReader, build_request, loads, messages_of, read_answer, takes_messages
 from blackbox_lb.api.wire.dialects.token_identity import checked_id
 from blackbox_lb.api.wire.envelope import count
 from blackbox_lb.bias.limits import highest_id
@@ -293,8 +293,8 @@ class Session:
                 f"{self.profile.name} is not known to take a prompt as token ids; it has no rows under [reference]"
             )
         text: Any = prompt.text
-        if self.endpoint == "chat":
-            messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
+        if takes_messages(self.endpoint):
+            messages = messages_of(prompt)
             text = await self._field(
                 rules.chat.path, rules.chat.answer, {"messages": messages, **rules.chat.fields}, (str, list)
             )

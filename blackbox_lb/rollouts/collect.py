@@ -10,7 +10,7 @@ from typing import Any
 from blackbox_lb.api.limits.concurrency import Pace
 from blackbox_lb.api.limits.workers import run_all
 from blackbox_lb.api.session import Session
-from blackbox_lb.api.wire import asks_logprobs
+from blackbox_lb.api.wire import most_completions
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.progress import Watcher
@@ -135,12 +135,10 @@ def batch_of(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
     it: one sum for all would say nothing of any.
     """
     rules = profile.sampling
-    where = profile.endpoint(endpoint)
-    counts_each = where.dialect != "responses" and asks_logprobs(where, sampling.top_logprobs)
     cut = bool(sampling.stop) and not profile.logprobs.stop_text_listed
-    if not rules.shares_prompt or not counts_each or cut or sampling.seed is not None:
+    if not rules.shares_prompt or cut or sampling.seed is not None:
         return 1
-    return max(1, min(rules.n, MOST_TOKENS // sampling.max_tokens))
+    return max(1, min(most_completions(profile, endpoint, sampling.top_logprobs), MOST_TOKENS // sampling.max_tokens))
 
 
 def _missing(stored: set[str], prompts: Sequence[Prompt], keys: Sequence[Sequence[str]], batch: int) -> list[_Request]:

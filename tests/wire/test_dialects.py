@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from blackbox_lb.api.wire import parse_response
+from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import CorruptResponse, NoLogprobs, ProfileError
 from blackbox_lb.providers.profile import Profile, load_profile
+from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import UNNAMED, Completion, Endpoint, Sampling
 from blackbox_lb.vocabulary import Vocabulary
 
 ProfileWith = Callable[..., Profile]
 K = Sampling(top_logprobs=3)
+
+
+def test_every_dialect_that_a_profile_may_name_has_a_row() -> None:
+    """And no row is of a dialect that none can name."""
+    assert set(DIALECTS) == set(get_args(EndpointRules.model_fields["dialect"].annotation))
 
 
 def entry(text: str, logprob: float, *top: tuple[str, float]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The envelope of an answer: its choices, their texts, and what it says about the number of tokens.
 
-An answer of the Responses API is read as one choice of a chat completion, so that the rest of the wire knows one envelope.
+Every dialect's choices are read as those of a chat completion, so that the rest of the wire knows one envelope.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from typing import Any
 
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.providers.schema import EndpointRules
 
-__all__ = ["choices_of", "count", "is_blank", "is_filtered", "lengths", "quoted", "text_of"]
+__all__ = ["count", "is_blank", "is_filtered", "lengths", "listed_choices", "quoted", "text_of", "without"]
 
 MOST_TOKENS = 2**31
 """No answer has as many; numbers beyond fit into no column."""
-ENDED = {"max_output_tokens": "length", None: "length"}
-"""``incomplete_details.reason`` of the Responses API -> the finish reason of a chat completion, where their names differ."""
 
 
 def quoted(answer: Any) -> str:
@@ -30,18 +27,16 @@ def quoted(answer: Any) -> str:
         return reprlib.repr(answer)[:200]
 
 
-def choices_of(profile: Profile, rules: EndpointRules, answer: Any) -> list[dict[str, Any]]:
+def listed_choices(profile: Profile, answer: Any) -> list[dict[str, Any]]:
     """The answer's choices, in its own order; one that is no object is an empty one, which nothing can be read from.
 
     Raises:
         CorruptResponse: there are none, or two with the same ``index``.
     """
-    if rules.dialect == "responses":
-        return [_response(profile, answer)]
     given = answer.get("choices") if isinstance(answer, Mapping) else None
     found = given if isinstance(given, list) else []
     if not any(isinstance(each, dict) for each in found):
-        raise _without(profile, answer, "choices")
+        raise without(profile, answer, "choices")
     places = Counter(each.get("index") for each in found if isinstance(each, dict) and type(each.get("index")) is int)
     if places and max(places.values()) > 1:
         raise CorruptResponse(
@@ -51,39 +46,9 @@ def choices_of(profile: Profile, rules: EndpointRules, answer: Any) -> list[dict
     return [each if isinstance(each, dict) else {} for each in found]
 
 
-def _without(profile: Profile, answer: Any, name: str) -> CorruptResponse:
+def without(profile: Profile, answer: Any, name: str) -> CorruptResponse:
+    """The error for an answer that lacks ``name``."""
     return CorruptResponse(f"{profile.name} answered without {name}: {quoted(answer)}")
-
-
-def _response(profile: Profile, answer: Any) -> dict[str, Any]:
-    """The choice that a chat completion would have: https://platform.openai.com/docs/api-reference/responses/object."""
-    output = answer.get("output") if isinstance(answer, Mapping) else None
-    if not isinstance(output, list) or not all(isinstance(each, dict) for each in output):
-        raise _without(profile, answer, "output")
-    status = answer.get("status", "completed")
-    if status not in ("completed", "incomplete"):
-        said = quoted(answer.get("error"))
-        raise CorruptResponse(
-            f"{profile.name} answered with status {status!r:.40}, neither completed nor incomplete: {said}"
-        )
-    reason = (answer.get("incomplete_details") or {}).get("reason")
-    parts = [part for item in output if item.get("type") == "message" for part in item["content"]]
-    total = count(answer, "output_tokens")
-    if status == "completed" and not parts and total:
-        raise _without(profile, answer, "a message, although it is complete and has tokens")
-    texts = [part for part in parts if part.get("type") == "output_text"]
-    # A refusal never has logprobs in this API; a text without them was not given those that were asked for.
-    silent = any(part["text"] and not part.get("logprobs") for part in texts)
-    entries = [entry for part in texts for entry in part.get("logprobs") or []]
-    if 0 < (total or 0) < len(entries):
-        raise CorruptResponse(
-            f"{profile.name} lists {len(entries)} tokens of a response and counts {total} in `usage`; one of the two is wrong"
-        )
-    return {
-        "finish_reason": "stop" if status == "completed" else ENDED.get(reason, reason),
-        "message": {"content": "".join(part["text"] if part in texts else part.get("refusal", "") for part in parts)},
-        "logprobs": None if silent else {"content": entries},
-    }
 
 
 def is_filtered(choice: Mapping[str, Any]) -> bool:

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import InputError, ProfileError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import Endpoint, Prompt, Sampling
 
-__all__ = ["asks_logprobs", "build_request", "check_stop"]
+__all__ = ["asks_logprobs", "build_request", "check_stop", "messages_of", "most_completions", "takes_messages"]
+
+PROMPT_FIELDS: Mapping[Endpoint, tuple[str, bool]] = {
+    "chat": ("messages", True),
+    "completions": ("prompt", False),
+    "responses": ("input", True),
+}
+"""The field of a body that holds the prompt, and whether it takes messages rather than one text or token ids."""
 
 INCLUDE = "message.output_text.logprobs"
 """What the Responses API calls token logprobs (https://platform.openai.com/docs/api-reference/responses/create)."""
@@ -19,6 +27,16 @@ INCLUDE = "message.output_text.logprobs"
 def asks_logprobs(rules: EndpointRules, top_logprobs: int) -> bool:
     """Whether a request for this many alternatives a token asks for logprobs: not for 0, nor where the endpoint gives none."""
     return rules.ask_logprobs != "no" and top_logprobs != 0
+
+
+def most_completions(profile: Profile, endpoint: Endpoint, top_logprobs: int) -> int:
+    """The most completions that one request may ask for.
+
+    A dialect may know of one alone, whatever the provider's other endpoints take. Without lists of tokens it is one, too: only the
+    sum over all completions of a request would tell how long they are.
+    """
+    rules = profile.endpoint(endpoint)
+    return profile.sampling.n if DIALECTS[rules.dialect].several and asks_logprobs(rules, top_logprobs) else 1
 
 
 def build_request(
@@ -99,9 +117,7 @@ def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> 
             f"{profile.name} lists at most {limit} top logprobs a token, {sampling.top_logprobs} were asked for; "
             f"{profile.logprobs.limit_remedy}"
         )
-    # The Responses API has no n, whatever the provider's other endpoints take; without lists of tokens, only the sum over all
-    # completions of a request would tell how long they are.
-    most = 1 if rules.dialect == "responses" or not asked else profile.sampling.n
+    most = most_completions(profile, endpoint, sampling.top_logprobs)
     if not 1 <= n <= most:
         raise ProfileError(
             f"{profile.name} gives 1 to {most} completions a request, {n} were asked for; send several requests"
@@ -118,19 +134,29 @@ def _others(profile: Profile, row: str) -> str:
     return f"; use --endpoint {' or '.join(names)}" if names else ""
 
 
+def takes_messages(endpoint: Endpoint) -> bool:
+    """Whether prompts of this endpoint are messages, which the server puts into the model's chat template."""
+    return PROMPT_FIELDS[endpoint][1]
+
+
+def messages_of(prompt: Prompt) -> list[dict[str, str]]:
+    """The messages of a prompt as JSON."""
+    return [{"role": message.role, "content": message.content} for message in prompt.messages]
+
+
 def _prompt(endpoint: Endpoint, prompt: Prompt | Sequence[int]) -> dict[str, Any]:
+    field = PROMPT_FIELDS[endpoint][0]
     if not isinstance(prompt, Prompt):
-        if endpoint != "completions":
+        if takes_messages(endpoint):
             raise InputError(f"the {endpoint} endpoint takes no prompt of token ids; use --endpoint completions")
-        return {"prompt": list(prompt)}
-    if endpoint != "completions":
-        messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
-        return {"messages" if endpoint == "chat" else "input": messages}
+        return {field: list(prompt)}
+    if takes_messages(endpoint):
+        return {field: messages_of(prompt)}
     if len(prompt.messages) != 1:
         raise InputError(
             f"the completions endpoint takes one text, this prompt has {len(prompt.messages)} messages; use --endpoint chat"
         )
-    return {"prompt": prompt.messages[0].content}
+    return {field: prompt.messages[0].content}
 
 
 def _logprobs(rules: EndpointRules, sampling: Sampling) -> dict[str, Any]:

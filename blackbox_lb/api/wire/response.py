@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from blackbox_lb.api.wire.columns.arrays import arrays_of
 from blackbox_lb.api.wire.columns.parse import Answer, Aside, LogprobColumns, loads
-from blackbox_lb.api.wire.dialects import chat as content
-from blackbox_lb.api.wire.dialects import completions as legacy
-from blackbox_lb.api.wire.dialects import sglang as meta
+from blackbox_lb.api.wire.dialects import DIALECTS, AnswerDialect
 from blackbox_lb.api.wire.dialects.position import Position, PositionReader
-from blackbox_lb.api.wire.dialects.token_identity import REPLACEMENT, Identity
-from blackbox_lb.api.wire.envelope import choices_of, count, is_blank, is_filtered, lengths, quoted, text_of
+from blackbox_lb.api.wire.dialects.token_identity import Identity
+from blackbox_lb.api.wire.envelope import count, is_blank, is_filtered, lengths, quoted, text_of
 from blackbox_lb.api.wire.request import asks_logprobs
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile
@@ -30,13 +29,6 @@ __all__ = ["parse_response", "read_answer"]
 Fault: TypeAlias = NoLogprobs | CorruptResponse
 SHAPE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError)
 """What Python raises where an answer has another shape than its dialect."""
-
-DIALECTS: dict[str, Callable[[PositionReader, dict[str, Any]], list[Position]]] = {
-    "content": content.positions,
-    "legacy": legacy.positions,
-    "meta": meta.positions,
-    "responses": content.positions,
-}
 
 
 def read_answer(
@@ -85,15 +77,16 @@ def _parsed(
     profile: Profile, endpoint: Endpoint, answer: Any, sampling: Sampling, vocabulary: Vocabulary | None
 ) -> list[Completion]:
     rules = profile.endpoint(endpoint)
-    reader = PositionReader(profile, rules, Identity(profile, rules, vocabulary), sampling.top_logprobs)
+    dialect = DIALECTS[rules.dialect]
+    reader = PositionReader(profile, rules, dialect, Identity(profile, rules, vocabulary), sampling.top_logprobs)
     with _described(profile, answer):
-        choices = choices_of(profile, rules, answer)
+        choices = dialect.choices(profile, answer)
         read, faults = zip(*(_attempt(reader, endpoint, choice, answer) for choice in choices), strict=True)
         if all(faults) and not (len(choices) == 1 and _cut_at_once(profile, choices[0], _total(answer), sampling)):
             raise faults[0]
         if sampling.stop and len(read) == 1:
             read = (_up_to_stop(read[0], _total(answer)),)
-        sizes = _sizes(profile, answer, choices, read, faults, sampling)
+        sizes = _sizes(profile, dialect, answer, choices, read, faults, sampling)
         prompt_tokens, model = count(answer, "prompt_tokens", "input_tokens") or 0, str(answer.get("model") or "")
         system = str(answer.get("system_fingerprint") or "")
         completions = [
@@ -158,7 +151,7 @@ def _read(reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any]) ->
     content = choice["logprobs"].get("content")
     if isinstance(content, LogprobColumns):
         return arrays_of(reader, choice, content)
-    return DIALECTS[reader.rules.dialect](reader, choice)
+    return reader.dialect.positions(reader, choice)
 
 
 def _others(profile: Profile, endpoint: Endpoint) -> str:
@@ -169,6 +162,7 @@ def _others(profile: Profile, endpoint: Endpoint) -> str:
 
 def _sizes(
     profile: Profile,
+    dialect: AnswerDialect,
     answer: dict[str, Any],
     choices: Sequence[dict[str, Any]],
     read: Sequence[Completion],
@@ -190,7 +184,7 @@ def _sizes(
         most_cut=0 if profile.logprobs.stop_text_listed else _longest(sampling.stop),
     )
     sizes = [
-        (size, complete and not _lacks_a_token(profile, choice, each, size))
+        (size, complete and not _lacks_a_token(each, size, partial(dialect.spelled, profile, choice)))
         for (size, complete), choice, each in zip(sizes, choices, read, strict=True)
     ]
     confirmed = total is not None and all(complete for _, complete in sizes)
@@ -199,30 +193,12 @@ def _sizes(
     return [(None, fault is None) for fault in faults]  # a blank choice was none, as far as anyone knows
 
 
-def _lacks_a_token(profile: Profile, choice: dict[str, Any], read: Completion, size: int | None) -> bool:
+def _lacks_a_token(read: Completion, size: int | None, listed: Callable[[], bytes | None]) -> bool:
     """Whether the one token that is counted and not listed is part of the text, and so no end token, as far as that can be told."""
     if size is None or size != len(read.token_ids) + 1:
         return False
-    spelled = _spelled(profile, choice)
+    spelled = listed()
     return spelled is not None and spelled != read.text.encode("utf-8", "surrogatepass")
-
-
-def _spelled(profile: Profile, choice: dict[str, Any]) -> bytes | None:
-    """What the listed tokens spell; None where the list does not tell."""
-    lists = choice.get("logprobs")
-    if not isinstance(lists, dict):
-        return None
-    if isinstance(lists.get("tokens"), list):
-        texts = lists["tokens"]
-        plain = all(
-            isinstance(text, str) and not text.startswith(("bytes:", "<|")) and "\ufffd" not in text for text in texts
-        )
-        return "".join(texts).encode("utf-8", "surrogatepass") if plain else None
-    entries = [entry for name in ("content", "refusal") for entry in lists.get(name) or []]
-    if not all(isinstance(entry.get("bytes"), list) for entry in entries):
-        return None
-    spelled = b"".join(bytes(entry["bytes"]) for entry in entries)
-    return spelled if profile.tokens.bytes_exact or REPLACEMENT not in spelled else None
 
 
 def _check_text(completion: Completion) -> None:

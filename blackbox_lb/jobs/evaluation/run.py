@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from blackbox_lb.api.wire import takes_messages
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.arms import BASE, Arm, ArmResult, arms_at, draw, unranked
@@ -120,7 +121,7 @@ def _announce(trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms:
         "the store is not asked for again"
     )
     instructed = any(arm.alternative.instruction for arm in arms)
-    if instructed and trials.session.biased_endpoint == "completions":
+    if instructed and not takes_messages(trials.session.biased_endpoint):
         trials.report.remark(
             "the completions endpoint takes one text, so instructions stand at its very end, after any cue for the answer; a chat "
             "endpoint treats them more fairly"

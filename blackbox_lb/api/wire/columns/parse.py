@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from blackbox_lb.api.wire.columns.byte_spans import Aside, Spans, lists_of
 from blackbox_lb.api.wire.columns.token_cache import TokenSpellings
+from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import BlbError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
@@ -76,7 +78,7 @@ class AnswerReader:
         self.vocabulary = vocabulary
         self._about = (profile, rules, vocabulary)
         kind = (rules.id or profile.tokens.id).partition(" ")[0]
-        self._plain = rules.dialect != "content" or kind == "field" or profile.logprobs.propensity != "logprob"
+        self._plain = not DIALECTS[rules.dialect].columns or kind == "field" or profile.logprobs.propensity != "logprob"
         self._names = TokenSpellings(*self._about)
 
     def loads(self, content: bytes) -> Any:
@@ -92,13 +94,17 @@ class AnswerReader:
         if self._names.full:
             self._names = TokenSpellings(*self._about)
         rest, end, lists = list[bytes](), 0, list[LogprobColumns]()
-        for spans in lists_of(content):
-            rest += [content[end : spans.begin], f'"{_PLACE}{len(lists)}"'.encode()]
-            lists.append(_columns(self._names, content, spans))
-            end = spans.end
+        for begin, stop, columns in self._lists(content):
+            rest += [content[end:begin], f'"{_PLACE}{len(lists)}"'.encode()]
+            lists.append(columns)
+            end = stop
         if not lists:
             raise Aside("no list")
         return self._joined(loads(b"".join([*rest, content[end:]])), lists, content)
+
+    def _lists(self, content: bytes) -> Iterator[tuple[int, int, LogprobColumns]]:
+        """Where each list begins and ends, and its columns."""
+        return ((spans.begin, spans.end, _columns(self._names, content, spans)) for spans in lists_of(content))
 
     def _joined(self, found: Any, lists: list[LogprobColumns], content: bytes) -> Answer:
         """The rest of an answer with its lists in their places."""

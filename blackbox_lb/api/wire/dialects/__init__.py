@@ -1,1 +1,18 @@
-"""How each kind of endpoint lists tokens: one module a dialect, each from one answer's JSON to positions."""
+"""How each kind of endpoint lists tokens: one module a dialect, and one row for it in ``DIALECTS``.
+
+Rows are named as the row ``dialect`` of a profile's endpoint names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from blackbox_lb.api.wire.dialects.chat import CONTENT
+from blackbox_lb.api.wire.dialects.completions import LEGACY
+from blackbox_lb.api.wire.dialects.dialect import AnswerDialect
+from blackbox_lb.api.wire.dialects.responses import RESPONSES
+from blackbox_lb.api.wire.dialects.sglang import META
+
+__all__ = ["DIALECTS", "AnswerDialect"]
+
+DIALECTS: Mapping[str, AnswerDialect] = {"content": CONTENT, "legacy": LEGACY, "meta": META, "responses": RESPONSES}

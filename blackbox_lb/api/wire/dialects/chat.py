@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from blackbox_lb.api.wire.dialects.dialect import AnswerDialect, Choice
 from blackbox_lb.api.wire.dialects.position import Position, PositionReader
-from blackbox_lb.api.wire.dialects.token_identity import checked_bytes
+from blackbox_lb.api.wire.dialects.token_identity import REPLACEMENT, checked_bytes
 from blackbox_lb.errors import NoLogprobs
+from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import UNNAMED
 
-__all__ = ["positions"]
+__all__ = ["CONTENT", "positions", "spelled"]
 
 
-def positions(reader: PositionReader, choice: dict[str, Any]) -> list[Position]:
+def positions(reader: PositionReader, choice: Choice) -> list[Position]:
     """Every token position of ``choice``. A refusal's tokens stand in a list of their own, ``logprobs.refusal``, and count alike:
     they were sampled from the same model, and the refusal is what the user gets."""
     lists = [choice["logprobs"].get(name) for name in ("content", "refusal")]
@@ -46,3 +48,18 @@ def _position(reader: PositionReader, entry: dict[str, Any], sampled: int | None
             if other != UNNAMED and each.get("bytes")
         }
     return position
+
+
+def spelled(profile: Profile, choice: Choice) -> bytes | None:
+    """The bytes that the listed tokens spell; None where an entry has none, or those of the printed text."""
+    lists = choice.get("logprobs")
+    if not isinstance(lists, dict):
+        return None
+    entries = [entry for name in ("content", "refusal") for entry in lists.get(name) or []]
+    if not all(isinstance(entry.get("bytes"), list) for entry in entries):
+        return None
+    raw = b"".join(bytes(entry["bytes"]) for entry in entries)
+    return raw if profile.tokens.bytes_exact or REPLACEMENT not in raw else None
+
+
+CONTENT = AnswerDialect(positions, spelled, columns=True)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from blackbox_lb.api.wire.dialects import chat
+from blackbox_lb.api.wire.dialects.dialect import AnswerDialect, Choice
 from blackbox_lb.api.wire.dialects.position import Position, PositionReader
 from blackbox_lb.errors import CorruptResponse
+from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import UNNAMED
 
-__all__ = ["positions"]
+__all__ = ["LEGACY"]
 
 
-def positions(reader: PositionReader, choice: dict[str, Any]) -> list[Position]:
+def _positions(reader: PositionReader, choice: Choice) -> list[Position]:
     """Every token position of ``choice``; a logprob of null, which only an echoed prompt's first token has, is refused."""
     lists, provider = choice["logprobs"], reader.profile.name
     tokens, logprobs = lists["tokens"], lists["token_logprobs"]
@@ -46,3 +49,18 @@ def _position(
         # Its text alone names no token, but this is the sampled one: the same text with the same logprob to the last digit.
         named[text] = sampled
     return reader.position(sampled, logprob, [(token, top[other]) for other, token in named.items()], propensity)
+
+
+def _spelled(profile: Profile, choice: Choice) -> bytes | None:
+    """The bytes of the listed texts; None where one stands for other bytes than its own."""
+    lists = choice.get("logprobs")
+    texts = lists.get("tokens") if isinstance(lists, dict) else None
+    if not isinstance(texts, list):
+        return chat.spelled(profile, choice)
+    plain = all(
+        isinstance(text, str) and not text.startswith(("bytes:", "<|")) and "\ufffd" not in text for text in texts
+    )
+    return "".join(texts).encode("utf-8", "surrogatepass") if plain else None
+
+
+LEGACY = AnswerDialect(_positions, _spelled, in_order=False)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from blackbox_lb.api.wire.dialects.dialect import AnswerDialect
 from blackbox_lb.api.wire.dialects.token_identity import Identity, checked_id
 from blackbox_lb.errors import CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile
@@ -43,11 +44,16 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class PositionReader:
-    """What a dialect needs to read one position. ``asked``: alternatives in the request, 0 where no logprobs were asked for, -1
-    for the whole vocabulary."""
+    """What a dialect needs to read one position.
+
+    ``dialect``: the answer's.
+    ``identity``: names tokens.
+    ``asked``: alternatives in the request, 0 where no logprobs were asked for, -1 for the whole vocabulary.
+    """
 
     profile: Profile
     rules: EndpointRules
+    dialect: AnswerDialect
     identity: Identity
     asked: int
 
@@ -77,7 +83,7 @@ class PositionReader:
         if first is None:
             return listed
         values = [checked_logprob(self.profile, value) for _, value in listed if value != censored]
-        in_order = self.rules.dialect != "legacy" and values == sorted(values, reverse=True)
+        in_order = self.dialect.in_order and values == sorted(values, reverse=True)
         return listed[:first] if in_order else []
 
     def _check_mass(self, known: list[tuple[int, float]], token: int, logprob: Any) -> None:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from blackbox_lb.api.wire.dialects.chat import spelled
+from blackbox_lb.api.wire.dialects.dialect import AnswerDialect, Choice
 from blackbox_lb.api.wire.dialects.position import Position, PositionReader
 from blackbox_lb.api.wire.dialects.token_identity import checked_id
 from blackbox_lb.errors import CorruptResponse, NoLogprobs
 
-__all__ = ["positions"]
+__all__ = ["META"]
 
 Pairs = list[tuple[int, Any]]
 
 
-def positions(reader: PositionReader, choice: dict[str, Any]) -> list[Position]:
+def _positions(reader: PositionReader, choice: Choice) -> list[Position]:
     """Every token position of ``choice``, from triples (logprob, id, text) or from flat arrays of logprobs and ids."""
     meta = choice.get("meta_info") or {}
     sampled = meta.get("output_token_logprobs")
@@ -56,3 +58,6 @@ def _flat(provider: str, meta: dict[str, Any], n: int) -> list[Pairs]:
         raise CorruptResponse(f"{provider} returned {n} tokens and {rows + without} lists of alternatives")
     pairs = [(checked_id(provider, token), value) for token, value in zip(ids, values, strict=True)]
     return [[] for _ in range(without)] + [pairs[row * width : (row + 1) * width] for row in range(rows)]
+
+
+META = AnswerDialect(_positions, spelled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import ConnectionFailed, ServerFailed
 from blackbox_lb.jobs.doctor.asking.exam import WORDS, Exam
 
@@ -17,7 +18,7 @@ SEED, SEEDED_TOKENS = 7, 12
 async def check_n(exam: Exam) -> None:
     """As many completions of one token as the profile says one request gives, up to 128."""
     rows, claimed = ("sampling.n", "sampling.shares_prompt"), exam.profile.sampling.n
-    if exam.rules.dialect == "responses":
+    if not DIALECTS[exam.rules.dialect].several:
         return exam.findings.skip(rows[:1], "the Responses API gives one completion a request")
     if claimed == 1:
         return exam.findings.skip(rows[:1], "one completion a request is all that is claimed")
