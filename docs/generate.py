@@ -1,21 +1,13 @@
-"""Writes what is generated from the commands: docs/cli.md, their help, and blackbox_lb/cli/commands.json, what a shell completes.
-
-``uv run python docs/generate.py``. A test compares both.
-"""
+"""Writes docs/cli.md, the help of every command: ``uv run python docs/generate.py``. A test compares it with the commands."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
-from blackbox_lb.cli.commands.setup.completion import DESCRIPTION, describe
-from blackbox_lb.providers.profile import profile_names
-from blackbox_lb.tasks.load import BUILT_IN
-from blackbox_lb.tasks.rewards.reward import REWARDS
 
 WIDTH = 100
 HEAD = """# Command line
@@ -52,15 +44,5 @@ def _page(title: str, text: str) -> str:
     return f"## {title}\n\n```text\n{text}\n```\n"
 
 
-def description() -> str:
-    """What completion knows without importing a command, as JSON."""
-    rewards = [name.partition("PATTERN")[0] for name in REWARDS if name != "module:function"]
-    values = {"provider": profile_names(), "task": [*BUILT_IN, "lm-eval:"], "reward": rewards}
-    return json.dumps(describe(commands(), values), indent=1, ensure_ascii=False) + "\n"
-
-
 if __name__ == "__main__":
-    here = Path(__file__)
-    here.with_name("cli.md").write_text(reference(), encoding="utf-8")
-    target = here.parents[1] / "blackbox_lb" / "cli" / DESCRIPTION
-    target.write_text(description(), encoding="utf-8")
+    Path(__file__).with_name("cli.md").write_text(reference(), encoding="utf-8")

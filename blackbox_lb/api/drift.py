@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from blackbox_lb.errors import Drifted
-from blackbox_lb.types import Completion
+
+if TYPE_CHECKING:
+    from blackbox_lb.types import Completion
 
 __all__ = ["ON_DRIFT", "DriftWatch", "OnDrift"]
 

@@ -31,14 +31,8 @@ class Commands(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now; for completion no more of it than its options."""
-        if cmd_name not in COMMANDS:
-            return None
-        if ctx.resilient_parsing:
-            from blackbox_lb.cli.commands.setup.completion import light
-
-            return light(cmd_name)
-        return load_command(cmd_name)
+        """The command, imported now."""
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands without importing any."""

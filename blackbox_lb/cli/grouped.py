@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +14,7 @@ import cloup
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["GroupedCommand", "HelpGroup", "command", "option", "picked"]
+__all__ = ["GroupedCommand", "GroupedOption", "HelpGroup", "LateChoice", "command", "option", "picked"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound="DataclassInstance")
@@ -37,21 +37,42 @@ class HelpGroup(StrEnum):
     OUTPUT = "Output"
 
 
+class GroupedOption(cloup.Option):
+    """An option whose default may be a function, which the help calls too, and which is not called while a shell completes."""
+
+    def get_default(self, ctx: click.Context, call: bool = True) -> Any:
+        """The default, or None where a shell completes and a function would be called."""
+        completes = call and ctx.resilient_parsing and callable(self.default)
+        return None if completes else super().get_default(ctx, call=True)
+
+
+class LateChoice(click.Choice[str]):
+    """One of the values that ``find`` returns, which is called when a value is read, listed or completed."""
+
+    def __init__(self, find: Callable[[], Iterable[str]]) -> None:
+        self._find, self.case_sensitive = find, True
+
+    @functools.cached_property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]  # a plain attribute of click's
+        """The values, in their order."""
+        return tuple(self._find())
+
+
 class GroupedCommand(cloup.Command):
     """A command that prints options with the same heading together, wherever they were declared."""
 
     def __init__(self, *names: Any, params: list[click.Parameter] | None = None, **more: Any) -> None:
         groups = {heading: cloup.OptionGroup(heading) for heading in HelpGroup}
         for param in params or []:
-            if isinstance(param, cloup.Option) and param.group is not None:
+            if isinstance(param, GroupedOption) and param.group is not None:
                 param.group = groups[HelpGroup(param.group.title)]
         super().__init__(*names, params=params, **more)
         self.option_groups = [group for group in groups.values() if group.options]
 
 
 def option(group: HelpGroup, *names: str, **more: Any) -> Callable[[F], F]:
-    """An option under the heading ``group``; the rest is as click has it."""
-    return cloup.option(*names, cls=cloup.Option, group=cloup.OptionGroup(group), **more)
+    """An option under the heading ``group``; the rest is as click has it, but for a default that is a function."""
+    return cloup.option(*names, cls=GroupedOption, group=cloup.OptionGroup(group), **more)
 
 
 def picked(kind: type[T], source: object, **instead: Any) -> T:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from blackbox_lb.cli.commands.setup.completion import described
+from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
 
@@ -87,8 +87,6 @@ class SettingsFile:
         return OF_THE_PROVIDER if asked and ours and asked != ours else frozenset()
 
     def _check_tables(self) -> None:
-        from blackbox_lb.cli.commands import COMMANDS
-
         known = [SHARED, *sorted(COMMANDS)]
         for name, table in self.tables.items():
             if not isinstance(table, Mapping):
@@ -238,8 +236,10 @@ def _other_side(key: str) -> set[str]:
 
 
 def _all_keys() -> Iterable[set[str]]:
-    for options in described()["commands"].values():
-        yield {max(row["opts"], key=len).lstrip("-").replace("-", "_") for row in options if row["opts"][0][0] == "-"}
+    for name in COMMANDS:
+        command = load_command(name)
+        for each in (command, *getattr(command, "commands", {}).values()):
+            yield set(keys_of(each))
 
 
 def _nearest(word: str, known: Collection[str]) -> str:

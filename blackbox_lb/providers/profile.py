@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +11,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
+from blackbox_lb.providers.names import profile_names, profiles_folder
 from blackbox_lb.providers.schema import (
     BatchRules,
     BiasRules,
@@ -124,17 +123,6 @@ class Profile(ProfileRow):
             )
 
 
-def _folder() -> Traversable:
-    """The packaged profiles; in a checkout, the folder at the root."""
-    packaged = resources.files("blackbox_lb") / "providers" / "profiles"
-    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "providers"
-
-
-def profile_names() -> list[str]:
-    """Names of the profiles that come with the package, sorted."""
-    return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
-
-
 def load_profile(name: str) -> Profile:
     """The profile called ``name``, or a user's own when ``name`` is a path to a TOML file.
 
@@ -228,4 +216,4 @@ def _read(name: str) -> bytes:
         raise ProfileError(
             f"unknown provider {name!r}; known: {known}; or give the path of your own profile, ending in .toml"
         )
-    return (_folder() / f"{name}.toml").read_bytes()
+    return (profiles_folder() / f"{name}.toml").read_bytes()

@@ -264,17 +264,39 @@ def test_what_is_completed(bias_file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "bias.json" not in completions("store", "check", "b")
 
 
+def test_completion_offers_the_options_of_the_command() -> None:
+    """Exactly those that its help lists, for every command and every command inside one."""
+    for name in COMMANDS:
+        outer = load_command(name)
+        for words, each in [((), outer), *(((inner,), inside) for inner, inside in commands_of(outer).items())]:
+            context = click.Context(each, **main.context_settings)
+            options = [param for param in each.get_params(context) if isinstance(param, click.Option)]
+            offered = completions(name, *words, "--")
+            assert offered == [opt for param in options if not param.hidden for opt in param.opts if opt[:2] == "--"]
+            assert all(opt in blb(name, *words, "--help").output for opt in offered)
+
+
+def commands_of(command: click.Command) -> dict[str, click.Command]:
+    """The commands inside a group."""
+    return dict(command.commands) if isinstance(command, click.Group) else {}
+
+
 def test_completion_loads_nothing_heavy() -> None:
-    """A key press waits for no estimator, no pydantic and no rich."""
+    """A key press waits for no estimator, no pydantic and no rich, whatever the command."""
     script = (
-        "import sys\nfrom blackbox_lb.cli import main\nfrom click.shell_completion import ShellComplete\n"
-        "print(len(ShellComplete(main, {}, 'blb', '_BLB_COMPLETE').get_completions(['fit'], '--')))\n"
+        "import sys\nfrom blackbox_lb.cli import COMMANDS, main\nfrom click.shell_completion import ShellComplete\n"
+        "shell = ShellComplete(main, {}, 'blb', '_BLB_COMPLETE')\n"
+        "print(min(len(shell.get_completions([name], '--')) for name in COMMANDS))\n"
+        "print(len(shell.get_completions(['fit'], '--')))\n"
+        "print(len(shell.get_completions(['fit', '--provider'], '')))\n"
         "print([m for m in ('numpy', 'scipy', 'openai', 'pydantic', 'rich') if m in sys.modules])"
     )
-    number, loaded = subprocess.run(
+    fewest, number, providers, loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.splitlines()
+    assert int(fewest) > 0
     assert int(number) > 30
+    assert int(providers) > 5
     assert loaded == "[]"
 
 

@@ -7,19 +7,10 @@ from pathlib import Path
 
 import click
 
+from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.grouped import HelpGroup, command, option
-from blackbox_lb.cli.options import (
-    POSITIONS,
-    LimitOptions,
-    OutputOptions,
-    PromptOptions,
-    SamplingOptions,
-    ServerOptions,
-    limit_options,
-    model_options,
-    sampling_options,
-    task_options,
-)
+from blackbox_lb.cli.option_classes import LimitOptions, OutputOptions, PromptOptions, SamplingOptions, ServerOptions
+from blackbox_lb.cli.options import POSITIONS, limit_options, model_options, sampling_options, task_options
 
 __all__ = ["ANALYSIS", "AnalyzeOptions", "analyze_command"]
 
@@ -56,7 +47,7 @@ class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions
 
 
 @command("analyze", AnalyzeOptions)
-@click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path))
+@click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path), shell_complete=bias_files)
 @option(
     HelpGroup.OUTPUT,
     "--store",

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import click
 
 from blackbox_lb.cli.grouped import HelpGroup, command, option
+from blackbox_lb.cli.option_classes import TaskOptions, TrialOptions
 from blackbox_lb.cli.options import (
-    TaskOptions,
-    TrialOptions,
     count_option,
     limit_options,
     model_options,
@@ -17,9 +16,14 @@ from blackbox_lb.cli.options import (
     sampling_options,
     task_options,
 )
-from blackbox_lb.jobs.fitting.plan import FitPlan
 
 __all__ = ["CollectOptions", "collect_command"]
+
+
+def _samples() -> int:
+    from blackbox_lb.jobs.fitting.plan import FitPlan
+
+    return FitPlan().samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +51,7 @@ class CollectOptions(TaskOptions, TrialOptions):
 @command("collect", CollectOptions)
 @model_options()
 @task_options()
-@count_option("--samples-per-prompt", FitPlan().samples, "Completions a prompt.", HelpGroup.FIRST)
+@count_option("--samples-per-prompt", _samples, "Completions a prompt.", HelpGroup.FIRST)
 @option(HelpGroup.SAMPLING, "--limit", type=click.IntRange(1), help="Use only the first N training prompts.")
 @option(
     HelpGroup.SAMPLING,

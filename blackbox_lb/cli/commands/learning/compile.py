@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
+from blackbox_lb.cli.completers import bias_files, known
 from blackbox_lb.cli.grouped import command
-from blackbox_lb.providers.profile import profile_names
+from blackbox_lb.providers.names import profile_names
 
 __all__ = ["CompileOptions", "compile_command"]
 
@@ -42,8 +43,12 @@ class CompileOptions:
 
 
 @command("compile", CompileOptions)
-@click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path))
-@click.option("--provider", help=f"{', '.join(profile_names())}, or a path to your own TOML. [default: the bias's own]")
+@click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path), shell_complete=bias_files)
+@click.option(
+    "--provider",
+    shell_complete=known(profile_names),
+    help=f"{', '.join(profile_names())}, or a path to your own TOML. [default: the bias's own]",
+)
 @click.option("--entries", type=click.IntRange(1), help="Most tokens in the bias. [default: the provider's limit]")
 @click.option("--integers", is_flag=True, help="Whole numbers only, where the provider takes fractions too.")
 @click.option("--store", type=click.Path(path_type=Path), help="Rollout store. [default: rollouts.db beside BIAS]")

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import click
 
+from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.grouped import HelpGroup, command, option
+from blackbox_lb.cli.option_classes import TaskOptions, TrialOptions
 from blackbox_lb.cli.options import (
-    TaskOptions,
-    TrialOptions,
     count_option,
     limit_options,
     model_options,
@@ -17,9 +17,14 @@ from blackbox_lb.cli.options import (
     sampling_options,
     task_options,
 )
-from blackbox_lb.jobs.evaluation.plan import EvalPlan
 
 __all__ = ["EvalOptions", "eval_command"]
+
+
+def _samples() -> int:
+    from blackbox_lb.jobs.evaluation.plan import EvalPlan
+
+    return EvalPlan().samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +51,11 @@ class EvalOptions(TaskOptions, TrialOptions):
 
 
 @command("eval", EvalOptions)
-@click.argument("biases", metavar="[[NAME=]BIAS]...", nargs=-1)
+@click.argument("biases", metavar="[[NAME=]BIAS]...", nargs=-1, shell_complete=bias_files)
 @model_options()
 @task_options()
 @sampling_options()
-@count_option("--test-samples", EvalPlan().samples, "Completions a test prompt, setting and policy.", HelpGroup.JUDGING)
+@count_option("--test-samples", _samples, "Completions a test prompt, setting and policy.", HelpGroup.JUDGING)
 @option(
     HelpGroup.JUDGING,
     "--deploy",

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
-from blackbox_lb.cli.grouped import HelpGroup, command, option
+from blackbox_lb.cli.grouped import HelpGroup, LateChoice, command, option
+from blackbox_lb.cli.option_classes import TaskOptions, TrialOptions
 from blackbox_lb.cli.options import (
     POSITIONS,
-    TaskOptions,
-    TrialOptions,
     count_option,
     limit_options,
     model_options,
@@ -21,16 +21,44 @@ from blackbox_lb.cli.options import (
     sampling_options,
     task_options,
 )
-from blackbox_lb.estimate.choice.goal import Objective
-from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
-from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale, EstimatorName, Sweep
-from blackbox_lb.jobs.fitting.plan import FitPlan
+
+if TYPE_CHECKING:
+    from blackbox_lb.estimate.choice.goal import Objective
+    from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
+    from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale, EstimatorName
+    from blackbox_lb.jobs.fitting.plan import FitPlan
 
 __all__ = ["FitOptions", "fit_command"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SWEEP, PLAN = Sweep(), FitPlan()
+
+@functools.cache
+def _plan() -> FitPlan:
+    """The defaults, loaded when they are shown or used."""
+    from blackbox_lb.jobs.fitting.plan import FitPlan
+
+    return FitPlan()
+
+
+def _choice(field: str) -> LateChoice:
+    """The values that this field of the options may have."""
+
+    def values() -> tuple[str, ...]:
+        from blackbox_lb.estimate.choice.goal import Objective
+        from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
+        from blackbox_lb.estimate.inputs.sweep import AlphaScale, EstimatorName
+
+        aliases = {
+            "estimator": EstimatorName,
+            "weights": Scale,
+            "alpha_scale": AlphaScale,
+            "unobserved": Unobserved,
+            "objective": Objective,
+        }
+        return get_args(aliases[field])
+
+    return LateChoice(values)
 
 
 class _Strength(click.ParamType[Any]):
@@ -46,7 +74,7 @@ class _Strength(click.ParamType[Any]):
 
 
 def _sweep(
-    name: str, default: tuple[Any, ...], text: str, kind: click.ParamType[Any] | None = None
+    name: str, default: Callable[[], tuple[Any, ...]], text: str, kind: click.ParamType[Any] | None = None
 ) -> Callable[[F], F]:
     kind = click.FloatRange(0, min_open=True) if kind is None else kind
     return option(
@@ -65,7 +93,7 @@ class FitOptions(TaskOptions, TrialOptions):
     """Options of ``blb fit``: those of :class:`FitPlan` and :class:`Sweep`, and how the plan is carried out.
 
     samples_per_prompt, validation_samples, test_samples: completions a prompt.
-    entries: a number, "all" or "cv".
+    entries: a number, or "all".
     objective, kl_price: what a candidate is chosen by.
     deploy: settings to choose and judge for; none: temperature 1 and greedy.
     engine: "here" or "ray".
@@ -106,35 +134,35 @@ class FitOptions(TaskOptions, TrialOptions):
 @command("fit", FitOptions)
 @model_options()
 @task_options()
-@count_option("--samples-per-prompt", PLAN.samples, "Training completions a prompt.", HelpGroup.FIRST)
+@count_option("--samples-per-prompt", lambda: _plan().samples, "Training completions a prompt.", HelpGroup.FIRST)
 @option(HelpGroup.SAMPLING, "--limit", type=click.IntRange(1), help="Use only the first N training prompts.")
 @sampling_options()
 @_sweep(
     "--estimator",
-    SWEEP.estimators,
+    lambda: _plan().sweep.estimators,
     "projection; the paper's ips and its baseline clusters; snips; ratio, which needs no logprobs.",
-    click.Choice(get_args(EstimatorName)),
+    _choice("estimator"),
 )
-@_sweep("--tau", SWEEP.tau, "A completion weighs exp(reward / tau).")
-@_sweep("--l2", SWEEP.l2, "Shrinkage of projection; cv chooses it by cross-validation.", _Strength())
+@_sweep("--tau", lambda: _plan().sweep.tau, "A completion weighs exp(reward / tau).")
+@_sweep("--l2", lambda: _plan().sweep.l2, "Shrinkage of projection; cv chooses it by cross-validation.", _Strength())
 @option(
     HelpGroup.LEARNING,
     "--weights",
-    type=click.Choice(get_args(Scale)),
-    default=SWEEP.weights,
+    type=_choice("weights"),
+    default=lambda: _plan().sweep.weights,
     show_default=True,
     help="projection weighs completions over all prompts, or within each.",
 )
-@_sweep("--alpha", SWEEP.alpha, "Smoothing of ips and clusters.")
+@_sweep("--alpha", lambda: _plan().sweep.alpha, "Smoothing of ips and clusters.")
 @option(
     HelpGroup.LEARNING,
     "--alpha-scale",
-    type=click.Choice(get_args(AlphaScale)),
-    default=SWEEP.alpha_scale,
+    type=_choice("alpha_scale"),
+    default=lambda: _plan().sweep.alpha_scale,
     show_default=True,
     help="alpha is a multiple of the mean weight, or absolute as in the paper.",
 )
-@_sweep("--kappa", SWEEP.kappa, "Shrinkage of snips and ratio, in rollouts and in tokens.")
+@_sweep("--kappa", lambda: _plan().sweep.kappa, "Shrinkage of snips and ratio, in rollouts and in tokens.")
 @option(
     HelpGroup.LEARNING,
     "--positions",
@@ -150,8 +178,8 @@ class FitOptions(TaskOptions, TrialOptions):
 @option(
     HelpGroup.LEARNING,
     "--unobserved",
-    type=click.Choice(get_args(Unobserved)),
-    default=SWEEP.unobserved,
+    type=_choice("unobserved"),
+    default=lambda: _plan().sweep.unobserved,
     show_default=True,
     help="A sampled token without a logprob: bound takes the least listed one for it, drop leaves it out (not for projection).",
 )
@@ -159,14 +187,14 @@ class FitOptions(TaskOptions, TrialOptions):
     HelpGroup.LEARNING,
     "--clusters",
     type=click.IntRange(1),
-    default=PLAN.clusters,
+    default=lambda: _plan().clusters,
     show_default=True,
     help="Clusters of tokens.",
 )
 @option(
     HelpGroup.LEARNING,
     "--embedding",
-    default=PLAN.embedding,
+    default=lambda: _plan().embedding,
     show_default=True,
     help="Sentence embedding of clusters: a hub name or a folder.",
 )
@@ -174,7 +202,7 @@ class FitOptions(TaskOptions, TrialOptions):
     HelpGroup.LEARNING,
     "--rounds",
     type=click.IntRange(1),
-    default=PLAN.rounds,
+    default=lambda: _plan().rounds,
     show_default=True,
     help="Sample in so many rounds, each under the bias of those before; projection only.",
 )
@@ -182,7 +210,7 @@ class FitOptions(TaskOptions, TrialOptions):
     HelpGroup.LEARNING,
     "--trust",
     type=click.FloatRange(0, min_open=True),
-    default=PLAN.trust,
+    default=lambda: _plan().trust,
     show_default=True,
     help="Most nats a completion (KL) between the policies of two rounds.",
 )
@@ -197,8 +225,8 @@ class FitOptions(TaskOptions, TrialOptions):
 @option(
     HelpGroup.CHOOSING,
     "--objective",
-    type=click.Choice(get_args(Objective)),
-    default=PLAN.goal.objective,
+    type=_choice("objective"),
+    default=lambda: _plan().goal.objective,
     show_default=True,
     help="Choose by reward, reward less --kl-price x KL, or fewest tokens that keep the base's accuracy (pareto).",
 )
@@ -206,17 +234,19 @@ class FitOptions(TaskOptions, TrialOptions):
     HelpGroup.CHOOSING,
     "--kl-price",
     type=click.FloatRange(0, min_open=True),
-    default=PLAN.goal.tau,
+    default=lambda: _plan().goal.tau,
     show_default=True,
     help="Reward that a nat of KL a completion costs in reward-kl.",
 )
 @count_option(
     "--validation-samples",
-    PLAN.validation_samples,
+    lambda: _plan().validation_samples,
     "Completions a validation prompt and candidate.",
     HelpGroup.CHOOSING,
 )
-@count_option("--test-samples", PLAN.test_samples, "Completions a test prompt and setting.", HelpGroup.JUDGING)
+@count_option(
+    "--test-samples", lambda: _plan().test_samples, "Completions a test prompt and setting.", HelpGroup.JUDGING
+)
 @option(
     HelpGroup.CHOOSING,
     "--deploy",

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import click
 
-from blackbox_lb.cli.grouped import HelpGroup, command, option
-from blackbox_lb.cli.options import SpendingOptions, TaskOptions, spending_options, task_options
-from blackbox_lb.types import Split
+from blackbox_lb.cli.grouped import HelpGroup, LateChoice, command, option
+from blackbox_lb.cli.option_classes import SpendingOptions, TaskOptions
+from blackbox_lb.cli.options import spending_options, task_options
+
+if TYPE_CHECKING:
+    from blackbox_lb.types import Split
 
 __all__ = ["ScoreOptions", "score_command"]
+
+
+def _splits() -> tuple[str, ...]:
+    from blackbox_lb.types import Split
+
+    return get_args(Split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +55,7 @@ class ScoreOptions(TaskOptions, SpendingOptions):
     type=click.IntRange(1),
     help="T of the reward. [default: the limit each was drawn with]",
 )
-@option(
-    HelpGroup.STORED, "--split", multiple=True, type=click.Choice(get_args(Split)), help="Only this split; repeatable."
-)
+@option(HelpGroup.STORED, "--split", multiple=True, type=LateChoice(_splits), help="Only this split; repeatable.")
 @option(
     HelpGroup.STORED, "--setting", multiple=True, help="Only this setting, as in temperature=0.5 or greedy; repeatable."
 )

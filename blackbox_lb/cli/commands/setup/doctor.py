@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from blackbox_lb.cli.grouped import HelpGroup, command, option
-from blackbox_lb.cli.options import ModelOptions, model_options
+from blackbox_lb.cli.option_classes import ModelOptions
+from blackbox_lb.cli.options import model_options
 
 __all__ = ["DoctorOptions", "doctor_command"]
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
+from blackbox_lb.cli.completers import known, reward_names, task_names
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.settings import FILE
-from blackbox_lb.providers.profile import profile_names
+from blackbox_lb.providers.names import profile_names
 
 __all__ = ["InitOptions", "init_command"]
 
@@ -36,12 +37,18 @@ class InitOptions:
 
 
 @command("init", InitOptions)
-@click.option("--provider", help=f"{', '.join(profile_names())}, or a path to your own TOML. [default: asked for]")
+@click.option(
+    "--provider",
+    shell_complete=known(profile_names),
+    help=f"{', '.join(profile_names())}, or a path to your own TOML. [default: asked for]",
+)
 @click.option("--model", help="Model name. [default: asked for]")
 @click.option("--base-url", help="Address of the API, with its /v1. [default: asked for]")
-@click.option("--task", help="A built-in task, or what else --task takes. [default: asked for]")
+@click.option(
+    "--task", shell_complete=known(task_names), help="A built-in task, or what else --task takes. [default: asked for]"
+)
 @click.option("--data", type=click.Path(path_type=Path), help="Data file. [default: asked for]")
-@click.option("--reward", help="What a completion is worth. [default: asked for]")
+@click.option("--reward", shell_complete=known(reward_names), help="What a completion is worth. [default: asked for]")
 @click.option("--price", help="PROMPT,COMPLETION in US dollars for a million tokens. [default: asked for]")
 @click.option("--out", type=click.Path(path_type=Path), default=FILE, show_default=True, help="Where to write.")
 @click.option("--yes", is_flag=True, help="Ask nothing: defaults for what no option says.")

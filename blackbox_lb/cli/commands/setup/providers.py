@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.providers.profile import Profile, load_profile, profile_names
-from blackbox_lb.providers.schema import Evidence
+from blackbox_lb.providers.names import profile_names
+
+if TYPE_CHECKING:
+    from blackbox_lb.providers.profile import Profile
+    from blackbox_lb.providers.schema import Evidence
 
 __all__ = ["CHOICES", "DOCUMENTATION", "evidence_of", "flattened", "providers_command", "shown_rows"]
 
@@ -39,6 +42,8 @@ WIDEST = 58
 @click.option("--json", "as_json", is_flag=True, help="Print the profiles as JSON on stdout.")
 def providers_command(name: str | None, as_json: bool) -> None:
     """List the providers, or show everything that is known of NAME and how it is known."""
+    from blackbox_lb.providers.profile import load_profile
+
     profiles = [load_profile(each) for each in ([name] if name else profile_names())]
     if as_json:
         print_json([profile.model_dump(mode="json") for profile in profiles])

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from blackbox_lb.cli.grouped import HelpGroup, command, option
-from blackbox_lb.cli.options import TrialOptions, limit_options, model_options, output_options
+from blackbox_lb.cli.option_classes import TrialOptions
+from blackbox_lb.cli.options import limit_options, model_options, output_options
 
 __all__ = ["ReproduceOptions", "reproduce_command"]
 

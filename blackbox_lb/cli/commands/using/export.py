@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
-from blackbox_lb.bias.export import FORMATS, export
-from blackbox_lb.providers.profile import profile_names
+from blackbox_lb.cli.completers import bias_files, known
+from blackbox_lb.cli.grouped import LateChoice
+from blackbox_lb.providers.names import profile_names
 
 __all__ = ["export_command"]
 
 
+def _formats() -> Iterable[str]:
+    from blackbox_lb.bias.export import FORMATS
+
+    return FORMATS
+
+
 @click.command("export")
-@click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path))
-@click.option(
-    "--format", type=click.Choice(list(FORMATS)), required=True, help="What to print; json is the numbers alone."
-)
+@click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path), shell_complete=bias_files)
+@click.option("--format", type=LateChoice(_formats), required=True, help="What to print; json is the numbers alone.")
 @click.option(
     "--provider",
+    shell_complete=known(profile_names),
     help=f"Where requests go: {', '.join(profile_names())}, or a path to your own TOML. [default: the bias's own]",
 )
 @click.option("--model", help="The model's name there. [default: the bias's own]")
@@ -32,5 +39,7 @@ def export_command(
     openai, litellm and langchain are Python scripts, curl a shell command, vllm how to serve a bias of any size and ask for it;
     json is the value of the request field logit_bias. What the provider does not take is refused: blb compile makes it fit.
     """
+    from blackbox_lb.bias.export import export
+
     code = export(bias_file, format, provider=provider, model=model, base_url=base_url, tokenizer=tokenizer)
     click.echo(code, nl=False)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 
+from blackbox_lb.cli.completers import bias_files, known
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.deploy.injection import OnConflict
 from blackbox_lb.errors import InputError
-from blackbox_lb.providers.profile import profile_names
+from blackbox_lb.providers.names import profile_names
 from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.printable import printable
 
@@ -63,6 +64,7 @@ class ProxyOptions:
 @click.option(
     "--bias",
     "biases",
+    shell_complete=bias_files,
     metavar="[ALIAS=]FILE",
     multiple=True,
     required=True,
@@ -86,6 +88,7 @@ class ProxyOptions:
 )
 @click.option(
     "--provider",
+    shell_complete=known(profile_names),
     help=f"Check the biases against this provider's limits, and send them in its format: {', '.join(profile_names())}, or a path.",
 )
 @click.option(

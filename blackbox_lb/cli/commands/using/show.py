@@ -6,11 +6,13 @@ from pathlib import Path
 
 import click
 
+from blackbox_lb.cli.completers import bias_files
+
 __all__ = ["show_command"]
 
 
 @click.command("show")
-@click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path))
+@click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path), shell_complete=bias_files)
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Tokens of each kind.")
 @click.option("--json", "as_json", is_flag=True, help="Print the bias file as JSON on stdout.")
 def show_command(bias_file: Path, top: int, as_json: bool) -> None:

@@ -1,0 +1,50 @@
+"""Values that a shell completes beside those that click knows: names of the package, and bias files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+__all__ = ["Completer", "bias_files", "known", "reward_names", "task_names"]
+
+NO_BIAS = frozenset({"analysis.json", "evaluation.json", "result.json"})
+"""Other JSON files of a run's folder."""
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def known(names: Callable[[], Iterable[str]]) -> Completer:
+    """Complete one of ``names``; where none fits, any file."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return _fitting(names(), incomplete)
+
+    return complete
+
+
+def task_names() -> list[str]:
+    """The built-in tasks, and how the name of another one begins."""
+    from blackbox_lb.tasks.load import BUILT_IN, HARNESS
+
+    return [*BUILT_IN, HARNESS]
+
+
+def reward_names() -> list[str]:
+    """The rewards, each as far as its name is the same for everybody."""
+    from blackbox_lb.tasks.rewards.reward import REWARDS
+
+    return [name.partition("PATTERN")[0] for name in REWARDS if name != "module:function"]
+
+
+def bias_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a bias file here or in the runs below; where none fits, any file."""
+    found = [*Path().glob("*.json"), *Path().glob("runs/*/*.json")]
+    return _fitting(sorted(path.as_posix() for path in found if path.name not in NO_BIAS), incomplete)
+
+
+def _fitting(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    fit = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return fit or [CompletionItem(incomplete, type="file")]
