@@ -23,7 +23,7 @@ def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
 
     Raises:
         InputError: no such encoding or file, a rank file that is neither cached nor reachable, a file of another kind or with a
-            tokenizer that this package cannot read, or the extra ``hf`` is missing for a tokenizer.json.
+            tokenizer that this package cannot read, or the extra ``hf`` is missing for a file.
     """
     from blackbox_lb.vocabulary import tiktoken_encodings as encodings
 

@@ -1,4 +1,4 @@
-"""Byte-pair encoding the way llama.cpp does it, for vocabularies that come as tables and not as a program.
+"""Byte-pair encoding by the tokenizers library, for vocabularies that come as tables and not as a program.
 
 Byte-level BPE (GPT-2: Radford et al. 2019, section 2.2) writes bytes as 256 printable characters and joins listed pairs;
 SentencePiece BPE (Kudo and Richardson 2018) writes a space as U+2581 and joins whatever pair has the best score.
@@ -6,16 +6,24 @@ SentencePiece BPE (Kudo and Richardson 2018) writes a space as U+2581 and joins 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
 
 from blackbox_lb.errors import InputError
 
-__all__ = ["SPACE", "byte_level_encoder", "bytes_of_piece", "join", "sentencepiece_encoder", "splitter"]
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from tokenizers.pre_tokenizers import PreTokenizer
+
+__all__ = ["EXTRA", "SPACE", "byte_level_encoder", "bytes_of_piece", "sentencepiece_encoder", "splitter"]
 
 Encoder = Callable[[str], list[int]]
+EXTRA = "pip install 'blackbox-lb[hf]'"
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """U+2581, how SentencePiece writes a space."""
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Stands for a byte of a piece that is no UTF-8, as no text has one."""
 
 CONTRACTION = r"'(?i:s|t|re|ve|m|ll|d)"
 NEWLINES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -80,23 +88,12 @@ def byte_level_encoder(
     """Encoder of a byte-level vocabulary. ``literal``: tokens that are found in the text as they are, before anything else.
 
     Raises:
-        InputError: no pre-tokenizer ``pre`` is known.
+        InputError: no pre-tokenizer ``pre`` is known, or the extra ``hf`` is missing.
     """
-    split = splitter(pre)
-    whole = ids if pre in WHOLE_WORDS else {}
-    ranks: dict[tuple[str, str], int] = {}
-    for number, pair in enumerate(merges):
-        ranks.setdefault(pair, number)
-
-    def encode(text: str) -> list[int]:
-        out: list[int] = []
-        for word in split(text):
-            piece = "".join(CHARACTER_OF[byte] for byte in word.encode())
-            parts = [piece] if piece in whole else join(list(piece), lambda left, right: ranks.get((left, right)))
-            out.extend(_looked_up(ids, parts))
-        return out
-
-    return lambda text: _around(literal, text, encode)
+    tokenizer = _tokenizer(ids, dict.fromkeys(merges), literal, whole_words=pre in WHOLE_WORDS)
+    tokenizer.pre_tokenizer = splitter(pre)
+    known = {byte for byte, character in CHARACTER_OF.items() if character in ids}
+    return _encoder(tokenizer, lambda text: [bytes([byte]) for byte in text.encode() if byte not in known])
 
 
 def sentencepiece_encoder(
@@ -109,94 +106,70 @@ def sentencepiece_encoder(
     """Encoder of a SentencePiece BPE vocabulary; ``prefix``: a space is put before each stretch of text, as for Llama 2.
 
     ``byte_ids``: the token of each byte, for characters that have none.
+
+    Raises:
+        InputError: the extra ``hf`` is missing.
     """
+    best_first = sorted(scores, key=lambda piece: -scores[piece])
+    merges = ((piece[:at], piece[at:]) for piece in best_first for at in range(1, len(piece)))
+    names = {f"<0x{byte:02X}>": token for byte, token in byte_ids.items()}
+    tokenizer = _tokenizer({**ids, **names}, merges, literal)
+    from tokenizers import normalizers
 
-    def cost(left: str, right: str) -> float | None:
-        score = scores.get(left + right)
-        return None if score is None else -score
+    spaces = normalizers.Replace(" ", SPACE)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if prefix else spaces
 
-    def encode(text: str) -> list[int]:
-        pieces = join(list(f"{' ' if prefix else ''}{text}".replace(" ", SPACE)), cost)
-        return [token for piece in pieces for token in ([ids[piece]] if piece in ids else bytewise(piece.encode()))]
+    def unknown(text: str) -> list[bytes]:
+        raws = [each.encode() for each in text.replace(" ", SPACE) if each not in ids]
+        return [raw for raw in raws if not byte_ids.keys() >= set(raw)]
 
-    def bytewise(raw: bytes) -> list[int]:
-        if not all(byte in byte_ids for byte in raw):
-            raise InputError(_unwritable(raw))
-        return [byte_ids[byte] for byte in raw]
-
-    return lambda text: _around(literal, text, encode)
+    return _encoder(tokenizer, unknown)
 
 
-def splitter(pre: str) -> Callable[[str], list[str]]:
-    """The function that splits a text into words, each pattern of ``pre`` after the other; nothing of the text is lost."""
-    import regex  # type: ignore[import-untyped]
+def splitter(pre: str) -> PreTokenizer:
+    """The pre-tokenizer that splits a text into words, each pattern of ``pre`` after the other, and writes them as characters.
+
+    Raises:
+        InputError: no pre-tokenizer ``pre`` is known.
+    """
+    from tokenizers import Regex, pre_tokenizers
 
     if pre not in PATTERNS:
         raise InputError(
             f"the pre-tokenizer {pre!r} is not known here (known: {', '.join(PATTERNS)}); give the model's tokenizer.json instead"
         )
-    patterns = [regex.compile(f"({pattern})") for pattern in PATTERNS[pre]]
-
-    def split(text: str) -> list[str]:
-        words = [text]
-        for pattern in patterns:
-            words = [part for word in words for part in pattern.split(word) if part]
-        return words
-
-    return split
+    steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[pre]]
+    return pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-def join(parts: list[str], rank: Callable[[str, str], float | None]) -> list[str]:
-    """Join neighbours, the lowest rank first and the leftmost of equals, until no two have a rank."""
-    parts = [*parts, ""]  # the empty part is the right neighbour of the last one, and joins with nothing
-    end = len(parts) - 1
-    after, before = list(range(1, end + 2)), list(range(-1, end))
-
-    def candidate(left: int) -> tuple[float, int, str, str] | None:
-        one, two = parts[left], parts[after[left]]
-        found = rank(one, two) if two else None
-        return None if found is None else (found, left, one, two)
-
-    heap = [pair for left in range(end) if (pair := candidate(left))]
-    heapify(heap)
-    while heap:
-        _, left, one, two = heappop(heap)
-        right = after[left]
-        if parts[left] != one or parts[right] != two:
-            continue  # one of them has been joined with another since
-        parts[left], parts[right] = one + two, ""
-        after[left], before[after[right]] = after[right], left
-        for start in (before[left], left):
-            if start >= 0 and (pair := candidate(start)):
-                heappush(heap, pair)
-    return [part for part in parts if part]
+def _tokenizer(
+    ids: Mapping[str, int],
+    merges: Iterable[tuple[str, str]],
+    literal: Mapping[str, int],
+    *,
+    whole_words: bool = False,
+) -> Tokenizer:
+    """A tokenizer that joins the first of ``merges`` first; pairs whose parts or whole are no token are left out."""
+    try:
+        from tokenizers import AddedToken, Tokenizer, models
+    except ModuleNotFoundError as error:
+        raise InputError(f"reading the tokenizer of a .gguf file needs the tokenizers library: {EXTRA}") from error
+    vocab = {piece: token for piece, token in {**ids, **literal}.items() if not SURROGATE.search(piece)}
+    pairs = [pair for pair in merges if pair[0] in vocab and pair[1] in vocab and "".join(pair) in vocab]
+    tokenizer = Tokenizer(models.BPE(vocab, pairs, byte_fallback=True, ignore_merges=whole_words))
+    tokenizer.add_tokens([AddedToken(each, normalized=False) for each in literal if each in vocab])
+    return tokenizer
 
 
-def _around(literal: Mapping[str, int], text: str, encode: Encoder) -> list[int]:
-    """Encode the stretches between literal tokens, which are looked for longest first."""
-    stretches: list[str | int] = [text]
-    for word in sorted(literal, key=len, reverse=True):
-        if word in text:
-            stretches = [part for stretch in stretches for part in _cut(stretch, word, literal[word])]
-    return [
-        token for part in stretches for token in ([part] if isinstance(part, int) else encode(part) if part else [])
-    ]
+def _encoder(tokenizer: Tokenizer, unknown: Callable[[str], list[bytes]]) -> Encoder:
+    """``unknown``: what of a text no token writes; the library would leave it out without a word."""
 
+    def encode(text: str) -> list[int]:
+        missing = unknown(text)
+        if missing:
+            raise InputError(
+                f"the text cannot be encoded: this vocabulary has no token for its bytes {missing[0]!r}; leave them out"
+            )
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
-def _cut(stretch: str | int, word: str, token: int) -> list[str | int]:
-    """A stretch of text, with each ``word`` in it replaced by its token."""
-    if isinstance(stretch, int):
-        return [stretch]
-    pieces = [piece for part in stretch.split(word) for piece in (part, token)]
-    return pieces[:-1]
-
-
-def _looked_up(ids: Mapping[str, int], parts: Iterable[str]) -> list[int]:
-    missing = [part for part in parts if part not in ids]
-    if missing:
-        raise InputError(_unwritable(bytes_of_piece(missing[0]) or missing[0].encode()))
-    return [ids[part] for part in parts]
-
-
-def _unwritable(raw: bytes) -> str:
-    return f"the text cannot be encoded: this vocabulary has no token for its bytes {raw!r}; leave them out"
+    return encode

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
-from blackbox_lb.vocabulary.bpe import SPACE, bytes_of_piece
+from blackbox_lb.vocabulary.bpe import EXTRA, SPACE, bytes_of_piece
 from blackbox_lb.vocabulary.table import Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["EXTRA", "read_tokenizer_json"]
+__all__ = ["read_tokenizer_json"]
 
-EXTRA = "pip install 'blackbox-lb[hf]'"
 MAX_BYTES = 256 * 2**20
 """Bytes of a tokenizer.json: eight times that of Gemma 3, which has 262,144 tokens."""
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")

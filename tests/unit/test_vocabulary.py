@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
-from blackbox_lb.vocabulary.bpe import BYTE_OF, CHARACTER_OF, PATTERNS, bytes_of_piece, join, splitter
+from blackbox_lb.vocabulary.bpe import (
+    BYTE_OF,
+    CHARACTER_OF,
+    PATTERNS,
+    byte_level_encoder,
+    bytes_of_piece,
+    sentencepiece_encoder,
+    splitter,
+)
 from blackbox_lb.vocabulary.table import display_bytes
 from blackbox_lb.vocabulary.tiktoken_encodings import cache_name
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
@@ -179,24 +187,36 @@ def naive_join(parts: list[str], rank: Callable[[str, str], float | None]) -> li
         parts = [*parts[:left], parts[left] + parts[left + 1], *parts[left + 2 :]]
 
 
+PIECES = st.text("ab", min_size=1, max_size=4)
+
+
 @settings(deadline=None, derandomize=True, max_examples=300)
-@given(
-    st.text("ab ", max_size=20),
-    st.dictionaries(
-        st.tuples(st.text("ab ", min_size=1, max_size=4), st.text("ab ", min_size=1, max_size=4)), st.integers(0, 9)
-    ),
-)
-def test_joining_is_what_its_definition_says(text: str, ranks: dict[tuple[str, str], int]) -> None:
-    """For any text and any table of pairs, the queue joins the same pairs as a search from the start each time."""
-    assert join(list(text), lambda *pair: ranks.get(pair)) == naive_join(list(text), lambda *pair: ranks.get(pair))
+@given(st.text("ab", max_size=20), st.lists(st.tuples(PIECES, PIECES), unique=True))
+def test_joining_listed_pairs_is_what_its_definition_says(text: str, merges: list[tuple[str, str]]) -> None:
+    """For any text and any list of pairs, the encoder joins the same pairs as a search from the start each time."""
+    pieces = dict.fromkeys(["a", "b", *(each for left, right in merges for each in (left, right, left + right))])
+    ids = {piece: token for token, piece in enumerate(pieces)}
+    ranks = {pair: number for number, pair in enumerate(merges)}
+    joined = naive_join(list(text), lambda *pair: ranks.get(pair))
+    assert byte_level_encoder(ids, merges, "gpt-2", {})(text) == [ids[piece] for piece in joined]
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(st.text("ab ", max_size=20), st.lists(st.text(f"ab{SPACE}", min_size=2, max_size=5), unique=True))
+def test_joining_by_score_is_what_its_definition_says(text: str, pieces: list[str]) -> None:
+    """For any text and any order of pieces, a SentencePiece vocabulary's pair of the best score is joined first."""
+    ids = {piece: token for token, piece in enumerate(["a", "b", SPACE, *pieces])}
+    scores = {piece: -float(token) for piece, token in ids.items()}
+    joined = naive_join(list(text.replace(" ", SPACE)), lambda left, right: ids.get(left + right))
+    assert sentencepiece_encoder(ids, scores, {}, {}, prefix=False)(text) == [ids[piece] for piece in joined]
 
 
 @settings(deadline=None, derandomize=True)
 @given(st.sampled_from(sorted(PATTERNS)), st.text())
 def test_splitting_loses_nothing(pre: str, text: str) -> None:
     """The words of a text are the text, whichever pre-tokenizer split it."""
-    words = splitter(pre)(text)
-    assert "".join(words) == text
+    words = [word for word, _ in splitter(pre).pre_tokenize_str(text)]
+    assert bytes_of_piece("".join(words)) == text.encode()
     assert all(words)
 
 
@@ -449,6 +469,14 @@ def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tokenizer_json(tmp_path / "tokenizer.json", {"<unk>": 0}, FALLBACK, added=ADDED[:1])
     with pytest.raises(InputError, match=r"pip install 'blackbox-lb\[hf\]'"):
         load_vocabulary(path)
+
+
+def test_the_missing_extra_is_named_for_a_gguf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of both kinds of tokenizer."""
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    for path in (byte_level(tmp_path), sentencepiece(tmp_path)):
+        with pytest.raises(InputError, match=r"\.gguf.*pip install 'blackbox-lb\[hf\]'"):
+            load_vocabulary(path)
 
 
 # Names
