@@ -195,15 +195,8 @@ def policies_table(evaluation: Evaluation) -> PageTable:
     """What was tried, with what a user pays for it."""
     metrics = list(dict.fromkeys(name for policy in evaluation.policies for name in policy.metrics))
     costs = any(policy.cost is not None for policy in evaluation.policies)
-    columns = [
-        "policy",
-        "setting",
-        *metrics,
-        "prompt tokens",
-        "completion tokens",
-        *(["US dollars for 1,000"] if costs else []),
-    ]
-    columns += ["prompts", "left out"]
+    columns = ["policy", "setting", *metrics, "prompt tokens", "completion tokens"]
+    columns += [*(["US dollars for 1,000"] if costs else []), "prompts", "left out"]
     rows = [
         [
             Cell(policy.name, note=_what(policy)),
