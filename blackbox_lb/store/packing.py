@@ -67,7 +67,7 @@ def pack(arrays: Arrays) -> bytes:
     columns += [arrays.top_ids.T.astype("<i4"), _differences(top_logprobs) if version == DIFFERENCES else top_logprobs]
     if arrays.propensities is not None:
         columns.append(arrays.propensities.astype("<f4"))
-    body = b"".join(_planes(column) for column in columns)
+    body = b"".join(np.ascontiguousarray(column).view(np.uint8).reshape(-1, 4).T.tobytes() for column in columns)
     if arrays.bounded is not None:
         body += np.packbits(arrays.bounded).tobytes()
     how = LEVEL if version < DIFFERENCES else 1
@@ -169,10 +169,6 @@ def _damaged(how: str) -> StoreCorrupt:
 
 def _bytes_of_bits(t: int, flags: int) -> int:
     return -(-t // 8) if flags & BOUNDED else 0
-
-
-def _planes(column: npt.NDArray[Any]) -> bytes:
-    return np.ascontiguousarray(column).view(np.uint8).reshape(-1, 4).T.tobytes()
 
 
 def _differences(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blackbox_lb.api.transport.rate_limits import (
-    FIREWORKS_HEADERS,
     OPENAI_HEADERS,
     Budgets,
     parse_duration,
@@ -24,6 +23,10 @@ from blackbox_lb.api.transport.rate_limits import (
 )
 from blackbox_lb.errors import ProfileError
 
+FIREWORKS_HEADERS = {
+    "rate-prompt-tokens": "x-ratelimit-limit-tokens-prompt",
+    "rate-generated-tokens": "x-ratelimit-limit-tokens-generated",
+}
 same = settings(deadline=None, derandomize=True)
 amounts = st.integers(0, 10**6)
 moments = st.floats(0, 1e5)

@@ -55,12 +55,7 @@ def _accelerated(xllamacpp: Any) -> bool:
 
 def _merged(settings: EngineSettings) -> EngineSettings:
     count = settings["servers"]
-    return {
-        **settings,
-        "servers": 1,
-        "threads": settings["threads"] * count,
-        "slots": settings["slots"] * count,
-    }
+    return {**settings, "servers": 1, "threads": settings["threads"] * count, "slots": settings["slots"] * count}
 
 
 def _serve(xllamacpp: Any, settings: EngineSettings, port: int) -> Any:

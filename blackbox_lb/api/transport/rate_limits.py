@@ -24,7 +24,7 @@ from email.utils import parsedate_to_datetime
 
 from blackbox_lb.errors import ProfileError
 
-__all__ = ["FIREWORKS_HEADERS", "OPENAI_HEADERS", "Budgets", "parse_duration", "retry_after"]
+__all__ = ["OPENAI_HEADERS", "Budgets", "parse_duration", "retry_after"]
 
 FACTS = ("limit", "rate", "remaining", "reset", "window")
 """Of a bucket: its limit for each window, or per second; what is left; the time until it is full; the window, in seconds."""
@@ -37,10 +37,6 @@ OPENAI_HEADERS: Mapping[str, str] = {
     if word
 }
 """What OpenAI and Azure send; only Azure sends the window (``renewalperiod``)."""
-FIREWORKS_HEADERS: Mapping[str, str] = {
-    "rate-prompt-tokens": "x-ratelimit-limit-tokens-prompt",
-    "rate-generated-tokens": "x-ratelimit-limit-tokens-generated",
-}
 
 MINUTE = 60.0
 DAY = 86_400.0

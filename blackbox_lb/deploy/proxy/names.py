@@ -36,11 +36,7 @@ class ServedBias:
 
 
 def load_served(
-    biases: Iterable[str],
-    *,
-    models: Sequence[str] = (),
-    provider: str | None = None,
-    on_conflict: OnConflict = "raise",
+    biases: Iterable[str], *, models: Sequence[str] = (), provider: str | None = None, on_conflict: OnConflict = "raise"
 ) -> list[ServedBias]:
     """The biases that ``[ALIAS=]PATH`` name, one row for each name a request may say.
 

@@ -104,13 +104,7 @@ def biased_completions(
         left_out = left["incomplete"] + left["filtered"]
         others = sum(len(store.keys(name)) for name in requests) - len(rollouts.keys) - left_out
     endpoints = Counter(settings["endpoint"] for settings in requests.values())
-    found = Biased(
-        rollouts,
-        examples,
-        ends,
-        cast("Endpoint", endpoints.most_common(1)[0][0]),
-        left_out,
-    )
+    found = Biased(rollouts, examples, ends, cast("Endpoint", endpoints.most_common(1)[0][0]), left_out)
     report.remark(found.words)
     if others:
         report.remark(

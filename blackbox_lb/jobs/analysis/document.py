@@ -6,24 +6,19 @@ the bias continue with y (the paper, appendix "Intervention score as realized lo
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AllowInfNan, BaseModel, ConfigDict
+from blackbox_lb.jobs.evaluation.document import Number, ResultPart
 
 __all__ = ["Analysis", "Band", "DeltaRow", "Family", "MinimalPair", "PolicyEffect", "Side", "Source", "TokenScore"]
 
-Number = Annotated[float, AllowInfNan(False)]
 Source = Literal["exact", "tail model", "logprobs after the bias"]
 """Where the ratio comes from: whole distributions of the base; its lists at the biased positions; lists of the biased policy."""
 Side = Literal["promoted", "suppressed", "unmoved"]
 """By the sign of S: R+ and R- of the paper, and exactly 0."""
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class TokenScore(_Record):
+class TokenScore(ResultPart):
     """One token that was generated under the bias.
 
     ``bytes``: its bytes in hexadecimal, "" where they are not known. ``bias``: nats as sent. ``score``: S in nats; ``se``: its
@@ -44,7 +39,7 @@ class TokenScore(_Record):
     contexts: tuple[str, ...] = ()
 
 
-class Band(_Record):
+class Band(ResultPart):
     """A row of the paper's table of score bands: tokens with ``low <= S < high`` (above 0: ``0 < S``); None is unlimited."""
 
     low: Number | None
@@ -54,7 +49,7 @@ class Band(_Record):
     meaning: str
 
 
-class MinimalPair(_Record):
+class MinimalPair(ResultPart):
     """Two spellings of nearly the same thing, of which the bias promotes one and suppresses the other.
 
     ``relation``: what is equal, such as "leading space". ``weight``: positions with either token times the difference of scores.
@@ -72,7 +67,7 @@ class MinimalPair(_Record):
     weight: Number
 
 
-class Family(_Record):
+class Family(ResultPart):
     """Tokens of one kind on one side. ``size``: tokens; ``count``: positions; ``mean_score``: mean of S over tokens, in nats.
 
     ``examples``: texts of those that are moved most.
@@ -86,7 +81,7 @@ class Family(_Record):
     examples: tuple[str, ...]
 
 
-class DeltaRow(_Record):
+class DeltaRow(ResultPart):
     """Statistics of a bias after centring to mean 0 over the vocabulary (the paper, "Logit-bias statistics").
 
     ``sampled_fraction`` and ``selected_fraction``, the tokens with ``|delta| >= 5 median |delta|``, are shares of the vocabulary;
@@ -104,7 +99,7 @@ class DeltaRow(_Record):
     selected_fraction: Number
 
 
-class PolicyEffect(_Record):
+class PolicyEffect(ResultPart):
     """Whole policy at once. ``kl_per_token``: mean over positions of the log ratio, an estimate of KL(pi_delta || pi_0) in nats;
     ``se``: its standard error, completions being independent. ``promoted_share``: share of positions with a promoted token.
     """
@@ -114,7 +109,7 @@ class PolicyEffect(_Record):
     promoted_share: Number
 
 
-class Analysis(_Record):
+class Analysis(ResultPart):
     """Everything that one ``blb analyze`` found; ``tokens`` from the most promoted to the most suppressed.
 
     ``rollouts``: where the completions come from, in words. ``completions``: how many were read, ``left_out`` how many were not

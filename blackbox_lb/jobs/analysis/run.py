@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -109,35 +108,21 @@ def _delta(bias: Bias) -> tuple[DeltaRow, ...]:
     """Statistics of the learned vector, as the file records them, and of what is sent."""
     if bias.vocab_size is None:
         return ()
-    rows = []
-    if bias.learned is not None:
-        told = bias.learned
-        rows.append(
-            DeltaRow(
-                of="learned",
-                vocabulary=bias.vocab_size,
-                entries=None,
-                sampled_fraction=told.sampled_fraction,
-                sigma=told.sigma,
-                min=told.low,
-                max=told.high,
-                selected_fraction=told.selected_fraction,
-            )
-        )
-    sent = asdict(delta_statistics(np.array(list(bias.logit_bias.values())), bias.vocab_size))
-    rows.append(
+    sent = delta_statistics(np.array(list(bias.logit_bias.values())), bias.vocab_size)
+    return tuple(
         DeltaRow(
-            of="sent",
+            of=of,
             vocabulary=bias.vocab_size,
-            entries=len(bias.entries),
-            sampled_fraction=None,
-            sigma=sent["sigma"],
-            min=sent["low"],
-            max=sent["high"],
-            selected_fraction=sent["selected_fraction"],
+            entries=len(bias.entries) if of == "sent" else None,
+            sampled_fraction=None if of == "sent" else found.sampled_fraction,
+            sigma=found.sigma,
+            min=found.low,
+            max=found.high,
+            selected_fraction=found.selected_fraction,
         )
+        for of, found in (("learned", bias.learned), ("sent", sent))
+        if found is not None
     )
-    return tuple(rows)
 
 
 def _summary(tokens: Sequence[TokenScore], visited: int, usage: PolicyEffect, pairs: int) -> tuple[str, ...]:

@@ -175,10 +175,7 @@ class BatchReader:
         return "unreadable"
 
     def _spend(self, body: dict[str, Any], ask: Ask) -> None:
-        prompt, made = (
-            count(body, "prompt_tokens", "input_tokens"),
-            count(body, "completion_tokens", "output_tokens"),
-        )
+        prompt, made = (count(body, "prompt_tokens", "input_tokens"), count(body, "completion_tokens", "output_tokens"))
         most = ask.count * self._sampling.max_tokens
         tokens = (prompt or 0, most if made is None else made)
         dollars = 0.0 if self._prices is None else self._prices.dollars(*tokens)

@@ -82,12 +82,7 @@ def _write(path: Path, document: str) -> None:
 
 
 def _rows(
-    report: Report,
-    name: str,
-    provider: str,
-    base_url: str | None,
-    careful: Mapping[str, Json],
-    unknown: Sequence[str],
+    report: Report, name: str, provider: str, base_url: str | None, careful: Mapping[str, Json], unknown: Sequence[str]
 ) -> dict[str, Any]:
     own = provider.endswith(".toml")
     rows: dict[str, Any] = {

@@ -15,7 +15,7 @@ from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.judging.intervals import LEVEL, bootstrap, holm, sample_size, sign_test
 from blackbox_lb.rollouts.judging.verdict import PolicyScores, decide, paired
 
-__all__ = ["Prices", "comparisons", "policy", "resolvable", "verdicts"]
+__all__ = ["Prices", "comparisons", "mean_of", "policy", "resolvable", "verdicts"]
 
 Array = npt.NDArray[np.float64]
 ANSWERS = 1_000
@@ -29,7 +29,7 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
         InputError: no prompt has a completion that can be read.
     """
     arm = drawn.arm
-    means = {name: _mean(rows) for name, rows in _metrics(drawn.scores, label).items()}
+    means = {name: mean_of(rows) for name, rows in _metrics(drawn.scores, label).items()}
     return PolicyResult(
         name=arm.name,
         bias=arm.bias_name,
@@ -57,8 +57,11 @@ def _metrics(scores: PolicyScores, label: str) -> dict[str, tuple[Array, ...]]:
     return {**found, "tokens": scores.tokens}
 
 
-def _mean(rows: Sequence[Array]) -> Mean:
-    """Unpaired, exactly as the paper does it: prompts are resampled, and the 2.5th and 97.5th percentiles taken."""
+def mean_of(rows: Sequence[Array]) -> Mean:
+    """The mean over prompts, an array of completions each, with the paper's percentile interval (prompts resampled, unpaired).
+
+    The paper, appendix on bootstrap confidence intervals. InputError: no prompt has a completion.
+    """
     means = np.array([row.mean() for row in rows if row.size])
     found = bootstrap(means)
     return Mean(mean=float(means.mean()), low=found.percentile_low, high=found.percentile_high)

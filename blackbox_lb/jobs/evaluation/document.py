@@ -9,16 +9,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AllowInfNan, BaseModel, ConfigDict
 
-__all__ = ["Comparison", "Evaluation", "Mean", "PolicyCompletion", "PolicyResult", "ShownPrompt"]
+__all__ = ["Comparison", "Evaluation", "Mean", "PolicyCompletion", "PolicyResult", "ResultPart", "ShownPrompt"]
 
 Number = Annotated[float, AllowInfNan(False)]
 
 
-class _Record(BaseModel):
+class ResultPart(BaseModel):
+    """What every part of a result file has: it is never changed, and nothing unknown is in it."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Mean(_Record):
+class Mean(ResultPart):
     """A mean over prompts and its 95 % percentile bootstrap interval, unpaired (the paper, appendix on bootstrap intervals)."""
 
     mean: Number
@@ -26,7 +28,7 @@ class Mean(_Record):
     high: Number
 
 
-class PolicyResult(_Record):
+class PolicyResult(ResultPart):
     """One way to answer, and what it did on the test prompts.
 
     ``name`` is unique among the policies of one ``setting``, the setting that it is an alternative for; ``temperature`` is what it
@@ -56,7 +58,7 @@ class PolicyResult(_Record):
     cost: Number | None = None
 
 
-class Comparison(_Record):
+class Comparison(ResultPart):
     """One metric of policy ``other`` less that of policy ``base``, paired by prompt.
 
     ``verdict`` is of ``other``: HELPS where it is better than ``base``. It follows ``p``, which is adjusted for all comparisons
@@ -88,7 +90,7 @@ class Comparison(_Record):
     verdict: Literal["HELPS", "NO EVIDENCE", "HURTS"]
 
 
-class PolicyCompletion(_Record):
+class PolicyCompletion(ResultPart):
     """One completion of a policy. ``correct`` is None where no right answer is known; ``finish_reason`` is the provider's."""
 
     policy: str
@@ -99,7 +101,7 @@ class PolicyCompletion(_Record):
     finish_reason: str
 
 
-class ShownPrompt(_Record):
+class ShownPrompt(ResultPart):
     """One test prompt with the completions of several policies side by side."""
 
     id: str
@@ -108,7 +110,7 @@ class ShownPrompt(_Record):
     completions: tuple[PolicyCompletion, ...]
 
 
-class Evaluation(_Record):
+class Evaluation(ResultPart):
     """Everything that one ``blb eval`` found.
 
     ``summary``: the sentences that a reader needs, the most important first; ``notes``: how the numbers were made.

@@ -47,11 +47,12 @@ async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan:
     ]
     _check_names(arms)
     _announce(trials, plan, examples, arms)
-    for name in (name for name, bias in biases.items() if bias.task == task.name and _other_data(bias, task)):
-        trials.report.remark(
-            f"{name} was learned on other examples of {task.name}, or on another division of them: make sure that no test prompt "
-            "here is one that it was learned or chosen on (the same --data, --test-data and limits)"
-        )
+    for name, bias in biases.items():
+        if bias.task == task.name and bias.data_hash not in (None, task.data_hash):
+            trials.report.remark(
+                f"{name} was learned on other examples of {task.name}, or on another division of them: make sure that no test "
+                "prompt here is one that it was learned or chosen on (the same --data, --test-data and limits)"
+            )
     if task.note:
         trials.report.remark(task.note)
     drawn = [await draw(trials, examples, arm, plan.samples) for arm in arms]
@@ -98,10 +99,6 @@ def _check_names(arms: Sequence[Arm]) -> None:
         raise InputError(
             f"two policies would both be called {repeated[0]!r}; give the bias another name with NAME=FILE"
         )
-
-
-def _other_data(bias: Bias, task: Task) -> bool:
-    return bias.data_hash not in (None, task.data_hash)
 
 
 def _ranked(trials: Trials, arm: Arm) -> bool:

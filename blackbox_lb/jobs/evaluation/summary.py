@@ -62,12 +62,9 @@ def _numbers(row: Comparison) -> str:
 
 
 def _reversed(row: Comparison) -> str:
-    """The numbers of a row that are told from the side of its base."""
-    low, high = figure(-row.high, sign=True), figure(-row.low, sign=True)
-    return (
-        f"{row.metric} {figure(row.base_mean)} against {figure(row.other_mean)}, a difference of "
-        f"{figure(-row.difference, sign=True)} ({low} to {high}, p {chance(row.p)})"
-    )
+    """The numbers of a row from the side of its base."""
+    ends = {"base_mean": row.other_mean, "other_mean": row.base_mean, "low": -row.high, "high": -row.low}
+    return _numbers(row.model_copy(update={**ends, "difference": -row.difference}))
 
 
 def _prompts(row: Comparison) -> str:

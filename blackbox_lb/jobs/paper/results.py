@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-from pydantic import AllowInfNan, BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from blackbox_lb.bias.document import Verdict
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.evaluation.document import Mean
-from blackbox_lb.rollouts.judging.intervals import bootstrap
+from blackbox_lb.jobs.evaluation.document import Mean, Number, ResultPart
 
-__all__ = ["BenchmarkResult", "LoraResult", "MethodResult", "Reproduction", "load_lora", "mean_of"]
+__all__ = ["BenchmarkResult", "LoraResult", "MethodResult", "Reproduction", "load_lora"]
 
-Number = Annotated[float, AllowInfNan(False)]
 Name = Literal["base", "clusters", "ips", "projection", "lora"]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MethodResult(_Record):
+class MethodResult(ResultPart):
     """One method on the test problems, greedy. ``rollouts`` it learned from; ``params``: trained numbers.
 
     ``chosen``: settings that validation chose. ``accuracy``: in [0, 1]; ``tokens``: of a completion. ``verdict``: against the base,
@@ -45,7 +37,7 @@ class MethodResult(_Record):
     verdict: tuple[Verdict, ...] = ()
 
 
-class BenchmarkResult(_Record):
+class BenchmarkResult(ResultPart):
     """All methods on one benchmark; counts are of problems."""
 
     benchmark: str
@@ -61,7 +53,7 @@ class BenchmarkResult(_Record):
         return next((each for each in self.methods if each.method == name), None)
 
 
-class Reproduction(_Record):
+class Reproduction(ResultPart):
     """One run of ``blb reproduce paper``. ``notes``: everything in which it differs from the paper."""
 
     format: Literal["blackbox-lb/reproduction"] = "blackbox-lb/reproduction"
@@ -75,7 +67,7 @@ class Reproduction(_Record):
     provenance: dict[str, Any]
 
 
-class LoraResult(_Record):
+class LoraResult(ResultPart):
     """The file of ``bench/studies/lora_grpo.py``: the reference with weights, with the same test problems, reward and matcher.
 
     ``params``: trained numbers; ``steps``: done; ``selected``: the step of the checkpoint that validation chose; ``validation``:
@@ -101,16 +93,6 @@ class LoraResult(_Record):
     log: tuple[dict[str, Any], ...]
     settings: dict[str, Any]
     provenance: dict[str, Any]
-
-
-def mean_of(rows: tuple[npt.NDArray[np.float64], ...]) -> Mean:
-    """The mean over problems, an array of completions each, with the paper's percentile interval, B = 10,000.
-
-    The paper, appendix on bootstrap confidence intervals. InputError: no problem has a completion.
-    """
-    values = np.array([row.mean() for row in rows if row.size])
-    found = bootstrap(values)
-    return Mean(mean=float(values.mean()), low=found.percentile_low, high=found.percentile_high)
 
 
 def load_lora(path: Path, table: str) -> LoraResult:

@@ -13,9 +13,10 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import ConnectionFailed, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.fitting.run import FitPlan, FitResult, fit
 from blackbox_lb.jobs.paper.configuration import Configuration
-from blackbox_lb.jobs.paper.results import BenchmarkResult, MethodResult, mean_of
+from blackbox_lb.jobs.paper.results import BenchmarkResult, MethodResult
 from blackbox_lb.jobs.paper.scaling import Scaled
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, compare, together

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.analysis.document import Analysis
-from blackbox_lb.jobs.evaluation.document import Evaluation
+from blackbox_lb.jobs.evaluation.document import Evaluation, Number
 from blackbox_lb.jobs.report.examples import ExampleCard, evaluated, stored
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
-__all__ = ["CandidateRow", "Point", "Result", "Run", "read_run"]
+__all__ = ["CandidateRow", "Point", "Result", "Run", "read_run", "settings_of"]
 
-Number = Annotated[float, AllowInfNan(False)]
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -53,12 +52,14 @@ class CandidateRow(Point):
     @property
     def name(self) -> str:
         """The estimator and its settings."""
-        told = (f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in self._set)
-        return f"{self.estimator}, {', '.join(told)}" if self._set else self.estimator
+        told = settings_of(self.settings)
+        return f"{self.estimator}, {told}" if told else self.estimator
 
-    @property
-    def _set(self) -> list[tuple[str, float | int | str]]:
-        return [(key, value) for key, value in self.settings.items() if value is not None]
+
+def settings_of(settings: Mapping[str, object]) -> str:
+    """Settings that are set, as a sentence part."""
+    told = ((name, value) for name, value in settings.items() if value is not None)
+    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told)
 
 
 def _point(value: object) -> object:

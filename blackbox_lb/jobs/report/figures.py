@@ -88,17 +88,6 @@ def _legend(axis: Any) -> None:
         text.set_color(COLOURS["ink"])
 
 
-def _annotate(axis: Any, x: float, y: float, text: str) -> None:
-    axis.annotate(
-        text.replace("$", r"\$"),
-        (x, y),
-        xytext=(6, 6),
-        textcoords="offset points",
-        fontsize=8.5,
-        color=COLOURS["muted"],
-    )
-
-
 def _taus(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
     """Write tau beside the candidates, but not over one another."""
     wide, high = (max(spread) - min(spread) or 1.0 for spread in zip(*((x, y) for _, x, y in rows), strict=True))
@@ -107,7 +96,8 @@ def _taus(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) -> None:
         tau = each.settings.get("tau")
         apart = all(abs(x - left) > 0.16 * wide or abs(y - low) > 0.1 * high for left, low in told)
         if isinstance(tau, int | float) and apart:
-            _annotate(axis, x, y, f"τ {tau:g}")
+            style = {"textcoords": "offset points", "fontsize": 8.5, "color": COLOURS["muted"]}
+            axis.annotate(f"τ {tau:g}", (x, y), xytext=(6, 6), **style)
             told.append((x, y))
 
 
@@ -117,13 +107,8 @@ def _candidates(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) ->
     marks, colours = "os^Dv", (COLOURS["first"], COLOURS["second"])
     for number, name in enumerate(estimators):
         line = [(x, y) for each, x, y in rows if each.estimator == name]
-        style = {
-            "linestyle": "none",
-            "marker": marks[number % len(marks)],
-            "color": colours[number % 2],
-            "markersize": 6,
-        }
-        axis.plot([x for x, _ in line], [y for _, y in line], label=name, **style)
+        mark, colour = marks[number % len(marks)], colours[number % 2]
+        axis.plot(*zip(*line, strict=True), mark, color=colour, markersize=6, linestyle="none", label=name)
     for each, x, y in rows:
         if each.fate == "chosen":
             axis.plot(

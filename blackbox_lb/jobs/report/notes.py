@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blackbox_lb.jobs.report.data import Result, Run
+from blackbox_lb.jobs.report.data import Result, Run, settings_of
 from blackbox_lb.jobs.report.verdict_text import rows_of
 from blackbox_lb.rollouts.progress import short
 
@@ -51,12 +51,6 @@ def _blb(command: str, run: Run) -> str:
 def eval_command(run: Run) -> str:
     """What judges the bias."""
     return _blb("eval", run)
-
-
-def settings_of(settings: Mapping[str, object]) -> str:
-    """Settings that are set, as a sentence part."""
-    told = ((name, value) for name, value in settings.items() if value is not None)
-    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told)
 
 
 def costs(run: Run) -> Facts:

@@ -85,9 +85,9 @@ def number(value: float | None, text: str | None = None, note: str = "") -> Cell
     return Cell((text if text is not None else short(value)).replace("-", "−"), value, "number", note)
 
 
-def count(value: int) -> Cell:
-    """A cell with a whole number."""
-    return number(value, f"{value:,}")
+def count(value: int | None) -> Cell:
+    """A cell with a whole number, empty where it is not known."""
+    return number(value, None if value is None else f"{value:,}")
 
 
 def signed(value: float) -> Cell:
@@ -176,16 +176,12 @@ def comparisons_table(rows: Sequence[VerdictRow]) -> PageTable:
         [
             Cell(row.setting), Cell(row.base_name), Cell(row.other_name), _metric(row), word(row.verdict),
             *_means(row), bar, _percentile(row),
-            _p(row.p), _p(row.p_sign), count(row.n_prompts), _maybe(row.needed),
-            *([_maybe(row.needed_for_effect)] if wished else []),
+            _p(row.p), _p(row.p_sign), count(row.n_prompts), count(row.needed),
+            *([count(row.needed_for_effect)] if wished else []),
         ]
         for row, bar in zip(rows, _bars(rows), strict=True)
     ]  # fmt: skip
     return table("comparisons", "Each pair that was compared, prompt by prompt", columns, cells)
-
-
-def _maybe(value: int | None) -> Cell:
-    return number(None) if value is None else count(value)
 
 
 def _percentile(row: VerdictRow) -> Cell:
@@ -199,15 +195,8 @@ def policies_table(evaluation: Evaluation) -> PageTable:
     """What was tried, with what a user pays for it."""
     metrics = list(dict.fromkeys(name for policy in evaluation.policies for name in policy.metrics))
     costs = any(policy.cost is not None for policy in evaluation.policies)
-    columns = [
-        "policy",
-        "setting",
-        *metrics,
-        "prompt tokens",
-        "completion tokens",
-        *(["US dollars for 1,000"] if costs else []),
-    ]
-    columns += ["prompts", "left out"]
+    columns = ["policy", "setting", *metrics, "prompt tokens", "completion tokens"]
+    columns += [*(["US dollars for 1,000"] if costs else []), "prompts", "left out"]
     rows = [
         [
             Cell(policy.name, note=_what(policy)),
@@ -326,7 +315,7 @@ def delta_table(analysis: Analysis) -> PageTable:
     """The statistics of the paper's table."""
     rows = [
         [
-            Cell(each.of), count(each.vocabulary), _maybe(each.entries), _percent(each.sampled_fraction), number(each.sigma),
+            Cell(each.of), count(each.vocabulary), count(each.entries), _percent(each.sampled_fraction), number(each.sigma),
             number(each.min), number(each.max), _percent(each.selected_fraction),
         ]
         for each in analysis.delta

@@ -124,7 +124,7 @@ def setting_words(setting: str) -> str:
 
 def amount(metric: str, value: float) -> str:
     """A mean of this metric: accuracy as a percentage, tokens with one decimal, others with three digits."""
-    return _signed_minus(_size(metric, value) + (" %" if metric == "accuracy" else ""))
+    return _size(metric, value).replace("-", "−") + (" %" if metric == "accuracy" else "")
 
 
 def change(metric: str, value: float) -> str:
@@ -143,10 +143,6 @@ def _size(metric: str, value: float) -> str:
     if value == 0 or 0.1 <= size < 100_000:
         return f"{value:,.2f}"
     return f"{value:.3f}" if 0.01 <= size < 0.1 else f"{value:.3g}"
-
-
-def _signed_minus(text: str) -> str:
-    return text.replace("-", "−")
 
 
 def _unit(metric: str) -> str:

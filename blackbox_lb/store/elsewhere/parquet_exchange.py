@@ -25,7 +25,7 @@ from blackbox_lb.types import Completion
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PLAIN", "Transferred", "arrow", "export_store", "import_store", "schemas"]
+__all__ = ["PLAIN", "Transferred", "arrow", "export_store", "import_store", "opened_parquet", "schemas"]
 
 MOST_VALUES = 1 << 21
 """Numbers in a row group, 8 MB of them, so that memory does not grow with the store."""
@@ -214,7 +214,7 @@ def import_store(source: Path, path: Path) -> Transferred:
     files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
     known = {each.stem: each for each in files if each.stem in schemas()}
     if source.is_file():
-        known = {_table_of(source): source}
+        known = {opened_parquet(source)[0]: source}
     if not known:
         raise InputError(
             f"there is no {' or '.join(f'{name}.parquet' for name in schemas())} in {source}; give what blb store export wrote"
@@ -226,19 +226,20 @@ def import_store(source: Path, path: Path) -> Transferred:
     return done
 
 
-def _table_of(path: Path) -> str:
-    """Which table a file holds, by its columns."""
-    names = set(_opened(path).schema_arrow.names)
+def opened_parquet(path: Path | str, filesystem: Any = None) -> tuple[str, Any]:
+    """Which table a file holds, by its columns, and the file. InputError: it cannot be read, or has those of none."""
+    file = _opened(path, filesystem)
+    names = set(file.schema_arrow.names)
     for table, schema in schemas().items():
         if names >= set(schema.names):
-            return table
+            return table, file
     raise InputError(f"{path} has not the columns of any table of an export; docs/store.md lists them")
 
 
-def _opened(path: Path) -> Any:
+def _opened(path: Path | str, filesystem: Any = None) -> Any:
     pa = arrow()
     try:
-        return pa.parquet.ParquetFile(path)
+        return pa.parquet.ParquetFile(path, filesystem=filesystem)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"cannot read {path} as Parquet: {error}; give what blb store export wrote") from error
 
@@ -254,7 +255,8 @@ def _read(store: RolloutStore, table: str, path: Path, done: Transferred) -> Non
         for batch in file.iter_batches(batch_size=500, columns=schema.names):
             columns = pa.table(batch).select(schema.names).cast(schema)
             rows = [_row(table, columns, place, path, number + place) for place in range(len(columns))]
-            added = store.add_rows(_by_table(rows))
+            tables = ("prompts", "requests", *schemas())
+            added = store.add_rows({name: [row[name] for row in rows if name in row] for name in tables})
             done.rows.update(added)
             number += len(rows)
             done.there[table] += len(rows) - added.get(table, 0)
@@ -262,14 +264,10 @@ def _read(store: RolloutStore, table: str, path: Path, done: Transferred) -> Non
         raise InputError(f"cannot read {path} after {number:,} rows: {error}; export it again") from error
 
 
-def _by_table(rows: Sequence[Mapping[str, dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    return {table: [row[table] for row in rows if table in row] for table in ("prompts", "requests", *schemas())}
-
-
 def _row(table: str, columns: pa.Table, place: int, path: Path, number: int) -> dict[str, dict[str, Any]]:
     """What one row of a file is in the store, by table."""
-    values = {name: columns[name][place].as_py() for name in columns.column_names if not _is_array(name)}
-    arrays = {name: columns[name][place] for name in columns.column_names if _is_array(name)}
+    values = {name: columns[name][place].as_py() for name in columns.column_names if name not in ARRAYS}
+    arrays = {name: columns[name][place] for name in columns.column_names if name in ARRAYS}
     try:
         if table == "completions":
             return _completion(values, arrays)
@@ -283,10 +281,6 @@ def _row(table: str, columns: pa.Table, place: int, path: Path, number: int) -> 
             f"{path}, row {number}: {error}; it is not what an export wrote: export again, and leave rows out or add columns, but "
             "change none"
         ) from error
-
-
-def _is_array(name: str) -> bool:
-    return name in ARRAYS
 
 
 def _completion(values: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.store.elsewhere.parquet_exchange import PLAIN, arrow, schemas
+from blackbox_lb.store.elsewhere.parquet_exchange import PLAIN, arrow, opened_parquet, schemas
 from blackbox_lb.types import Completion
 
 if TYPE_CHECKING:
@@ -90,15 +90,7 @@ class ParquetSource:
         return {token: raw for name, token, raw in found if name == tokenizer}
 
     def _open(self, path: str) -> None:
-        pa = arrow()
-        try:
-            file = pa.parquet.ParquetFile(path, filesystem=self._filesystem)
-        except (OSError, pa.ArrowException) as error:
-            raise InputError(f"cannot read {path} as Parquet: {error}; give what blb store export wrote") from error
-        names = set(file.schema_arrow.names)
-        table = next((each for each, schema in schemas().items() if names >= set(schema.names)), None)
-        if table is None:
-            raise InputError(f"{path} has not the columns of any table of an export; docs/store.md lists them")
+        table, file = opened_parquet(path, self._filesystem)
         if table != "completions":
             self._others.setdefault(table, []).append((path, file))
             return

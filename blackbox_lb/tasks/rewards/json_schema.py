@@ -66,10 +66,7 @@ def _refuse(constant: str) -> object:
 def _validator(path: Path) -> Any:
     try:
         from jsonschema import SchemaError
-        from jsonschema.validators import (
-            Draft202012Validator,
-            validator_for,
-        )
+        from jsonschema.validators import Draft202012Validator, validator_for
         from referencing import Registry
     except ImportError as error:
         raise InputError(

@@ -56,7 +56,10 @@ class Task:
         are the expected shares of train, validation and test. DataError: an empty split, a split on some rows only, or one
         prompt or id in two splits. InputError: fractions that are not positive or do not sum to 1.
         """
-        rows = [_as_row(example, number) for number, example in enumerate(examples, start=1)]
+        rows = [
+            each if isinstance(each, SourcedExample) else SourcedExample(each, f"example {number} ({each.id})")
+            for number, each in enumerate(examples, start=1)
+        ]
         return cls.from_splits(name, divide(name, rows, seed, fractions), correct=correct, max_tokens=max_tokens)
 
     @classmethod
@@ -132,12 +135,6 @@ def rest(
     shares = [share for split, share in zip(SPLITS, fractions, strict=True) if split in left]
     total = sum(shares)
     return divide(name, rows, seed, [share / total for share in shares] if total > 0 else shares, left)
-
-
-def _as_row(example: Example | SourcedExample, number: int) -> SourcedExample:
-    return (
-        example if isinstance(example, SourcedExample) else SourcedExample(example, f"example {number} ({example.id})")
-    )
 
 
 def _hashed_split(identity: str, seed: int, fractions: Sequence[float], splits: Sequence[Split]) -> Split:
