@@ -6,24 +6,79 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.rollouts.columns import LISTED, columns, sampled_ids, settled
+from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, EndTokens, Example
 
-__all__ = ["BLOCK_BYTES", "Encode", "Reading", "reading_of"]
+__all__ = ["BLOCK_BYTES", "CompletionSource", "Encode", "ReadOnce", "Reading", "reading_of"]
 
 BLOCK_BYTES = 1 << 23
 """Of listed ids and logprobs that are read from the store at a time; turning them into a table takes about eight times as much."""
 
+KEPT_IN_MEMORY = 1 << 26
+"""Bytes of the lists that ``ReadOnce`` keeps in memory. What is more goes to a scratch file."""
 
 Encode: TypeAlias = Callable[[str], Sequence[int]]
+
+
+class CompletionSource(Protocol):
+    """Where stored completions are read: a ``RolloutStore``, or ``ReadOnce`` over one."""
+
+    @property
+    def path(self) -> Path:
+        """The file of the store; scratch files go beside it."""
+
+    def again(self, keys: Collection[str]) -> Callable[[], RolloutStore]:
+        """A function that opens the store again, in whatever process reaches its file."""
+
+    def order(self, keys: Collection[str]) -> dict[str, Any]:
+        """The keys in the order in which reading them costs least."""
+
+    def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
+        """The completions with these keys, in this order."""
+
+
+class ReadOnce:
+    """A store and some of its completions, which are read from it once and then kept, their lists in memory or a scratch file."""
+
+    def __init__(self, store: RolloutStore) -> None:
+        self._store, self._kept = store, dict[str, Completion]()
+        self._scratch = Scratch(store.path.parent, KEPT_IN_MEMORY)
+        self.path, self.again, self.order = store.path, store.again, store.order
+
+    def keep(self, keys: Iterable[str]) -> None:
+        """Read the completions with these keys and keep them until ``let_go``."""
+        new = [key for key in dict.fromkeys(keys) if key not in self._kept]
+        for key, completion in zip(new, self._store.completions(new), strict=True):
+            lists = self._copied(completion.top_ids), self._copied(completion.top_logprobs)
+            self._kept[key] = replace(completion, top_ids=lists[0], top_logprobs=lists[1])
+
+    def let_go(self) -> None:
+        """Keep nothing any more."""
+        self._kept.clear()
+
+    def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
+        """The completions with these keys, in this order, from the store where they are not kept."""
+        keys = list(keys)
+        others = self._store.completions(key for key in keys if key not in self._kept)
+        for key in keys:
+            yield self._kept[key] if key in self._kept else next(others)
+
+    def _copied(self, table: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The same numbers in the same order of memory, so that sums over them have the same last bits."""
+        own = self._scratch(table.size, table.dtype.type).reshape(table.shape, order="F" if table.flags.fnc else "C")
+        own[:] = table
+        return own
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +96,7 @@ class Reading:
     encode: Encode | None = None
     vocab_size: int | None = None
 
-    def blocks(self, store: RolloutStore, count: Counter[str]) -> Iterator[Rollouts]:
+    def blocks(self, store: CompletionSource, count: Counter[str]) -> Iterator[Rollouts]:
         """The rollouts, scored, so many at a time; ``count`` is told what became of the completions."""
         for batch in _batches(kept_completions(store, self.owner, self.encode, count)):
             prompts = [self.owner[key] for key in batch]
@@ -65,7 +120,7 @@ class Reading:
 
 
 def reading_of(
-    store: RolloutStore,
+    store: CompletionSource,
     examples: Sequence[Example],
     keys: Sequence[Sequence[str]],
     reward: Reward,
@@ -108,7 +163,7 @@ def _encoded(completion: Completion, encode: Encode) -> Completion:
 
 
 def kept_completions(
-    store: RolloutStore, keys: Collection[str], encode: Encode | None, count: Counter[str]
+    store: CompletionSource, keys: Collection[str], encode: Encode | None, count: Counter[str]
 ) -> Iterator[tuple[str, Completion]]:
     """The completions to learn from by key; ``count`` is told what became of all."""
     for key, completion in zip(keys, store.completions(keys), strict=True):

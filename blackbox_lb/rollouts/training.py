@@ -17,9 +17,15 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
 from blackbox_lb.rollouts.columns import LISTED, columns
-from blackbox_lb.rollouts.reading import Encode, Reading, kept_completions, nothing_to_learn, reading_of
+from blackbox_lb.rollouts.reading import (
+    CompletionSource,
+    Encode,
+    Reading,
+    kept_completions,
+    nothing_to_learn,
+    reading_of,
+)
 from blackbox_lb.rollouts.scratch import Scratch
-from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import BoolArray, EndTokens, Example
 
@@ -108,7 +114,7 @@ class FitEngine(Protocol):
         """All rollouts of ``reading``, and what became of the completions."""
 
 
-def spread_training(engine: FitEngine, store: RolloutStore, reading: Reading, most: int, seed: int = 0) -> Training:
+def spread_training(engine: FitEngine, store: CompletionSource, reading: Reading, most: int, seed: int = 0) -> Training:
     """``training_set`` of what ``reading`` names, with all of it in the engine, and here a sample of about ``most`` positions."""
     whole, count = engine.whole(reading)
     positions, keys = whole.positions.n_positions, list(whole.rollouts.keys)
@@ -121,7 +127,7 @@ def spread_training(engine: FitEngine, store: RolloutStore, reading: Reading, mo
 
 
 def training_set(
-    store: RolloutStore,
+    store: CompletionSource,
     examples: Sequence[Example],
     keys: Sequence[Sequence[str]],
     reward: Reward,
@@ -142,7 +148,7 @@ def training_set(
     return _gathered(store, reading_of(store, examples, keys, reward, end_tokens, encode=encode, vocab_size=vocab_size))
 
 
-def _gathered(store: RolloutStore, reading: Reading) -> Training:
+def _gathered(store: CompletionSource, reading: Reading) -> Training:
     """All that ``reading`` names, in this process."""
     count: Counter[str] = Counter()
     parts: list[Rollouts] = []
@@ -160,7 +166,7 @@ def _gathered(store: RolloutStore, reading: Reading) -> Training:
 
 
 def scored(
-    store: RolloutStore,
+    store: CompletionSource,
     examples: Sequence[Example],
     keys: Sequence[Sequence[str]],
     reward: Reward,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -12,7 +15,10 @@ from click.testing import CliRunner, Result
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.jobs.fitting.training_rollouts import FIRST_LOOK
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.types import Completion
 
 MODEL = ExactModel(12, 6, end=True, prompts=5, sharpness=0.7)
 TRAIN = FIRST_LOOK + 15
@@ -186,6 +192,37 @@ def test_the_reward_reads_a_training_completion_once(
     )
     said = own(fit, tmp_path, monkeypatch, body)("--rounds", rounds, "--l2", 5)
     assert said.exit_code == 0, said.output
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_training_completion_is_read_and_scored_once(
+    fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    """The store gives the lists of each training completion once in a whole fit, and the reward is asked of it once."""
+    training, read = set[str](), Counter[str]()
+    collect, completions_of = Trials.collect, RolloutStore.completions
+
+    async def collected(self: Trials, title: str, *more: Any, **named: Any) -> tuple[tuple[str, ...], ...]:
+        keys = await collect(self, title, *more, **named)
+        training.update(key for row in keys for key in row if title.startswith("training"))
+        return keys
+
+    def counted(self: RolloutStore, keys: Iterable[str]) -> Iterator[Completion]:
+        asked = list(keys)
+        read.update(asked)
+        return completions_of(self, asked)
+
+    monkeypatch.setattr(Trials, "collect", collected)
+    monkeypatch.setattr(RolloutStore, "completions", counted)
+    body = "calls.append(example.prompt.messages[-1].content); return float(completion.n_tokens)"
+    said = own(fit, tmp_path, monkeypatch, body)("--rounds", rounds, "--l2", 5, "--limit", TRAIN)
+    assert said.exit_code == 0, said.output
+    assert len(training) == 4 * TRAIN
+    assert [read[key] for key in training] == [1] * len(training)
+    asked = Counter(import_module(f"own_{tmp_path.name}").calls)
+    scored = [count for prompt, count in asked.items() if prompt.startswith("train")]
+    assert len(scored) == TRAIN
+    assert max(scored) <= 4
 
 
 def test_what_cannot_work_costs_nothing(fit: Call, server: ExactServer) -> None:

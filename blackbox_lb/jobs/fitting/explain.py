@@ -30,6 +30,7 @@ from blackbox_lb.estimate.reweighting.weight_diagnostics import (
     effective_sample_size,
     tail_coverage,
 )
+from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Reward
 
 __all__ = ["Explanation", "explain", "room_for_gain"]
@@ -62,8 +63,7 @@ def room_for_gain(rollouts: Rollouts, reward: Reward, tau: float, base: Bools | 
 
 
 def explain(
-    rollouts: Rollouts,
-    next_token: NextToken,
+    training: Training,
     chosen: Candidate,
     reward: Reward,
     verdict: Sequence[Verdict],
@@ -72,12 +72,9 @@ def explain(
     vocab_size: int | None = None,
     top_logprobs: int | None = None,
     clusters: Ids | None = None,
-    base: Bools | None = None,
 ) -> Explanation:
-    """Why the chosen candidate helped, or did not. next_token: of the rollouts; both are those it was fitted to.
-
-    base: (n,) which of the rollouts the base drew, None for all.
-    """
+    """Why the chosen candidate, which was fitted to ``training``, helped, or did not."""
+    rollouts, next_token = training.rollouts, training.next_token
     tau = float(chosen.settings["tau"] or 1.0)
     weights = reward_weights(rollouts, tau, sweep.weights)
     errors = _errors(rollouts, next_token, chosen)
@@ -87,7 +84,7 @@ def explain(
     facts = Facts(
         estimator=chosen.estimator,
         effect=_effect(verdict, reward),
-        headroom=room_for_gain(rollouts, reward, tau, base),
+        headroom=room_for_gain(rollouts, reward, tau, training.base),
         precision=None if errors is None else Precision.of(errors, rollouts),
         agreement=halves,
         effective_sample=size,

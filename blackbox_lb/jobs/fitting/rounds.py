@@ -16,14 +16,14 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits
 from blackbox_lb.estimate.inputs.checks import positive
-from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.reweighting.pooling import Pool, Round, pool
 from blackbox_lb.estimate.reweighting.trust_region import policy_kl, step_within
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.reading import CompletionSource
 from blackbox_lb.rollouts.training import Training, scored
-from blackbox_lb.types import EndTokens, Example
+from blackbox_lb.types import Example
 
 __all__ = ["Explored", "RoundRecord", "Rounds", "check_rounds", "explore"]
 
@@ -118,8 +118,16 @@ def check_rounds(session: Session, top_logprobs: int) -> None:
         )
 
 
-async def explore(trials: Trials, examples: Sequence[Example], plan: Rounds, limits: CompileLimits) -> Explored:
+async def explore(
+    trials: Trials,
+    examples: Sequence[Example],
+    plan: Rounds,
+    limits: CompileLimits,
+    source: CompletionSource | None = None,
+) -> Explored:
     """Draw ``plan.samples`` completions of every example in ``plan.rounds`` rounds and pool them.
+
+    source: where they are read, None for the store of ``trials``.
 
     Each later round's bias is compiled to ``limits`` and is part of its keys in the store, so the same call resumes. A round before
     which no reward was seen samples as the one before it did.
@@ -142,7 +150,8 @@ async def explore(trials: Trials, examples: Sequence[Example], plan: Rounds, lim
         keys = await trials.collect(title, examples, SAMPLED, seen + size, bias or None)
         used[name] += size
         ends = replace(trials.end_tokens, listed=ends.listed)
-        rollouts = _scored(trials, examples, [row[seen:] for row in keys], ends, left)
+        rollouts, count = scored(source or trials.store, examples, [row[seen:] for row in keys], trials.reward, ends)
+        left.update(count)
         if ends.listed is None:
             ends = replace(ends, listed=not ends.ids.isdisjoint(rollouts.token_ids.tolist()))
         rounds.append(Round(rollouts, bias, after))
@@ -151,15 +160,6 @@ async def explore(trials: Trials, examples: Sequence[Example], plan: Rounds, lim
         if k + 1 < plan.rounds:
             steps.append(_step(pooled, bias, plan, limits))
     return _explored(pooled, rounds, steps, left)
-
-
-def _scored(
-    trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[str]], ends: EndTokens, left: Counter[str]
-) -> Rollouts:
-    """The rollouts of one round with their lists; ``left`` counts those left out."""
-    rollouts, count = scored(trials.store, examples, keys, trials.reward, ends)
-    left.update(count)
-    return rollouts
 
 
 def _step(pooled: Pool, sent: Mapping[int, float], plan: Rounds, limits: CompileLimits) -> _Step:

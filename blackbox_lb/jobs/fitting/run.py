@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -12,7 +11,6 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import (
     Bias,
     Censored,
-    Entry,
     Learned,
     RecordedFinding,
     SamplingRecord,
@@ -20,20 +18,22 @@ from blackbox_lb.bias.document import (
 )
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
+from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.inputs.checks import Ids
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.compiling.compile import Kept, gain_by_entries, losses
 from blackbox_lb.jobs.fitting.choice import Choice
 from blackbox_lb.jobs.fitting.choose import choose
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
-from blackbox_lb.jobs.fitting.list_fidelity import fidelity
+from blackbox_lb.jobs.fitting.list_fidelity import Fidelity, fidelity
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
-from blackbox_lb.jobs.fitting.training_rollouts import check_plan, clusters_of, learn
+from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan, clusters_of
+from blackbox_lb.jobs.fitting.vectors import sent_entries, uncompiled_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
-from blackbox_lb.rollouts.reference import ask_reference, check_reference
+from blackbox_lb.rollouts.reference import Reference, ask_reference, check_reference
 from blackbox_lb.rollouts.training import Training, censored
 from blackbox_lb.tasks import Task
 
@@ -53,74 +53,184 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         ProviderError: the API failed; what was received is kept.
         InputError: nothing can be learned, for instance because no completion earned a reward.
     """
-    trials = replace(trials, used=set())
-    limits = _limits(trials.session, plan)  # before anything is paid for
-    check_plan(trials, task, plan)
-    if task.note:
-        trials.report.remark(task.note)
-    if plan.full_vocab:
-        await check_reference(trials, task.train[: plan.limit], plan.full_vocab)
-    training = await learn(trials, task, plan, limits)
-    reference = None
-    if plan.full_vocab:
-        reference = await ask_reference(trials, task.train[: plan.limit], training, plan.full_vocab, plan.sweep.seed)
-        trials.report.remark(reference.sentence)
-    clusters = await clusters_of(trials, task, plan)
-    kept_back = censored(training.rollouts, training.next_token, plan.sweep.rule)
-    trials.report.remark(kept_back.sentence(trials.top_logprobs))
-    choice = await choose(
-        trials,
-        task.validation,
-        candidates(training.rollouts, training.next_token, plan.sweep, limits, clusters=clusters, whole=training.whole),
-        training.next_token,
-        samples=plan.validation_samples,
-        goal=plan.goal,
-        settings=plan.settings,
-    )
-    chosen = choice.candidate
-    kept_back = kept_back.model_copy(update={"unobserved": replace(plan.sweep, estimators=(chosen.estimator,)).rule})
-    verdict = await trials.judge(task.test, plan.settings, plan.test_samples, chosen.logit_bias)
-    why = explain(
-        training.rollouts,
-        training.next_token,
-        chosen,
-        trials.reward,
-        verdict,
-        sweep=plan.sweep,
-        vocab_size=trials.tokenizer.vocabulary_size,
-        top_logprobs=trials.top_logprobs,
-        clusters=clusters,
-        base=training.base,
-    )
-    bias = await _bias(trials, task, training, choice, why, kept_back, limits, verdict)
-    exact = None if reference is None else fidelity(reference, training.next_token, chosen, limits)
-    if exact is not None and bias.compiled is not None:
-        bias = Bias(**{**dict(bias), "compiled": bias.compiled.model_copy(update={"exact": exact.record})})
-    kl = await _kl(trials, task, plan, choice, training.next_token)
-    uncompiled = _uncompiled(trials, bias, chosen, training, clusters)
-    return FitResult(
-        bias=bias,
-        uncompiled=uncompiled,
-        base=choice.base,
-        tried=choice.tried,
-        kl=kl,
-        kl_missing=_why_no_kl(trials.session) if math.isnan(kl) else None,
-        incomplete=training.incomplete,
-        filtered=training.filtered,
-        encoded=training.encoded,
-        kl_whole=trials.session.end_tokens.listed is True and not (trials.may_cut_stops and training.cut),
-        fidelity=exact,
-        base_by_setting=choice.base_by_setting,
-        entries_curve=_entries_curve(trials, uncompiled, bias, training.next_token),
-        usage=FitUsage(*trials.store.spent(trials.used)),
-    )
+    job = _Fit(replace(trials, used=set()), task, plan)
+    await job.check()
+    await job.first_look()
+    await job.collect()
+    await job.compare_lists()
+    await job.group_tokens()
+    await job.choose()
+    await job.judge()
+    job.explain()
+    await job.write()
+    return await job.result()
 
 
-async def _kl(trials: Trials, task: Task, plan: FitPlan, choice: Choice, tail: NextToken) -> float:
-    """The KL of the chosen policy at temperature 1: of what was judged there, else of a few completions drawn for it."""
-    judged = SAMPLED in plan.settings
-    examples, samples = (task.test, plan.test_samples) if judged else (task.test[:KL_PROMPTS], 1)
-    return await trials.kl(examples, samples, choice.candidate.logit_bias, tail)
+class _Fit:
+    """One fit under way; each step reads what those before it left.
+
+    limits: what the provider takes of a bias.
+    data: the training completions while they are collected, read and scored once.
+    training: their rollouts, with the table of next tokens.
+    reference: whole distributions at reference positions, None where the plan wants none.
+    clusters: (v,) the cluster of each token id, None where the plan wants none.
+    choice: the candidate that won on the validation prompts.
+    verdict: a row a metric and setting, on the test prompts.
+    why: what explains the verdict.
+    bias: the result, as its file holds it.
+    exact: what lists and compiles are worth against ``reference``.
+    """
+
+    data: TrainingData
+    training: Training
+    reference: Reference | None = None
+    clusters: Ids | None
+    choice: Choice
+    verdict: list[Verdict]
+    why: Explanation
+    bias: Bias
+    exact: Fidelity | None = None
+
+    def __init__(self, trials: Trials, task: Task, plan: FitPlan) -> None:
+        self.trials, self.task, self.plan = trials, task, plan
+        self.examples = task.train[: plan.limit]
+        self.limits = _limits(trials.session, plan)  # before anything is paid for
+
+    async def check(self) -> None:
+        """Refuse what cannot be carried out, before training completions are paid for."""
+        check_plan(self.trials, self.task, self.plan)
+        if self.task.note:
+            self.trials.report.remark(self.task.note)
+        if self.plan.full_vocab:
+            await check_reference(self.trials, self.examples, self.plan.full_vocab)
+
+    async def first_look(self) -> None:
+        """Draw completions of the first prompts, and stop where they show nothing to learn."""
+        self.data = TrainingData(self.trials, self.examples, self.plan)
+        await self.data.first_look()
+
+    async def collect(self) -> None:
+        """Draw, read and score what else the plan asks for."""
+        self.training = await self.data.collect(self.limits)
+        del self.data  # what it remembers of each completion is not needed any more
+
+    async def compare_lists(self) -> None:
+        """Ask for whole distributions at reference positions, where the plan wants them."""
+        if self.plan.full_vocab:
+            positions, seed = self.plan.full_vocab, self.plan.sweep.seed
+            self.reference = await ask_reference(self.trials, self.examples, self.training, positions, seed)
+            self.trials.report.remark(self.reference.sentence)
+
+    async def group_tokens(self) -> None:
+        """Give the tokens their clusters, where the plan wants them."""
+        self.clusters = await clusters_of(self.trials, self.task, self.plan)
+
+    async def choose(self) -> None:
+        """Learn a candidate for each setting of the sweep, and choose one on the validation prompts."""
+        training, plan = self.training, self.plan
+        self.trials.report.remark(self._censored(plan.sweep).sentence(self.trials.top_logprobs))
+        field = candidates(
+            training.rollouts,
+            training.next_token,
+            plan.sweep,
+            self.limits,
+            clusters=self.clusters,
+            whole=training.whole,
+        )
+        self.choice = await choose(
+            self.trials,
+            self.task.validation,
+            field,
+            training.next_token,
+            samples=plan.validation_samples,
+            goal=plan.goal,
+            settings=plan.settings,
+        )
+
+    async def judge(self) -> None:
+        """Compare fresh completions of the test prompts, with the chosen bias and without."""
+        bias = self.choice.candidate.logit_bias
+        self.verdict = await self.trials.judge(self.task.test, self.plan.settings, self.plan.test_samples, bias)
+
+    def explain(self) -> None:
+        """Find out why the bias helped, or did not."""
+        self.why = explain(
+            self.training,
+            self.choice.candidate,
+            self.trials.reward,
+            self.verdict,
+            sweep=self.plan.sweep,
+            vocab_size=self.trials.tokenizer.vocabulary_size,
+            top_logprobs=self.trials.top_logprobs,
+            clusters=self.clusters,
+        )
+
+    async def write(self) -> None:
+        """Put the bias together, as its file holds it."""
+        trials, chosen, why = self.trials, self.choice.candidate, self.why
+        compiled = losses(chosen.sparse, self.limits.entries, integers=self.limits.integers)
+        if self.reference is not None:
+            self.exact = fidelity(self.reference, self.training.next_token, chosen, self.limits)
+            compiled = compiled.model_copy(update={"exact": self.exact.record})
+        learned = None
+        if why.statistics is not None:
+            learned = Learned(**asdict(why.statistics), reliability=why.agreement.reliability)
+        self.bias = Bias(
+            provider=trials.session.profile.name,
+            model=trials.session.model,
+            tokenizer=trials.tokenizer.fingerprint,
+            vocab_size=trials.tokenizer.vocabulary_size,
+            task=self.task.name,
+            reward=trials.reward.spec,
+            estimator=chosen.estimator,
+            settings=chosen.settings,
+            data_hash=self.task.data_hash,
+            rollouts=len(self.training.everything.keys),
+            tokens=len(self.training.everything.token_ids),
+            sampling=SamplingRecord(
+                max_tokens=trials.reward.max_tokens,
+                top_logprobs=trials.top_logprobs,
+                endpoint=trials.session.endpoint,
+            ),
+            censoring=self._censored(replace(self.plan.sweep, estimators=(chosen.estimator,))),
+            compiled=compiled,
+            learned=learned,
+            findings=tuple(RecordedFinding(**asdict(each)) for each in why.findings),
+            verdict=tuple(self.verdict),
+            entries=await sent_entries(trials, self.training, chosen, why.errors.tolist()),
+        )
+
+    async def result(self) -> FitResult:
+        """Measure the KL of the chosen policy, and report everything."""
+        trials, training, choice = self.trials, self.training, self.choice
+        kl = await self._kl()
+        uncompiled = uncompiled_of(trials, self.bias, choice.candidate, training, self.clusters)
+        return FitResult(
+            bias=self.bias,
+            uncompiled=uncompiled,
+            base=choice.base,
+            tried=choice.tried,
+            kl=kl,
+            kl_missing=_why_no_kl(trials.session) if math.isnan(kl) else None,
+            incomplete=training.incomplete,
+            filtered=training.filtered,
+            encoded=training.encoded,
+            kl_whole=trials.session.end_tokens.listed is True and not (trials.may_cut_stops and training.cut),
+            fidelity=self.exact,
+            base_by_setting=choice.base_by_setting,
+            entries_curve=_entries_curve(trials, uncompiled, self.bias, training.next_token),
+            usage=FitUsage(*trials.store.spent(trials.used)),
+        )
+
+    def _censored(self, sweep: Sweep) -> Censored:
+        """What the provider kept back, with the rule by which ``sweep`` takes it."""
+        return censored(self.training.rollouts, self.training.next_token, sweep.rule)
+
+    async def _kl(self) -> float:
+        """The KL of the chosen policy at temperature 1: of what was judged there, else of a few completions drawn for it."""
+        judged = SAMPLED in self.plan.settings
+        examples, samples = (self.task.test, self.plan.test_samples) if judged else (self.task.test[:KL_PROMPTS], 1)
+        return await self.trials.kl(examples, samples, self.choice.candidate.logit_bias, self.training.next_token)
 
 
 def _entries_curve(trials: Trials, learned: Bias, bias: Bias, next_token: NextToken) -> tuple[Kept, ...] | None:
@@ -152,91 +262,3 @@ def _why_no_kl(session: Session) -> str:
     if session.profile.logprobs.meaning == "after bias":
         return f"{name} returns logprobs of the biased policy"
     return f"it is not known whether {name} returns logprobs of the base or of the biased policy"
-
-
-async def _bias(
-    trials: Trials,
-    task: Task,
-    training: Training,
-    choice: Choice,
-    why: Explanation,
-    kept_back: Censored,
-    limits: CompileLimits,
-    verdict: Sequence[Verdict],
-) -> Bias:
-    session, chosen = trials.session, choice.candidate
-    learned = None
-    if why.statistics is not None:
-        learned = Learned(**asdict(why.statistics), reliability=why.agreement.reliability)
-    return Bias(
-        provider=session.profile.name,
-        model=session.model,
-        tokenizer=trials.tokenizer.fingerprint,
-        vocab_size=trials.tokenizer.vocabulary_size,
-        task=task.name,
-        reward=trials.reward.spec,
-        estimator=chosen.estimator,
-        settings=chosen.settings,
-        data_hash=task.data_hash,
-        rollouts=len(training.everything.keys),
-        tokens=len(training.everything.token_ids),
-        sampling=SamplingRecord(
-            max_tokens=trials.reward.max_tokens, top_logprobs=trials.top_logprobs, endpoint=session.endpoint
-        ),
-        censoring=kept_back,
-        compiled=losses(chosen.sparse, limits.entries, integers=limits.integers),
-        learned=learned,
-        findings=tuple(RecordedFinding(**asdict(each)) for each in why.findings),
-        verdict=tuple(verdict),
-        entries=await _entries(trials, training, chosen, why),
-    )
-
-
-async def _entries(trials: Trials, training: Training, chosen: Candidate, why: Explanation) -> tuple[Entry, ...]:
-    """The entries with what each token reads as: its bytes if an answer showed them, its text from the server."""
-    known = trials.store.token_bytes(trials.tokenizer.fingerprint)
-    counts = training.seen(chosen.sparse.token_ids)
-    texts = await trials.session.texts_of(chosen.sparse.token_ids.tolist())
-    return tuple(
-        Entry(
-            id=token,
-            bytes=_hex(known.get(token)),
-            text=text,
-            bias=value,
-            error=None if math.isnan(error) else error,
-            seen=seen,
-        )
-        for (token, value), text, error, seen in zip(
-            chosen.logit_bias.items(), texts, why.errors.tolist(), counts.tolist(), strict=True
-        )
-    )
-
-
-def _uncompiled(trials: Trials, bias: Bias, chosen: Candidate, training: Training, clusters: Ids | None) -> Bias:
-    """The learned vector before the compile, as a bias of its own: what other limits are compiled from, without any request."""
-    everything = () if clusters is None or chosen.estimator != "clusters" else np.arange(len(clusters))
-    ids = np.union1d(training.next_token.token_ids, everything).astype(np.int64)
-    known = trials.store.token_bytes(trials.tokenizer.fingerprint)
-    values = zip(ids.tolist(), chosen.learned.tolist(), training.seen(ids).tolist(), strict=True)
-    texts = {entry.id: entry.text for entry in bias.entries}
-    entries = tuple(
-        Entry(
-            id=token,
-            bytes=_hex(known.get(token)),
-            text=texts.get(token, _text(known.get(token))),
-            bias=value,
-            seen=seen,
-        )
-        for token, value, seen in values
-        if value
-    )
-    return Bias(**{**dict(bias.verified(())), "compiled": None, "entries": entries})
-
-
-def _hex(raw: bytes | None) -> str | None:
-    return None if raw is None else raw.hex()
-
-
-def _text(raw: bytes | None) -> str | None:
-    """What bytes that an answer showed read as: asking a server for the texts of thousands of tokens takes long."""
-    return None if raw is None else raw.decode("utf-8", "replace")

@@ -12,19 +12,19 @@ import numpy as np
 from blackbox_lb.api.wire import asks_logprobs, check_stop
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.candidates import CompileLimits
-from blackbox_lb.estimate.inputs.checks import Ids
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.jobs.fitting.explain import room_for_gain
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.rounds import Rounds, check_rounds, explore
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values
 from blackbox_lb.rollouts.progress import short
-from blackbox_lb.rollouts.reading import reading_of
+from blackbox_lb.rollouts.reading import ReadOnce, reading_of
 from blackbox_lb.rollouts.training import FitEngine, Training, spread_training, training_set
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Completion, Example
 
-__all__ = ["check_plan", "clusters_of", "learn"]
+__all__ = ["TrainingData", "check_plan", "clusters_of"]
 
 DIAGNOSED = 2_000_000
 """Positions of an engine's rollouts that are read here, too, to compile and explain the bias: half a gigabyte of lists."""
@@ -96,43 +96,79 @@ def _check_goal(trials: Trials, task: Task, plan: FitPlan) -> None:
         )
 
 
-async def learn(trials: Trials, task: Task, plan: FitPlan, limits: CompileLimits) -> Training:
-    """The training set: drawn unless it is in the store.
+class TrainingData:
+    """The training completions of one fit: each is read from the store once and scored once, the first look included.
 
-    Raises:
-        InputError: all rewards are equal, one is not finite or too large, or the first prompts show nothing to learn and the plan
-            does not say to go on.
+    trials: with a reward that remembers its values.
+    examples: the training prompts.
+    plan: how many completions are drawn, and how.
     """
-    examples, tau = task.train[: plan.limit], min(plan.sweep.tau)
-    trials = replace(trials, reward=_remembered(trials.reward))
-    rounds = Rounds(plan.rounds, plan.samples, plan.trust, tau)
-    await _first_look(trials, examples, plan, rounds.sizes[0])
-    if plan.rounds > 1:
-        training = (await explore(trials, examples, rounds, limits)).training
-    else:
-        keys = await trials.collect("training", examples, SAMPLED, plan.samples)
-        engine = trials.engine
-        training = _spread(trials, examples, keys, engine) if engine else _read(trials, examples, keys, plan)
-    _remark_on(training, trials)
-    return training
 
+    def __init__(self, trials: Trials, examples: Sequence[Example], plan: FitPlan) -> None:
+        self.trials, self.examples, self.plan = replace(trials, reward=_remembered(trials.reward)), examples, plan
+        self._rounds = Rounds(plan.rounds, plan.samples, plan.trust, min(plan.sweep.tau))
+        self._source = ReadOnce(trials.store)
 
-async def _first_look(trials: Trials, examples: Sequence[Example], plan: FitPlan, samples: int) -> None:
-    """Say what there is to learn after the first prompts, and stop where it is nothing."""
-    first, label = examples[:FIRST_LOOK], trials.reward.label
-    keys = await trials.collect(f"training, first {len(first)} prompts", first, SAMPLED, samples)
-    training = _read(trials, first, keys, plan)
-    check_values(f"training: {label}", np.array([trials.reward.value(each) for each in training.rollouts.rewards]))
-    room = room_for_gain(training.rollouts, trials.reward, min(plan.sweep.tau))
-    if room is None:
-        trials.report.remark("what there is to learn was not checked: it takes two completions a prompt")
-        return
-    trials.report.remark(f"first {len(first)} prompts: {room.sentence}")
-    if room.decision == "nothing" and len(first) < len(examples) and not plan.go_on:
-        raise InputError(
-            f"{room.sentence}; stopped after {len(first)} of {len(examples)} prompts, before more is paid for: use another reward, "
-            "or prompts that the model sometimes gets right, or --go-on to collect all the same (what came is kept)"
+    async def first_look(self) -> None:
+        """Say what there is to learn after the first prompts.
+
+        Raises:
+            InputError: it is nothing and the plan does not say to go on, or a reward is not finite or too large.
+        """
+        first, trials = self.examples[:FIRST_LOOK], self.trials
+        keys = await trials.collect(f"training, first {len(first)} prompts", first, SAMPLED, self._rounds.sizes[0])
+        self._source.keep(key for row in keys for key in row)
+        rollouts = self._read(first, keys).rollouts
+        _check(trials.reward, rollouts.rewards)
+        room = room_for_gain(rollouts, trials.reward, self._rounds.tau)
+        if room is None:
+            trials.report.remark("what there is to learn was not checked: it takes two completions a prompt")
+            return
+        trials.report.remark(f"first {len(first)} prompts: {room.sentence}")
+        if room.decision == "nothing" and len(first) < len(self.examples) and not self.plan.go_on:
+            raise InputError(
+                f"{room.sentence}; stopped after {len(first)} of {len(self.examples)} prompts, before more is paid for: use "
+                "another reward, or prompts that the model sometimes gets right, or --go-on to collect all the same (what came is "
+                "kept)"
+            )
+
+    async def collect(self, limits: CompileLimits) -> Training:
+        """All that the plan asks for, drawn unless it is in the store.
+
+        Raises:
+            InputError: all rewards are equal, or one is not finite or too large.
+        """
+        if self.plan.rounds > 1:
+            training = (await explore(self.trials, self.examples, self._rounds, limits, self._source)).training
+        else:
+            keys = await self.trials.collect("training", self.examples, SAMPLED, self.plan.samples)
+            engine = self.trials.engine
+            training = self._spread(engine, keys) if engine else self._read(self.examples, keys)
+        self._source.let_go()
+        _remark_on(training, self.trials)
+        return training
+
+    def _read(self, examples: Sequence[Example], keys: Sequence[Sequence[str]]) -> Training:
+        """In this process."""
+        trials, vocabulary = self.trials, self.trials.session.vocabulary
+        encode = vocabulary.encode if vocabulary and self.plan.sweep.estimators == ("ratio",) else None
+        size = trials.tokenizer.vocabulary_size
+        return training_set(
+            self._source, examples, keys, trials.reward, trials.end_tokens, encode=encode, vocab_size=size
         )
+
+    def _spread(self, engine: FitEngine, keys: Sequence[Sequence[str]]) -> Training:
+        """All of it in the engine, and here a sample."""
+        trials, size = self.trials, self.trials.tokenizer.vocabulary_size
+        reading = reading_of(self._source, self.examples, keys, trials.reward, trials.end_tokens, vocab_size=size)
+        training = spread_training(engine, self._source, reading, DIAGNOSED)
+        here, everywhere = len(training.rollouts.token_ids), len(training.everything.token_ids)
+        if here < everywhere:
+            trials.report.remark(
+                f"learned from {everywhere:,} positions; compiled and explained with {here:,} of them, whose standard errors are "
+                "larger than those of all"
+            )
+        return training
 
 
 def _remembered(reward: Reward) -> Reward:
@@ -149,30 +185,9 @@ def _remembered(reward: Reward) -> Reward:
     return replace(reward, function=function)
 
 
-def _read(trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[str]], plan: FitPlan) -> Training:
-    session = trials.session
-    encode = session.vocabulary.encode if session.vocabulary and plan.sweep.estimators == ("ratio",) else None
-    size = trials.tokenizer.vocabulary_size
-    return training_set(trials.store, examples, keys, trials.reward, trials.end_tokens, encode=encode, vocab_size=size)
-
-
-def _spread(trials: Trials, examples: Sequence[Example], keys: Sequence[Sequence[str]], engine: FitEngine) -> Training:
-    size = trials.tokenizer.vocabulary_size
-    reading = reading_of(trials.store, examples, keys, trials.reward, trials.end_tokens, vocab_size=size)
-    training = spread_training(engine, trials.store, reading, DIAGNOSED)
-    here, everywhere = len(training.rollouts.token_ids), len(training.everything.token_ids)
-    if here < everywhere:
-        trials.report.remark(
-            f"learned from {everywhere:,} positions; compiled and explained with {here:,} of them, whose standard errors are "
-            "larger than those of all"
-        )
-    return training
-
-
 def _remark_on(training: Training, trials: Trials) -> None:
     reward, report = trials.reward, trials.report
-    values = np.array([reward.value(r) for r in training.everything.rewards])
-    check_values(f"training: {reward.label}", values)
+    values = _check(reward, training.everything.rewards)
     report.remark(
         f"{len(values)} rollouts, {len(training.everything.token_ids):,} tokens, mean {reward.label} {short(values.mean())}"
     )
@@ -183,6 +198,13 @@ def _remark_on(training: Training, trials: Trials) -> None:
             f"every completion has the same {reward.label} ({values[0]:.3g}): there is nothing to learn from this reward; "
             "use another reward or harder prompts"
         )
+
+
+def _check(reward: Reward, rewards: Vector) -> Vector:
+    """The values (n,) of ``rewards`` (n,) in nats, as a user reads them. InputError: one is not finite or too large."""
+    values = np.array([reward.value(each) for each in rewards])
+    check_values(f"training: {reward.label}", values)
+    return values
 
 
 async def clusters_of(trials: Trials, task: Task, plan: FitPlan) -> Ids | None:

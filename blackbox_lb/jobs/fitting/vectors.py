@@ -1,0 +1,71 @@
+"""The chosen vector as the entries of a bias file: those that are sent, and all that were learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.estimate.choice.candidates import Candidate
+from blackbox_lb.estimate.inputs.checks import Ids
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.training import Training
+
+__all__ = ["sent_entries", "uncompiled_of"]
+
+
+async def sent_entries(
+    trials: Trials, training: Training, chosen: Candidate, errors: Sequence[float]
+) -> tuple[Entry, ...]:
+    """The entries that are sent, each with the bytes of its token if an answer showed them, and its text from the server.
+
+    errors: (k,) nats, the standard error of each, NaN where it has none.
+    """
+    known = trials.store.token_bytes(trials.tokenizer.fingerprint)
+    counts = training.seen(chosen.sparse.token_ids)
+    texts = await trials.session.texts_of(chosen.sparse.token_ids.tolist())
+    return tuple(
+        Entry(
+            id=token,
+            bytes=_hex(known.get(token)),
+            text=text,
+            bias=value,
+            error=None if math.isnan(error) else error,
+            seen=seen,
+        )
+        for (token, value), text, error, seen in zip(
+            chosen.logit_bias.items(), texts, errors, counts.tolist(), strict=True
+        )
+    )
+
+
+def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Training, clusters: Ids | None) -> Bias:
+    """The learned vector before the compile, as a bias of its own: what other limits are compiled from, without any request."""
+    everything = () if clusters is None or chosen.estimator != "clusters" else np.arange(len(clusters))
+    ids = np.union1d(training.next_token.token_ids, everything).astype(np.int64)
+    known = trials.store.token_bytes(trials.tokenizer.fingerprint)
+    values = zip(ids.tolist(), chosen.learned.tolist(), training.seen(ids).tolist(), strict=True)
+    texts = {entry.id: entry.text for entry in bias.entries}
+    entries = tuple(
+        Entry(
+            id=token,
+            bytes=_hex(known.get(token)),
+            text=texts.get(token, _text(known.get(token))),
+            bias=value,
+            seen=seen,
+        )
+        for token, value, seen in values
+        if value
+    )
+    return Bias(**{**dict(bias.verified(())), "compiled": None, "entries": entries})
+
+
+def _hex(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.hex()
+
+
+def _text(raw: bytes | None) -> str | None:
+    """What bytes that an answer showed read as: asking a server for the texts of thousands of tokens takes long."""
+    return None if raw is None else raw.decode("utf-8", "replace")
