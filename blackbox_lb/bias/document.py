@@ -10,10 +10,8 @@ from __future__ import annotations
 import builtins
 import json
 import os
-import secrets
 import unicodedata
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from operator import attrgetter
@@ -35,6 +33,7 @@ from pydantic import (
 
 from blackbox_lb._version import __version__
 from blackbox_lb.errors import BiasError, TokenizerMismatch
+from blackbox_lb.safety.atomic_file import write_whole
 from blackbox_lb.safety.printable import _UNSAFE, printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
@@ -369,17 +368,12 @@ class Bias(_Model):
             raise BiasError(
                 f"{path}: the bias would take {len(content):,} bytes, the limit is {MAX_BYTES:,}; compile it to fewer entries"
             )
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         try:
-            _write_durably(temporary, content)
-            temporary.replace(path)
+            write_whole(path, content)
         except OSError as error:
             raise BiasError(
                 f"{path}: cannot be written ({error.strerror or error}); choose a writable folder"
             ) from None
-        finally:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
     def _lines(self) -> Iterator[str]:
         document = self.model_dump(mode="json")
@@ -436,13 +430,6 @@ def _document(path: Path, content: builtins.bytes) -> dict[str, Any]:
             f"{path}: bias format version {version}, but blackbox-lb {__version__} reads {VERSION}; upgrade blackbox-lb"
         )
     return document
-
-
-def _write_durably(path: Path, content: builtins.bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _sentence(error: ValidationError) -> str:

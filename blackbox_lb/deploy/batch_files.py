@@ -6,10 +6,7 @@ The format: https://platform.openai.com/docs/api-reference/batch/request-input
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -19,6 +16,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.deploy.injection import OnConflict, quoted
 from blackbox_lb.deploy.request_policy import Others, RequestPolicy, UrlPurpose, endpoint, parsed
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.atomic_file import replacing
 
 __all__ = ["BatchCounts", "apply_batch", "check_upload"]
 
@@ -55,21 +53,13 @@ def apply_batch(
     """
     policy = RequestPolicy.of(bias, models=models, others=others, on_conflict=on_conflict, as_pairs=as_pairs)
     target = Path(target)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with Path(source).open("rb") as lines, temporary.open("xb") as output:
-            counts = _copied(policy, lines, output)
-            output.flush()
-            os.fsync(output.fileno())
-        temporary.replace(target)
+        with Path(source).open("rb") as lines, replacing(target) as draft, draft.open("xb") as output:
+            return _copied(policy, lines, output)
     except OSError as error:
         raise InputError(
             f"{error.filename or target}: {error.strerror or error}; give a readable batch file and a writable folder"
         ) from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    return counts
 
 
 def check_upload(policy: RequestPolicy, files: Any, data: Mapping[str, Any] | None) -> None:

@@ -14,7 +14,6 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.atomic_file import replacing
 from blackbox_lb.vocabulary import Vocabulary
 from blackbox_lb.vocabulary.embedding import EXTRA, Encoder, load_encoder, resolve_encoder
 
@@ -192,13 +192,8 @@ def _read(path: Path, key: str) -> Ids | None:
 
 def _write(path: Path, key: str, labels: Ids) -> None:
     """Whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with replacing(path) as draft, draft.open("xb") as file:
             np.savez_compressed(file, key=np.array(key), labels=labels)
-        temporary.replace(path)
     except OSError as error:
         raise InputError(f"cannot write the cluster labels to {path}: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)

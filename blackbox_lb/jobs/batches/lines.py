@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +17,8 @@ from typing import Any, BinaryIO
 from blackbox_lb.api.limits.budget import prompt_bound
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.batches.record import sync_folder
 from blackbox_lb.providers.profile import Profile
+from blackbox_lb.safety.atomic_file import replacing
 from blackbox_lb.store import prompt_hash, rollout_key
 from blackbox_lb.types import Endpoint, Prompt, Sampling
 
@@ -120,16 +119,12 @@ def request_line(
 
 def write_input(path: Path, lines: Sequence[Line]) -> Written:
     """Write a file of lines; when this returns, a crash cannot lose it."""
-    draft, digest = path.with_name(f".{path.name}.part"), hashlib.sha256()
+    digest = hashlib.sha256()
     try:
-        with draft.open("wb") as file:
+        with replacing(path) as draft, draft.open("xb") as file:
             for line in lines:
                 digest.update(line.content)
                 file.write(line.content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_folder(path.parent)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; make room, or give another --out") from error
     totals = (sum(getattr(line, name) for line in lines) for name in ("completions", "most_prompt", "most_completion"))

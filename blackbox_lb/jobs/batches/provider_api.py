@@ -18,7 +18,8 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport.retries import ATTEMPTS, is_passing, retry_pause
 from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, ServerFailed
-from blackbox_lb.jobs.batches.record import BatchRecord, sync_folder
+from blackbox_lb.jobs.batches.record import BatchRecord
+from blackbox_lb.safety.atomic_file import replacing
 
 __all__ = ["BatchApi", "ended", "is_passing"]
 
@@ -125,17 +126,15 @@ class BatchApi:
 
     async def download(self, name: str, path: Path) -> None:
         """Write the content of a file, which may be larger than the memory, to ``path``, whole or not at all."""
-        draft = path.with_name(f".{path.name}.part")
+        with replacing(path) as draft:
 
-        async def once() -> None:
-            async with self._client.files.with_streaming_response.content(name) as answer:
-                with draft.open("wb") as file:
-                    async for part in answer.iter_bytes(1 << 16):
-                        file.write(part)
+            async def once() -> None:
+                async with self._client.files.with_streaming_response.content(name) as answer:
+                    with draft.open("wb") as file:
+                        async for part in answer.iter_bytes(1 << 16):
+                            file.write(part)
 
-        await self._tried(once)
-        draft.replace(path)
-        sync_folder(path.parent)
+            await self._tried(once)
 
     async def _tried(self, once: Callable[[], Awaitable[T]]) -> T:
         async for attempt in AsyncRetrying(

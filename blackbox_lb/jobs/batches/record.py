@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,8 +12,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.atomic_file import write_whole
 
-__all__ = ["BatchRecord", "Jobs", "durable"]
+__all__ = ["BatchRecord", "Jobs"]
 
 LARGEST = 1_000_000
 """Bytes of a record that are read."""
@@ -98,7 +98,7 @@ class Jobs:
     def save(self, job: BatchRecord) -> None:
         """Write the record; when this returns, a crash cannot lose it."""
         with self._described():
-            durable(self.folder / f"{job.name}.json", json.dumps(job.model_dump(), indent=2).encode() + b"\n")
+            write_whole(self.folder / f"{job.name}.json", json.dumps(job.model_dump(), indent=2).encode() + b"\n")
 
     def close(self, job: BatchRecord, tally: dict[str, int] | None = None, *, keep: bool = False) -> None:
         """Nothing more is expected of the job: its files go, unless they are to be kept; its record stays."""
@@ -152,24 +152,3 @@ class Jobs:
             raise InputError(
                 f"cannot use {self.folder}: {getattr(error, 'strerror', None) or error}; make room, or give another --out"
             ) from error
-
-
-def durable(path: Path, content: bytes) -> None:
-    """Put ``content`` in place of the file in one step; when this returns, a crash cannot lose it."""
-    draft = path.with_name(f".{path.name}.part")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in the folder durable, where the system lets a folder be opened."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

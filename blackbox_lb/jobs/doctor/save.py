@@ -14,6 +14,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.providers.schema import Json
+from blackbox_lb.safety.atomic_file import replacing
 
 __all__ = ["check_target", "save_profile"]
 
@@ -72,13 +73,9 @@ def save_profile(report: Report, path: Path, provider: str, base_url: str | None
 
 def _write(path: Path, document: str) -> None:
     """In one step, and only what loads."""
-    temporary = path.with_name(f".{path.stem}.new.toml")
-    try:
-        temporary.write_text(document, encoding="utf-8")
-        load_profile(str(temporary))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path, f".{path.stem}.new.toml") as draft:
+        draft.write_text(document, encoding="utf-8")
+        load_profile(str(draft))
 
 
 def _rows(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import ABOUT, Profile
 from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.safety.atomic_file import write_whole
 from blackbox_lb.store import canonical, prompt_hash
 from blackbox_lb.types import Prompt
 
@@ -185,10 +185,8 @@ class Manifest:
 
     def _write(self) -> None:
         text = json.dumps(self._document.model_dump(mode="json"), indent=2) + "\n"
-        draft = self.path.with_name(f".{FILE}.{os.getpid()}")
         try:
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(self.path)
+            write_whole(self.path, text.encode())
         except OSError as error:
             raise InputError(f"cannot write {self.path}: {error.strerror}; make room, or give another --out") from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError, StoreError
+from blackbox_lb.safety.atomic_file import replacing
 from blackbox_lb.store import RolloutStore, completion_row, next_token_row, summed
 from blackbox_lb.store.integrity import check_row, distribution_of, name_of, prompt_of, settings_of_row
 from blackbox_lb.store.keys import canonical, tagged_hash
@@ -95,21 +97,15 @@ def export_store(path: Path, folder: Path) -> Transferred:
 def _write(path: Path, schema: pa.Schema, batches: Iterator[dict[str, Any]], *, always: bool) -> int:
     """Under another name until it is whole. Without any row and unless ``always``, nothing is written."""
     pa, rows = arrow(), 0
-    partial, writer = path.with_name(f"{path.name}.partial"), None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            for batch in batches:
-                writer = writer or pa.parquet.ParquetWriter(partial, schema, compression="zstd")
+        first = list(islice(batches, 1))
+        if not first and not always:
+            return 0
+        with replacing(path) as draft, pa.parquet.ParquetWriter(draft, schema, compression="zstd") as writer:
+            for batch in chain(first, batches):
                 writer.write_table(pa.table(batch, schema=schema))
                 rows += len(next(iter(batch.values())))
-            if writer is None and always:
-                writer = pa.parquet.ParquetWriter(partial, schema)
-        finally:
-            if writer is not None:
-                writer.close()
-        if writer is not None:
-            partial.replace(path)
     except (OSError, pa.ArrowException) as error:
         raise StoreError(
             f"cannot write {path}: {error}; free some space on its disk, or give another folder"

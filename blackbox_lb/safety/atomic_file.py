@@ -1,0 +1,48 @@
+"""A file is replaced whole or not at all: a reader sees the old one or the new one, and a crash leaves one of them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+__all__ = ["replacing", "write_whole"]
+
+
+@contextmanager
+def replacing(path: Path, draft: str | None = None) -> Iterator[Path]:
+    """A draft to be written beside ``path``: it takes the file's place when the body ends well, and goes when it does not.
+
+    When this ends, a crash cannot lose the new file. ``draft`` is the draft's name, for a body that needs a certain one; without
+    it each draft has a hidden one of its own, so that several may write at once.
+
+    Raises OSError.
+    """
+    new = path.with_name(draft or f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        yield new
+        with new.open("rb+") as file:
+            os.fsync(file.fileno())
+        new.replace(path)
+        _sync_folder(path.parent)
+    finally:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put ``content`` in place of the file, as ``replacing`` does. Raises OSError."""
+    with replacing(path) as draft, draft.open("xb") as file:
+        file.write(content)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename in the folder durable, where the system lets a folder be opened."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
