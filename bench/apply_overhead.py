@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from bench.exact import markdown
 from bench.measuring import OUT, row, write
 from blackbox_lb import Bias, apply
-from blackbox_lb.bias.document import Entry
+from blackbox_lb.bias.records import Entry
 
 __all__ = ["compare", "ratio"]
 

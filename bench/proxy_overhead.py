@@ -29,7 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.measuring import OUT, ratio, row, write
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 
 __all__ = ["main"]
 

@@ -16,13 +16,10 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
-    AllowInfNan,
     AwareDatetime,
-    BaseModel,
-    ConfigDict,
     FailFast,
     Field,
     Strict,
@@ -32,42 +29,30 @@ from pydantic import (
 )
 
 from blackbox_lb._version import __version__
+from blackbox_lb.bias.records import (
+    Censored,
+    Compiled,
+    Count,
+    Entry,
+    Learned,
+    Name,
+    RecordedFinding,
+    Row,
+    SamplingRecord,
+    Scalar,
+    Verdict,
+)
 from blackbox_lb.errors import BiasError, TokenizerMismatch
 from blackbox_lb.safety.atomic_file import write_whole
 from blackbox_lb.safety.printable import _UNSAFE, printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
-__all__ = [
-    "FORMAT",
-    "MAX_BYTES",
-    "MAX_ENTRIES",
-    "VERSION",
-    "Bias",
-    "Censored",
-    "Compiled",
-    "Entry",
-    "ExactEffects",
-    "HeldOutGain",
-    "Learned",
-    "RecordedFinding",
-    "SamplingRecord",
-    "Scalar",
-    "Verdict",
-]
+__all__ = ["FORMAT", "MAX_BYTES", "MAX_ENTRIES", "VERSION", "Bias"]
 
 FORMAT: Literal["blackbox-lb/bias"] = "blackbox-lb/bias"
 VERSION: Literal[1] = 1
 MAX_BYTES = 64 * 2**20
 MAX_ENTRIES = 1_000_000
-
-# Numbers are strict: a quoted "2.9" or a true in a hand-edited file is an error, not a guess.
-Finite: TypeAlias = Annotated[float, Strict(), AllowInfNan(False)]
-Count: TypeAlias = Annotated[int, Strict(), Field(ge=0)]
-Share: TypeAlias = Annotated[float, Strict(), Field(ge=0.0, le=1.0)]
-Flag: TypeAlias = Annotated[bool, Strict()]
-TokenId: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=2**31 - 1)]
-Name: TypeAlias = Annotated[str, Field(min_length=1)]
-Scalar: TypeAlias = Flag | Annotated[int, Strict()] | Finite | str | None
 
 
 def _json(value: object) -> str:
@@ -78,187 +63,7 @@ def _json(value: object) -> str:
     return "".join(json.dumps(c)[1:-1] if unicodedata.category(c) in _UNSAFE else c for c in line)
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class Entry(_Model):
-    """One biased token: its id, its bytes in hexadecimal, its readable text, its bias in nats.
-
-    ``error`` is the standard error of the bias in nats, None where the estimator has none; ``seen`` counts how often the token was
-    sampled in training.
-    """
-
-    id: TokenId
-    bytes: Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")] | None = None
-    text: str | None = None
-    bias: Finite
-    error: Annotated[Finite, Field(ge=0)] | None = None
-    seen: Count = 0
-
-    @property
-    def readable(self) -> str:
-        """The token for a person to read, safe to print: its text, else its bytes, else its id."""
-        if self.text:
-            return printable(self.text)
-        return f"<bytes {self.bytes}>" if self.bytes else f"<token {self.id}>"
-
-
-class SamplingRecord(_Model):
-    """How the training completions were drawn, at temperature 1 from the untruncated distribution; both limits count tokens."""
-
-    max_tokens: Annotated[int, Strict(), Field(ge=1)]
-    top_logprobs: Count
-    endpoint: Literal["chat", "completions", "responses"]
-
-
-class Censored(_Model):
-    """What the provider kept back of the tokens that were learned from.
-
-    Of ``positions`` sampled tokens, ``outside`` were missing from the list of the likeliest, and ``bounded`` came without a
-    logprob, so that only an upper bound is known, the least listed one. ``mass``: mean unlisted probability of a position, which
-    is the chance that a sampled token is kept back. ``unobserved``: whether the estimator took the bound for the bounded ones or
-    dropped them; None for an estimator that never reads them.
-    """
-
-    positions: Count
-    outside: Count
-    bounded: Count
-    mass: Share
-    unobserved: Literal["bound", "drop"] | None = None
-
-    @model_validator(mode="after")
-    def _of_positions(self) -> Censored:
-        if max(self.outside, self.bounded) > self.positions:
-            raise ValueError(
-                f"censoring counts {self.outside} tokens outside and {self.bounded} bounded of only {self.positions} positions"
-            )
-        return self
-
-    def sentence(self, listed: int | None = None) -> str:
-        """All of it for a person to read; ``listed``: how many alternatives a position were asked for."""
-        share = self.outside / self.positions if self.positions else 0.0
-        done = {None: "", "bound": ", which is taken for it", "drop": "; they are left out"}[self.unobserved]
-        missing = f"{self.bounded:,} have no logprob, only a bound (the least listed one){done}"
-        return (
-            f"{share:.1%} of sampled tokens ({self.outside:,} of {self.positions:,}) were outside the "
-            f"{'lists' if listed is None else f'listed {listed}'}; {missing if self.bounded else 'none is without a logprob'}; "
-            f"{self.mass:.1%} of the probability mass is unlisted"
-        )
-
-
-class ExactEffects(_Model):
-    """What whole next-token distributions at ``positions`` of the training completions say of the bias: means, nats a token.
-
-    ``kl_lost_nats_per_token`` and ``kept_share`` are as in ``Compiled``.
-    ``log_normaliser_error``: root mean square of what the lists and their tail got wrong there, in nats.
-    """
-
-    positions: Count
-    kl_nats_per_token: Finite
-    kl_lost_nats_per_token: Finite
-    kept_share: Finite
-    log_normaliser_error: Finite
-
-
-class HeldOutGain(_Model):
-    """Log-likelihood over the base model's of completions that were held out, in nats a weighted token, with so many entries."""
-
-    entries: Count
-    gain: Finite
-    error: Finite
-
-
-class Compiled(_Model):
-    """What the sparse compile kept and lost.
-
-    ``entries_limit``: most entries allowed, None for no limit. ``kl_lost_nats_per_token``: KL between the learned and the
-    compiled policy on logged prefixes. ``kept_share``: 1 less that loss as a share of the KL between the learned policy and
-    the base. Entries counted: ``clipped`` lie on the limit of the range, ``rounded`` became 0 as whole numbers, ``dropped``
-    were learned and are not listed. ``exact``: the same without a model of what lists leave out, None where that was not asked for.
-    ``held_out``: what the number of entries was chosen by, empty where it was given.
-    """
-
-    entries_limit: Count | None = None
-    integers: Flag = False
-    kl_lost_nats_per_token: Finite | None = None
-    kept_share: Share | None = None
-    clipped: Count = 0
-    rounded: Count = 0
-    dropped: Count = 0
-    exact: ExactEffects | None = None
-    held_out: tuple[HeldOutGain, ...] = ()
-
-    @property
-    def sentence(self) -> str:
-        """All of it for a person to read, but for ``exact``."""
-        known = (
-            (self.kept_share, "{:.1%} of the estimated gain kept"),
-            (self.kl_lost_nats_per_token, "{:.5f} nats of KL lost a token"),
-        )
-        told = [text.format(value) for value, text in known if value is not None]
-        told += [f"{self.clipped:,} clipped", f"{self.rounded:,} rounded to 0", f"{self.dropped:,} dropped"]
-        rows = ", ".join(f"{row.entries:,}: {row.gain:.4f} ± {row.error:.4f}" for row in self.held_out)
-        return ", ".join(told) + (f"; held-out gain by entries, in nats a weighted token: {rows}" if rows else "")
-
-
-class Learned(_Model):
-    """The learned bias over the whole vocabulary, before the compile, centred to mean 0 (the paper, "Logit-bias statistics").
-
-    ``sampled_fraction`` of the vocabulary was sampled in training; ``sigma``, ``low`` and ``high`` are the standard deviation, the
-    least and the largest value in nats; ``selected_fraction`` of the values are at least five times their median size.
-    ``reliability``: what a bias of as many other prompts would correlate with this one, from two halves of the prompts; None where
-    a half learned nothing.
-    """
-
-    sampled_fraction: Share
-    sigma: Finite
-    low: Finite
-    high: Finite
-    selected_fraction: Share
-    reliability: Finite | None = None
-
-
-class RecordedFinding(_Model):
-    """One thing that was checked. ``word`` FAIL is a reason why the bias may not help; ``remedy`` is empty where there is none."""
-
-    code: Name
-    word: Literal["PASS", "FAIL", "INCONCLUSIVE", "NOT CHECKED"]
-    sentence: Name
-    remedy: str = ""
-
-
-class Verdict(_Model):
-    """One metric at one sampling setting, base against biased, on fresh completions of unseen prompts.
-
-    ``difference`` is biased - base in the metric's own unit, ``low`` and ``high`` its 95 % interval, ``p`` how likely so large a
-    difference is by chance, adjusted for the rows judged beside it; ``n_base`` and ``n_biased`` count completions.
-    """
-
-    setting: Annotated[str, Field(pattern=r"^(greedy|temperature \d+(\.\d+)?)$")]
-    metric: Name
-    base: Finite
-    biased: Finite
-    difference: Finite
-    low: Finite
-    high: Finite
-    p: Share
-    n_prompts: Count
-    n_base: Count
-    n_biased: Count
-    better: Literal["higher", "lower"]
-    verdict: Literal["HELPS", "NO EVIDENCE", "HURTS"]
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Verdict:
-        if self.low > self.high:
-            raise ValueError(
-                f"the interval of {self.metric} runs from {self.low} down to {self.high}; low must not exceed high"
-            )
-        return self
-
-
-class Bias(_Model):
+class Bias(Row):
     """A learned bias with everything needed to apply, repeat and doubt it. Raises BiasError where a field is wrong.
 
     ``tokenizer`` is the fingerprint of the vocabulary that the ids belong to; ``data_hash`` the SHA-256 of the task's
@@ -332,10 +137,14 @@ class Bias(_Model):
             groups[row.verdict].append(f"{row.metric} ({row.setting})")
         return "; ".join(f"{name}: {', '.join(rows)}" for name, rows in groups.items() if rows) or "UNVERIFIED"
 
+    def replacing(self, **fields: object) -> Bias:
+        """The same bias with these fields in place of its own. Raises BiasError where one is wrong or unknown."""
+        return Bias(**{**dict(self), **fields})
+
     def verified(self, verdict: Iterable[Verdict]) -> Bias:
         """The same bias with this verdict; what was found in the test before goes, all other findings stay."""
         findings = tuple(each for each in self.findings if each.code != "test")
-        return Bias(**{**dict(self), "verdict": tuple(verdict), "findings": findings})
+        return self.replacing(verdict=tuple(verdict), findings=findings)
 
     def check_tokenizer(self, fingerprint: str) -> None:
         """Raises TokenizerMismatch unless the bias was learned under the tokenizer with this fingerprint."""

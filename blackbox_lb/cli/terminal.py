@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from blackbox_lb.api.limits.interrupts import asking
-from blackbox_lb.bias.document import RecordedFinding, Scalar, Verdict
+from blackbox_lb.bias.records import RecordedFinding, Scalar, Verdict
 from blackbox_lb.rollouts.progress import Reporter, Silent, chance
 from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.safety.secrets import redacted

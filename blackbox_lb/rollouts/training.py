@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from blackbox_lb.bias.document import Censored
+from blackbox_lb.bias.records import Censored
 from blackbox_lb.estimate.counting.distributed import Whole
 from blackbox_lb.estimate.counting.statistics import Unobserved
 from blackbox_lb.estimate.inputs.checks import Ids

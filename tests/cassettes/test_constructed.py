@@ -18,7 +18,8 @@ from blackbox_lb.api.local.engine import resolve_model
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport import channel
 from blackbox_lb.api.transport import retries as retrying
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.client import apply
 from blackbox_lb.errors import AuthenticationFailed, ModelUnsuitable, NoLogprobs, QuotaExhausted, RequestRejected
 from blackbox_lb.estimate.projection.projection import projection

@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 import pytest
 
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile, profile_names
 from blackbox_lb.store import RolloutStore

@@ -18,7 +18,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.cli.settings import SettingsFile

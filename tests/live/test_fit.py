@@ -17,7 +17,7 @@ from openai import OpenAI
 
 from blackbox_lb import Bias, apply, load_task
 from blackbox_lb.api.local.engine import LocalEngine, resolve_model
-from blackbox_lb.bias.document import Entry
+from blackbox_lb.bias.records import Entry
 
 pytestmark = pytest.mark.live
 END = 2

@@ -21,7 +21,8 @@ import httpx2
 import pytest
 
 from blackbox_lb.api.local.engine import LocalEngine, resolve_model
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.vocabulary import load_vocabulary
 

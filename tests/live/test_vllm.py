@@ -27,7 +27,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 
 PYTHON, MODEL = os.environ.get("BLB_TEST_VLLM"), os.environ.get("BLB_TEST_VLLM_MODEL")

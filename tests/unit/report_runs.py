@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import Any, Literal
 
-from blackbox_lb.bias.document import (
-    Bias,
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import (
     Censored,
     Compiled,
     Entry,

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.jobs.analysis.biased_completions import instructed
 from blackbox_lb.jobs.analysis.document import Analysis
@@ -182,7 +183,7 @@ def test_a_bias_that_nobody_sampled_is_refused(fitted: tuple[Path, ExactServer],
     sentence = refused("analyze", folder / "learned.json")
     assert "with this bias at temperature 1 and with logprobs; give --task or --data" in sentence
     bias = Bias.load(folder / "bias.json")
-    Bias(**{**dict(bias), "entries": ()}).save(tmp_path / "empty.json")
+    bias.replacing(entries=()).save(tmp_path / "empty.json")
     assert "no entries" in refused("analyze", tmp_path / "empty.json", "--store", folder / "rollouts.db")
     assert "there is no folder" in refused("analyze", folder / "bias.json", "--out", tmp_path / "no")
     own = tmp_path / "own.toml"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.batch_files import BatchCounts, apply_batch
 from blackbox_lb.errors import BiasError, InputError
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 import blackbox_lb
 from blackbox_lb.bias import document as module
-from blackbox_lb.bias.document import Bias, Censored, Compiled, Entry, RecordedFinding, SamplingRecord, Verdict
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Censored, Compiled, Entry, RecordedFinding, SamplingRecord, Verdict
 from blackbox_lb.errors import BiasError, TokenizerMismatch
 from blackbox_lb.safety.printable import printable
 

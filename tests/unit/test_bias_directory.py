@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.bias_directory import BiasDirectory, Expected, wanted
 from blackbox_lb.deploy.vllm.batch_rows import NOTHING, REFUSED, Rows, Shelf
 from blackbox_lb.errors import BiasError, TokenizerMismatch

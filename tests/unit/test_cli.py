@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.bias.document import Bias, Compiled, Entry, HeldOutGain, RecordedFinding, Verdict
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Compiled, Entry, HeldOutGain, RecordedFinding, Verdict
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.testing import ExactModel, ExactServer

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_limits
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
@@ -170,7 +171,7 @@ def test_errors_name_the_remedy(fitted: tuple[Path, ExactServer], tmp_path: Path
     assert "is the rollout store, which would be lost" in refused("compile", learned, "--out", folder / "rollouts.db")
     assert (folder / "rollouts.db").read_bytes() == store
     assert "there is no folder" in refused("compile", learned, "--out", tmp_path / "no" / "b.json")
-    Bias(**{**dict(Bias.load(learned)), "provider": "mine"}).save(tmp_path / "mine.json")
+    Bias.load(learned).replacing(provider="mine").save(tmp_path / "mine.json")
     said = refused("compile", tmp_path / "mine.json", "--store", folder / "rollouts.db")
     assert "for mine, which is no provider that comes with the package; give --provider" in said
     said = refused("compile", learned, "--provider", "lmstudio")
@@ -204,7 +205,7 @@ def test_names_of_any_kind(fitted: tuple[Path, ExactServer], tmp_path: Path) -> 
     pytest.importorskip("matplotlib")
     learned, store = tmp_path / "learned.json", tmp_path / "rollouts.db"
     for model, reward, shown in (("a$_{b", r"regex:\d", r"'regex:\d'"), ("\x1b[2Jm", "\x9b2J", "REWARD")):
-        bias = Bias(**{**dict(Bias.load(folder / "learned.json")), "model": model, "reward": reward})
+        bias = Bias.load(folder / "learned.json").replacing(model=model, reward=reward)
         bias.save(learned)
         with RolloutStore(folder / "rollouts.db", read_only=True) as old, RolloutStore(store) as new:
             for request, settings in old.requests().items():
@@ -224,7 +225,7 @@ def test_tokens_that_no_list_holds_are_told(fitted: tuple[Path, ExactServer], tm
     unseen = (Entry(id=900, bias=3.5), Entry(id=901, bias=-3.5))
 
     def said(entries: tuple[Entry, ...], *more: object) -> str:
-        wide = Bias(**{**dict(bias.verified(())), "vocab_size": None, "compiled": None, "entries": entries})
+        wide = bias.verified(()).replacing(vocab_size=None, compiled=None, entries=entries)
         wide.save(tmp_path / "wide.json")
         return " ".join(blb("compile", tmp_path / "wide.json", *where, *more).stdout.split())
 

@@ -20,7 +20,8 @@ from openai import AsyncOpenAI, AzureOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
 from blackbox_lb.api.transport.channel import Channel
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.batch_files import apply_batch
 from blackbox_lb.deploy.client import apply
 from blackbox_lb.errors import BiasError, InputError

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blackbox_lb.bias.document import Bias, Entry, RecordedFinding
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_limits, highest_id, most_entries, vocabulary_of
+from blackbox_lb.bias.records import Entry, RecordedFinding
 from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection
@@ -151,7 +152,7 @@ def test_the_table_holds_what_was_compiled(learned: Bias, small: Profile, tmp_pa
     path.write_text('extends = "vllm"\nname = "narrow"\n[bias]\nentries = 300\nlow = -0.2\nhigh = 0.2\n')
     narrow = load_profile(str(path))
     few = compile_bias(learned, load_profile("vllm"), TABLE, entries=3)
-    for bias, profile in ((few, narrow), (few, small), (Bias(**{**dict(learned), "entries": ()}), narrow)):
+    for bias, profile in ((few, narrow), (few, small), (learned.replacing(entries=()), narrow)):
         made = compile_bias(bias, profile, TABLE)
         assert made.compiled is not None
         (row,) = [row for row in gain_by_entries(bias, profile, TABLE, made) if row.chosen]
@@ -164,7 +165,7 @@ def test_the_table_holds_what_was_compiled(learned: Bias, small: Profile, tmp_pa
 def test_entries_that_no_logged_list_holds_are_sent_where_there_is_room(learned: Bias, small: Profile) -> None:
     """They change nothing on the logged positions: without a limit they stay, under one they go, and are counted."""
     unseen = Entry(id=900, bias=3.0)
-    wider = Bias(**{**dict(learned), "entries": (*learned.entries, unseen)})
+    wider = learned.replacing(entries=(*learned.entries, unseen))
     kept = compile_bias(wider, load_profile("llamacpp"), TABLE)
     assert kept.logit_bias == wider.logit_bias
     cut = compile_bias(wider, small, TABLE)
@@ -177,7 +178,7 @@ def test_what_was_found_of_the_other_policy_is_not_said_of_this_one(learned: Bia
     """The finding of the test goes with the verdict, and a value that changed has no standard error; other findings stay."""
     findings = tuple(RecordedFinding(code=code, word="PASS", sentence="so it was") for code in ("test", "headroom"))
     entries = tuple(entry.model_copy(update={"error": 0.1}) for entry in learned.entries)
-    judged = Bias(**{**dict(learned), "findings": findings, "entries": entries})
+    judged = learned.replacing(findings=findings, entries=entries)
     few = compile_bias(judged, load_profile("vllm"), TABLE, entries=3)
     assert [each.code for each in few.findings] == ["headroom"]
     assert all(entry.error is None for entry in few.entries if entry.bias != learned.logit_bias[entry.id])
@@ -190,12 +191,12 @@ def test_the_highest_id_is_known_without_a_session(learned: Bias) -> None:
     """OpenAI's is the end of text of the model's encoding, by the model's name or --tokenizer; others have none."""
     openai, vllm = load_profile("openai"), load_profile("vllm")
     tokenizer = load_vocabulary("o200k_base").fingerprint
-    mini = Bias(**{**dict(learned), "model": "gpt-4o-mini", "tokenizer": tokenizer})
+    mini = learned.replacing(model="gpt-4o-mini", tokenizer=tokenizer)
     found = vocabulary_of(mini, [openai])
     assert found is not None
     assert (found.name, highest_id(openai, found), highest_id(vllm, found)) == ("o200k_base", 199_999, None)
     assert vocabulary_of(mini, [vllm]) is None
-    prod = Bias(**{**dict(mini), "model": "prod"})
+    prod = mini.replacing(model="prod")
     assert vocabulary_of(prod, [openai], "o200k_base") is found
     with pytest.raises(InputError, match=r"'prod' on openai cannot be told .* --tokenizer o200k_base"):
         vocabulary_of(prod, [openai])

@@ -13,7 +13,8 @@ import openai
 import pytest
 
 from blackbox_lb import openai as drop_in
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.client import apply
 from blackbox_lb.errors import BiasError, InputError
 from tests.unit.recording_server import Server, recording

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 from scipy.special import softmax
 
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.jobs.evaluation.arms import (
     NO_ALTERNATIVE,

@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from blackbox_lb import Bias, logit_bias
-from blackbox_lb.bias.document import Compiled, Entry, SamplingRecord
 from blackbox_lb.bias.export import FORMATS, export
+from blackbox_lb.bias.records import Compiled, Entry, SamplingRecord
 from blackbox_lb.cli import main
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.testing import ExactModel, ExactServer
@@ -228,7 +228,7 @@ def test_keys_stay_in_their_variables(tmp_path: Path, monkeypatch: pytest.Monkey
     for format in ("openai", "curl"):
         assert "AZURE_OPENAI_ENDPOINT" in export(azure, format)
         assert "/openai/v1" in export(azure, format)
-    classic = Bias(**{**dict(azure), "provider": "azure-classic", "model": "my prod"})
+    classic = azure.replacing(provider="azure-classic", model="my prod")
     assert '"?api-version=${OPENAI_API_VERSION:-2024-10-21}"' in export(classic, "curl")
     assert 'default_query={"api-version": os.environ.get("OPENAI_API_VERSION", "2024-10-21")}' in export(
         classic, "openai"

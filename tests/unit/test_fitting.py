@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.jobs.fitting.choice import Measured, TriedCandidate
 from blackbox_lb.jobs.fitting.result import FitResult

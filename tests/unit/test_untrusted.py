@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from blackbox_lb.bias.document import MAX_BYTES, Bias, Entry
+from blackbox_lb.bias.document import MAX_BYTES, Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.settings import find_settings

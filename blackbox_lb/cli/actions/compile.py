@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from blackbox_lb.bias.document import Bias, Compiled
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import highest_id, most_entries, vocabulary_of
+from blackbox_lb.bias.records import Compiled
 from blackbox_lb.cli.commands.learning.compile import CompileOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE

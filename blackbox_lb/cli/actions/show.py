@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from blackbox_lb.bias.document import Bias, Entry, Learned
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry, Learned
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.terminal import findings_list, print_table, settings_text, verdict_table
 from blackbox_lb.rollouts.progress import short

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from blackbox_lb.bias.document import Bias, Compiled, Entry
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
+from blackbox_lb.bias.records import Compiled, Entry
 from blackbox_lb.providers.profile import Profile
 
 if TYPE_CHECKING:
@@ -58,13 +59,10 @@ def compile_bias(
     sparse = _Compiler.of(bias, profile, next_token, highest_id).sparse(limit, whole)
     old = {entry.id: entry for entry in bias.entries}
     values = zip(sparse.token_ids.tolist(), sparse.values.tolist(), strict=True)
-    return Bias(
-        **{
-            **dict(bias.verified(())),
-            "provider": profile.name,
-            "compiled": losses(sparse, limit, integers=whole),
-            "entries": tuple(_entry(old.get(token), token, value) for token, value in values),
-        }
+    return bias.verified(()).replacing(
+        provider=profile.name,
+        compiled=losses(sparse, limit, integers=whole),
+        entries=tuple(_entry(old.get(token), token, value) for token, value in values),
     )
 
 

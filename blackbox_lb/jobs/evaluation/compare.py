@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.bias.document import Verdict
+from blackbox_lb.bias.records import Verdict
 from blackbox_lb.jobs.evaluation.arms import BASE, ArmResult
 from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, Mean, PolicyResult
 from blackbox_lb.providers.prices import Prices

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from blackbox_lb.bias.document import Verdict
+from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
 from blackbox_lb.estimate.diagnosis.context_dependence import Context, context

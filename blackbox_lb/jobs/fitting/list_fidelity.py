@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from blackbox_lb.bias.document import ExactEffects
+from blackbox_lb.bias.records import ExactEffects
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.next_token.full_vocabulary import Compared, ListModel, compare

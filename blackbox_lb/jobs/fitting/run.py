@@ -8,15 +8,9 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.bias.document import (
-    Bias,
-    Censored,
-    Learned,
-    RecordedFinding,
-    SamplingRecord,
-    Verdict,
-)
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
+from blackbox_lb.bias.records import Censored, Learned, RecordedFinding, SamplingRecord, Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.inputs.checks import Ids

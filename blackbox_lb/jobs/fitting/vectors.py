@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.estimate.choice.candidates import Candidate
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -59,7 +60,7 @@ def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Train
         for token, value, seen in values
         if value
     )
-    return Bias(**{**dict(bias.verified(())), "compiled": None, "entries": entries})
+    return bias.verified(()).replacing(compiled=None, entries=entries)
 
 
 def _hex(raw: bytes | None) -> str | None:

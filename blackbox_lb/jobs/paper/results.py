@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from blackbox_lb.bias.document import Verdict
+from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.document import Mean, Number, ResultPart
 

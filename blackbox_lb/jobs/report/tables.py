@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from blackbox_lb.bias.document import Bias, Entry
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.jobs.analysis.document import Analysis, TokenScore
 from blackbox_lb.jobs.evaluation.document import Evaluation, Mean, PolicyResult
 from blackbox_lb.jobs.report.data import CandidateRow

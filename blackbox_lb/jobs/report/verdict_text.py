@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from blackbox_lb.bias.document import Verdict
+from blackbox_lb.bias.records import Verdict
 from blackbox_lb.jobs.evaluation.arms import BASE
 from blackbox_lb.jobs.evaluation.document import Comparison
 from blackbox_lb.jobs.report.data import Run

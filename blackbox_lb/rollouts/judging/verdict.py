@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.bias.document import Verdict
+from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.rollouts.judging.intervals import LEVEL, bootstrap, holm
 
