@@ -16,6 +16,7 @@ from blackbox_lb.cli.options import STORE, TOP_LOGPROBS
 from blackbox_lb.cli.run_limits import accounted
 from blackbox_lb.cli.terminal import reporter
 from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.estimate.choice.table import estimator
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.store import RolloutStore
@@ -80,7 +81,7 @@ async def open_trials(
     """
     if reward.remote is not None:
         reward.remote.headers()  # a missing key is told before anything is paid for
-    spelled = "clusters" in options.get("estimator", ())
+    spelled = any(estimator(name).facts.clustered for name in options.get("estimator", ()))
     async with connect_to(
         options,
         concurrency=options["concurrency"],

@@ -18,8 +18,9 @@ from blackbox_lb.cli.options import (
     task_options,
 )
 from blackbox_lb.estimate.choice.goal import Objective
+from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
-from blackbox_lb.estimate.inputs.sweep import AlphaScale, EstimatorName, Sweep
+from blackbox_lb.estimate.inputs.sweep import AlphaScale, Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan
 
 __all__ = ["command"]
@@ -58,7 +59,7 @@ def _sweep(
     "--estimator",
     SWEEP.estimators,
     "projection; the paper's ips and its baseline clusters; snips; ratio, which needs no logprobs.",
-    click.Choice(get_args(EstimatorName)),
+    click.Choice(tuple(ROWS)),
 )
 @_sweep("--tau", SWEEP.tau, "A completion weighs exp(reward / tau).")
 @_sweep("--l2", SWEEP.l2, "Shrinkage of projection; cv chooses it by cross-validation.", _Strength())

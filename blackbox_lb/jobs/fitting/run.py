@@ -21,6 +21,7 @@ from blackbox_lb.bias.document import (
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
+from blackbox_lb.estimate.choice.table import estimator, rule
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.compiling.compile import Kept, gain_by_entries, losses
@@ -66,7 +67,7 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         reference = await ask_reference(trials, task.train[: plan.limit], training, plan.full_vocab, plan.sweep.seed)
         trials.report.remark(reference.sentence)
     clusters = await clusters_of(trials, task, plan)
-    kept_back = censored(training.rollouts, training.next_token, plan.sweep.rule)
+    kept_back = censored(training.rollouts, training.next_token, rule(plan.sweep))
     trials.report.remark(kept_back.sentence(trials.top_logprobs))
     choice = await choose(
         trials,
@@ -78,7 +79,7 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
         settings=plan.settings,
     )
     chosen = choice.candidate
-    kept_back = kept_back.model_copy(update={"unobserved": replace(plan.sweep, estimators=(chosen.estimator,)).rule})
+    kept_back = kept_back.model_copy(update={"unobserved": rule(replace(plan.sweep, estimators=(chosen.estimator,)))})
     verdict = await trials.judge(task.test, plan.settings, plan.test_samples, chosen.logit_bias)
     why = explain(
         training.rollouts,
@@ -214,7 +215,8 @@ async def _entries(trials: Trials, training: Training, chosen: Candidate, why: E
 
 def _uncompiled(trials: Trials, bias: Bias, chosen: Candidate, training: Training, clusters: Ids | None) -> Bias:
     """The learned vector before the compile, as a bias of its own: what other limits are compiled from, without any request."""
-    everything = () if clusters is None or chosen.estimator != "clusters" else np.arange(len(clusters))
+    tied = estimator(chosen.estimator).facts.clustered
+    everything = np.arange(len(clusters)) if clusters is not None and tied else ()
     ids = np.union1d(training.next_token.token_ids, everything).astype(np.int64)
     known = trials.store.token_bytes(trials.tokenizer.fingerprint)
     values = zip(ids.tolist(), chosen.learned.tolist(), training.seen(ids).tolist(), strict=True)
