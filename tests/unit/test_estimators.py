@@ -16,7 +16,7 @@ from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import fit
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice import table
-from blackbox_lb.estimate.choice.estimator import EstimatorFacts, Learned, TrainingData
+from blackbox_lb.estimate.choice.estimator import EstimatorFacts, LearnedVector, TrainingData
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.testing import ExactModel, ExactServer
 
@@ -26,12 +26,12 @@ class Toy:
 
     facts = EstimatorFacts(swept=("alpha",), spreads=False)
 
-    def learn(self, data: TrainingData, sweep: Sweep) -> Iterator[Learned]:
+    def learn(self, data: TrainingData, sweep: Sweep) -> Iterator[LearnedVector]:
         """At each tau and alpha."""
         ids = np.unique(data.drawn.token_ids)[::2].astype(np.int64)
         for tau in sweep.tau:
             for alpha in sweep.alpha:
-                yield Learned({"tau": tau, "alpha": alpha}, ids, np.full(len(ids), alpha))
+                yield LearnedVector({"tau": tau, "alpha": alpha}, ids, np.full(len(ids), alpha))
 
 
 TOY = Toy()

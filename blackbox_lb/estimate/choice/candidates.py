@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from blackbox_lb.estimate.choice.estimator import Learned, Refit, TrainingData
+from blackbox_lb.estimate.choice.estimator import LearnedVector, Refit, TrainingData
 from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.counting.distributed import Whole
 from blackbox_lb.estimate.counting.ips import Clipping
@@ -123,7 +123,7 @@ def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
     return len(rewards) == 1 and (rewards[0] == 0 or sweep.alpha_scale == "relative")
 
 
-def _candidate(name: str, learned: Learned, data: TrainingData, limits: CompileLimits) -> Candidate:
+def _candidate(name: str, learned: LearnedVector, data: TrainingData, limits: CompileLimits) -> Candidate:
     """What was learned, as the provider takes it: refitted to the tokens that may be sent, where that can be done."""
     refit = learned.refit
     if refit is None:

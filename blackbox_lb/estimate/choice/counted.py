@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorSettings, Learned, TrainingData
+from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorSettings, LearnedVector, TrainingData
 from blackbox_lb.estimate.counting.clusters import TiedIPS
 from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.ratio import Ratio, Shrunk
@@ -30,7 +30,7 @@ class _Smoothed:
 
     facts: EstimatorFacts
 
-    def learn(self, data: TrainingData, sweep: Sweep) -> Iterator[Learned]:
+    def learn(self, data: TrainingData, sweep: Sweep) -> Iterator[LearnedVector]:
         """At each tau and alpha."""
         clip = self.facts.clip_in(sweep)
         statistics = data.statistics(sweep, clip)
@@ -43,7 +43,7 @@ class _Smoothed:
             if self.facts.clustered:
                 values = _fewest(values)
             clipping = None if sweep.clip is None else ips.clipping(tau)
-            yield Learned({"tau": tau, "alpha": alpha, **shared}, ips.token_ids, values, clipping=clipping)
+            yield LearnedVector({"tau": tau, "alpha": alpha, **shared}, ips.token_ids, values, clipping=clipping)
 
     def _of(self, statistics: Statistics, data: TrainingData) -> IPS:
         if not self.facts.clustered:
@@ -60,7 +60,7 @@ class _Shrunk:
     facts: EstimatorFacts
     of: Callable[[Statistics], Shrunk]
 
-    def learn(self, data: TrainingData, sweep: Sweep) -> Iterator[Learned]:
+    def learn(self, data: TrainingData, sweep: Sweep) -> Iterator[LearnedVector]:
         """At each tau and kappa."""
         clip = self.facts.clip_in(sweep)
         found = self.of(data.statistics(sweep, clip))
@@ -68,7 +68,7 @@ class _Shrunk:
         if self.facts.reads_propensities:
             shared = {"positions": sweep.positions, "clip": clip}
         for tau, kappa in itertools.product(sweep.tau, sweep.kappa):
-            yield Learned({"tau": tau, "kappa": kappa, **shared}, found.token_ids, found.delta(tau, kappa))
+            yield LearnedVector({"tau": tau, "kappa": kappa, **shared}, found.token_ids, found.delta(tau, kappa))
 
 
 def _fewest(values: Vector) -> Vector:

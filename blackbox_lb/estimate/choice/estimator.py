@@ -24,7 +24,7 @@ from blackbox_lb.estimate.next_token.potential import LoggedPositions
 from blackbox_lb.estimate.projection.cross_validation import L2Choice
 from blackbox_lb.estimate.projection.projection import Fit
 
-__all__ = ["Estimator", "EstimatorFacts", "EstimatorSettings", "Learned", "Refit", "TrainingData"]
+__all__ = ["Estimator", "EstimatorFacts", "EstimatorSettings", "LearnedVector", "Refit", "TrainingData"]
 
 EstimatorSettings: TypeAlias = dict[str, float | int | str | None]
 
@@ -81,7 +81,7 @@ class Refit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learned:
+class LearnedVector:
     """One vector.
 
     settings: those it was learned with, as the bias file keeps them.
@@ -154,5 +154,5 @@ class Estimator(Protocol):
     def facts(self) -> EstimatorFacts:
         """What other parts must know of it."""
 
-    def learn(self, data: TrainingData, sweep: Sweep) -> Iterator[Learned]:
+    def learn(self, data: TrainingData, sweep: Sweep) -> Iterator[LearnedVector]:
         """A vector for each tau and each value of the swept fields. InputError: nothing can be learned from ``data``."""

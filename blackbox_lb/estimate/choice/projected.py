@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorSettings, Learned, Refit, TrainingData
+from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorSettings, LearnedVector, Refit, TrainingData
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_l2
@@ -19,7 +19,7 @@ class _Projection:
 
     facts = EstimatorFacts(swept=("l2",), reads_lists=True, any_policy=True)
 
-    def learn(self, data: TrainingData, sweep: Sweep) -> Iterator[Learned]:
+    def learn(self, data: TrainingData, sweep: Sweep) -> Iterator[LearnedVector]:
         """At each tau, the largest l2 first."""
         start = None
         for tau in sweep.tau:
@@ -30,7 +30,7 @@ class _Projection:
                 if sweep.weights != "global":
                     settings["weights"] = sweep.weights
                 refit = Refit(fit, tau, l2, sweep.weights, chosen, partial(_again, make, fit))
-                yield Learned(settings, fit.token_ids, fit.delta, refit)
+                yield LearnedVector(settings, fit.token_ids, fit.delta, refit)
 
 
 PROJECTION = _Projection()
