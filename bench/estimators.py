@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from blackbox_lb.estimate.choice.table import estimator
 from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.ratio import Ratio
 from blackbox_lb.estimate.counting.snips import SNIPS
@@ -98,6 +99,6 @@ ESTIMATORS: dict[str, Estimator] = {
     "projection, top-5": _projection(5),
     "ips": _ips(RELATIVE, PAPER),
     "ips, heavy smoothing": _ips(HEAVY),
-    "snips": _shrunk(SNIPS, Sweep().clip_of("snips")),
+    "snips": _shrunk(SNIPS, estimator("snips").facts.clip_in(Sweep())),
     "ratio": _shrunk(Ratio),
 }

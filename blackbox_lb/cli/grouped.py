@@ -52,7 +52,7 @@ class LateChoice(click.Choice[str]):
     def __init__(self, find: Callable[[], Iterable[str]]) -> None:
         self._find, self.case_sensitive = find, True
 
-    @functools.cached_property
+    @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]  # a plain attribute of click's
         """The values, in their order."""
         return tuple(self._find())

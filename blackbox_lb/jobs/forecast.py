@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from blackbox_lb.api.limits.budget import prompt_bound
+from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.evaluation.arms import arms_at
 from blackbox_lb.jobs.evaluation.run import EvalPlan
@@ -120,9 +122,12 @@ def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
 
 def _candidates(sweep: Sweep) -> int:
     """How many biases a sweep makes at most; cross-validation of l2 proposes two."""
-    strengths = sum(2 if value == "cv" else 1 for value in sweep.l2)
-    own = {"projection": strengths, "ips": len(sweep.alpha), "clusters": len(sweep.alpha)}
-    return len(sweep.tau) * sum(own.get(name, len(sweep.kappa)) for name in sweep.estimators)
+    own = [each.facts.swept for each in estimators(sweep).values()]
+    return len(sweep.tau) * sum(math.prod(_values(getattr(sweep, field)) for field in fields) for fields in own)
+
+
+def _values(given: Sequence[float | str]) -> int:
+    return sum(2 if value == "cv" else 1 for value in given)
 
 
 def _count(setting: Setting, samples: int) -> int:

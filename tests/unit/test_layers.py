@@ -19,6 +19,17 @@ ROOMS = (
 )
 """A room imports only from itself and from rooms that stand before it; ``__init__`` loads its names when they are used."""
 
+ESTIMATE = (
+    ("inputs",),
+    ("next_token",),
+    ("counting", "reweighting"),
+    ("projection",),
+    ("sparse",),
+    ("choice",),
+    ("diagnosis",),
+)
+"""The floors of ``estimate``, ground first; rooms on one floor do not import from each other."""
+
 HOUSE = "blackbox_lb"
 SENTENCES = (
     ("deploy reaches no estimator", "blackbox_lb.deploy", "blackbox_lb.estimate", ()),
@@ -83,6 +94,18 @@ def test_imports_run_one_way(module: str) -> None:
     """A module imports only from its own room and from rooms before it."""
     upwards = {name for name in imported(module) if ROOMS.index(room(name)) > ROOMS.index(room(module))}
     assert not upwards
+
+
+def test_the_estimators_stand_on_their_floors() -> None:
+    """Inside ``estimate`` a module imports only from its own room and from rooms on lower floors."""
+    floors = {room: number for number, rooms in enumerate(ESTIMATE) for room in rooms}
+    for module in modules():
+        if module.startswith("blackbox_lb.estimate."):
+            own = module.split(".")[2]
+            others = {name.split(".")[2] for name in imported(module) if name.startswith("blackbox_lb.estimate.")} - {
+                own
+            }
+            assert all(floors[each] < floors[own] for each in others), module
 
 
 @pytest.mark.parametrize(("who", "what", "but"), [row[1:] for row in SENTENCES], ids=[row[0] for row in SENTENCES])

@@ -19,6 +19,7 @@ from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import findings_list, print_table, settings_text, verdict_table
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
+from blackbox_lb.estimate.choice.table import estimator
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.fitting.list_fidelity import Fidelity
 from blackbox_lb.jobs.fitting.plan import FitPlan
@@ -119,7 +120,7 @@ async def _run(
         budget,
         stages=lambda trials: fit_stages(task, plan),
         elsewhere=options.rollouts,
-        own_vocabulary="clusters" in options.estimator,
+        own_vocabulary=any(estimator(name).facts.clustered for name in options.estimator),
     ) as trials:
         heard = Remembering(trials.report)
         with _engine(options) as engine:

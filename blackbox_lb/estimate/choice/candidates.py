@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
-from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.clusters import TiedIPS
+from blackbox_lb.estimate.choice.estimator import EstimatorInput, LearnedVector, Refit
+from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.counting.distributed import Whole
-from blackbox_lb.estimate.counting.ips import IPS, Clipping
-from blackbox_lb.estimate.counting.ratio import Ratio
-from blackbox_lb.estimate.counting.snips import SNIPS
-from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
+from blackbox_lb.estimate.counting.ips import Clipping
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
-from blackbox_lb.estimate.inputs.recipe import Recipe, Scale
+from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.inputs.sweep import EstimatorName, Sweep
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.next_token.potential import LoggedPositions
-from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_l2
-from blackbox_lb.estimate.projection.projection import Fit, projection, reward_weights
+from blackbox_lb.estimate.projection.cross_validation import L2Choice
+from blackbox_lb.estimate.projection.projection import Fit, reward_weights
 from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, sparsify
 from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_support
 
@@ -83,7 +77,7 @@ class Candidate:
     settings: dict[str, float | int | str | None]
     learned: Vector
     sparse: Sparse
-    estimator: EstimatorName = "projection"
+    estimator: str = "projection"
     projected: Projected | None = None
     clipping: Clipping | None = None
 
@@ -117,15 +111,10 @@ def candidates(
     """
     if _tau_is_inert(rollouts, sweep):
         sweep = replace(sweep, tau=sweep.tau[:1])
-    made: dict[float | None, Statistics] = {}
-    for name in sweep.estimators:
-        if name == "projection":
-            yield from _projected(rollouts, next_token, sweep, limits, whole)
-            continue
-        clip = sweep.clip_of(name)
-        if clip not in made:
-            made[clip] = _statistics(rollouts, sweep, clip, whole)
-        yield from _counted(name, made[clip], rollouts, next_token, sweep, limits, clusters)
+    data = EstimatorInput(rollouts, next_token, clusters, whole)
+    for name, each in estimators(sweep).items():
+        for learned in each.learn(data, sweep):
+            yield _candidate(name, learned, data, limits)
 
 
 def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
@@ -134,124 +123,31 @@ def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
     return len(rewards) == 1 and (rewards[0] == 0 or sweep.alpha_scale == "relative")
 
 
-def _projected(
-    rollouts: Rollouts, next_token: NextToken, sweep: Sweep, limits: CompileLimits, whole: Whole | None
-) -> Iterator[Candidate]:
-    start = None
-    drawn: Rollouts = rollouts if whole is None else whole.rollouts
-    logged: LoggedPositions = next_token if whole is None else whole.positions
-    for tau in sweep.tau:
-        for l2, chosen in _strengths(drawn, logged, sweep, tau):
-            make = partial(projection, drawn, tau=tau, l2=l2, weights=sweep.weights, next_token=logged)
-            fit = start = make(start=start)
-            settings: dict[str, float | int | str | None] = {"tau": tau, "l2": l2}
-            if sweep.weights != "global":
-                settings["weights"] = sweep.weights
-            learned, support = fit.delta, _support(rollouts, next_token, fit.delta, limits, (tau, l2, sweep.weights))
-            if support is not None:
-                fit = make(start=fit, support=support)
-            sparse = against(next_token, learned, limits.compiled(next_token, fit.delta))
-            yield Candidate(settings, learned, sparse, projected=Projected(fit, support, sweep.weights, chosen))
+def _candidate(name: str, learned: LearnedVector, data: EstimatorInput, limits: CompileLimits) -> Candidate:
+    """What was learned, as the provider takes it: refitted to the tokens that may be sent, where that can be done."""
+    refit = learned.refit
+    if refit is None:
+        wide = data.next_token.with_tokens(learned.token_ids)
+        values = wide.align(learned.token_ids, learned.values)
+        return Candidate(learned.settings, values, limits.compiled(wide, values), name, clipping=learned.clipping)
+    table, fit = data.next_token, refit.fit
+    support = _support(data, refit, limits)
+    if support is not None:
+        fit = refit.again(support)
+    sparse = against(table, learned.values, limits.compiled(table, fit.delta))
+    projected = Projected(fit, support, refit.weights, refit.chosen)
+    return Candidate(learned.settings, learned.values, sparse, name, projected)
 
 
-def _strengths(
-    rollouts: Rollouts, next_token: LoggedPositions, sweep: Sweep, tau: float
-) -> list[tuple[float, L2Choice | None]]:
-    """Each l2 of the sweep, the largest first, with how it was chosen where it was not given."""
-    found: dict[float, L2Choice | None] = {value: None for value in sweep.l2 if not isinstance(value, str)}
-    if "cv" in sweep.l2:
-        choice = choose_l2(rollouts, next_token, tau=tau, weights=sweep.weights)
-        found |= {choice.best: choice, choice.l2: choice}
-    return sorted(found.items(), key=lambda pair: -pair[0])
-
-
-def _support(
-    rollouts: Rollouts,
-    next_token: NextToken,
-    learned: Vector,
-    limits: CompileLimits,
-    settings: tuple[float, float, Scale],
-) -> Ids | None:
+def _support(data: EstimatorInput, refit: Refit, limits: CompileLimits) -> Ids | None:
     """The ids that a refit may bias, for the largest penalised likelihood; None where the provider takes everything learned."""
-    tau, l2, scale = settings
+    rollouts, next_token, learned = data.rollouts, data.next_token, refit.fit.delta
     allowed = ~np.isin(next_token.token_ids, limits.forbidden(next_token))
     used = allowed & (learned != 0)
     if limits.entries is None or used.sum() <= limits.entries:
         return next_token.token_ids[used] if used.sum() < np.count_nonzero(learned) else None
     table = next_token.named()
-    weights = (reward_weights(rollouts, tau, scale) * (rollouts.lengths > 0))[rollouts.rollout_of]
-    problem = Problem(table, table.sampled_counts(weights), weights, allowed, l2)
+    weights = (reward_weights(rollouts, refit.tau, refit.weights) * (rollouts.lengths > 0))[rollouts.rollout_of]
+    problem = Problem(table, table.sampled_counts(weights), weights, allowed, refit.l2)
     found = best_support(problem, limits.entries, np.zeros(len(learned)))
     return next_token.token_ids[found.support]
-
-
-def _statistics(rollouts: Rollouts, sweep: Sweep, clip: float | None, whole: Whole | None) -> Statistics:
-    """The sums for all estimators of the sweep that share this clip, at all its taus in one pass."""
-    drawn = rollouts if whole is None else whole.rollouts
-    recipe = Recipe(
-        sweep.tau,
-        float(drawn.rewards[drawn.lengths > 0].max(initial=-np.inf)),
-        sweep.positions,
-        sweep.seed,
-        sweep.unobserved,
-        clip,
-        tuple(sweep.counted(clip)),
-    )
-    if whole is not None:
-        return whole.statistics(recipe)
-    return Statistics.gather(drawn.blocks(BLOCK_POSITIONS), recipe) if drawn.keys else Statistics.zero()
-
-
-def _counted(
-    name: EstimatorName,
-    statistics: Statistics,
-    rollouts: Rollouts,
-    next_token: NextToken,
-    sweep: Sweep,
-    limits: CompileLimits,
-    clusters: Ids | None,
-) -> Iterator[Candidate]:
-    """The estimators that read a token's value off the completions it was sampled in."""
-    estimate, ids, grid = _estimator(name, statistics, sweep, clusters)
-    shared: dict[str, float | int | str | None] = {}
-    if name != "ratio":
-        shared = {"positions": sweep.positions, "clip": sweep.clip_of(name)}
-    if name in ("ips", "clusters") and sweep.alpha_scale != "relative":
-        shared["alpha_scale"] = sweep.alpha_scale
-    wide = next_token.with_tokens(ids)
-    for tau, (setting, value) in itertools.product(sweep.tau, grid):
-        learned = _learned(name, estimate, wide, ids, tau, value)
-        sparse = limits.compiled(wide, learned)
-        clipping = estimate.clipping(tau) if sweep.clip is not None and estimate.clipping is not None else None
-        settings = {"tau": tau, setting: value, **shared}
-        yield Candidate(settings, learned, sparse, name, clipping=clipping)
-
-
-def _learned(name: EstimatorName, estimate: _Estimate, wide: NextToken, ids: Ids, tau: float, value: float) -> Vector:
-    values = estimate.of(tau, value)
-    if name == "clusters":  # the same policy with the largest cluster at 0 has the fewest entries
-        levels, counts = np.unique(values, return_counts=True)
-        values = values - levels[counts.argmax()]
-    return wide.align(ids, values)
-
-
-@dataclass(frozen=True, slots=True)
-class _Estimate:
-    """``of(tau, alpha or kappa)`` -> nats; ``clipping(tau)`` where propensities enter without being normalised away."""
-
-    of: Callable[[float, float], Vector]
-    clipping: Callable[[float], Clipping] | None = None
-
-
-def _estimator(
-    name: EstimatorName, statistics: Statistics, sweep: Sweep, clusters: Ids | None
-) -> tuple[_Estimate, Ids, list[tuple[str, float]]]:
-    """The estimate, the token ids of its values, and the settings of the sweep that are its own."""
-    if name in ("snips", "ratio"):
-        shrunk = SNIPS(statistics) if name == "snips" else Ratio(statistics)
-        return _Estimate(shrunk.delta), shrunk.token_ids, [("kappa", value) for value in sweep.kappa]
-    if name == "clusters" and clusters is None:
-        raise InputError("clusters need the cluster of every token; give them, or use another estimator")
-    ips = IPS(statistics) if clusters is None or name == "ips" else TiedIPS(statistics, clusters)
-    estimate = _Estimate(partial(ips.delta, relative=sweep.alpha_scale == "relative"), ips.clipping)
-    return estimate, ips.token_ids, [("alpha", value) for value in sweep.alpha]

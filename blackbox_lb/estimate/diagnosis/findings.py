@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from blackbox_lb.estimate.choice import table
 from blackbox_lb.estimate.diagnosis.context_dependence import Context
 from blackbox_lb.estimate.diagnosis.headroom import Headroom
 from blackbox_lb.estimate.diagnosis.reliability import Agreement, Precision
@@ -41,10 +42,6 @@ __all__ = [
     "weights",
 ]
 
-READS_PROPENSITIES = frozenset({"ips", "snips", "clusters"})
-"""Estimators that divide by the probability of each sampled token."""
-READS_LISTS = frozenset({"projection"})
-"""Estimators that read the listed alternatives."""
 SAMPLE_TWICE = "sample each training prompt at least twice"
 
 
@@ -116,7 +113,7 @@ def censoring(kept: Censoring | None, estimator: str, top_logprobs: int | None) 
     sentence = (
         f"{kept.bounded:,} of {kept.positions:,} sampled tokens ({share:.1%}) have only a bound for their logprob"
     )
-    if estimator not in READS_PROPENSITIES:
+    if not table.estimator(estimator).facts.reads_propensities:
         return Finding("censoring", "PASS", f"{sentence}, which {estimator} does not read")
     word = CENSORED.judge(share)
     if word == "PASS":
@@ -134,7 +131,7 @@ def tail(seen: TailCoverage | None, estimator: str, top_logprobs: int | None) ->
     if seen is None:
         return unchecked("tail", "the probability outside the lists", "measure it on the training rollouts")
     sentence = f"{seen.tail_mass:.1%} of the probability is outside the lists, {seen.unattributed:.1%} without any token to go to"
-    if estimator not in READS_LISTS:
+    if not table.estimator(estimator).facts.reads_lists:
         return Finding("tail", "PASS", f"{sentence}, which {estimator} does not read")
     word = _worst(TAIL_MASS.judge(seen.tail_mass), UNATTRIBUTED.judge(seen.unattributed))
     if word == "PASS":

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import positive
-from blackbox_lb.estimate.inputs.recipe import Counted, Scale, Unobserved
+from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
 
-__all__ = ["L2", "AlphaScale", "EstimatorName", "Sweep"]
+__all__ = ["L2", "AlphaScale", "Sweep"]
 
-EstimatorName: TypeAlias = Literal["projection", "ips", "snips", "ratio", "clusters"]
 L2: TypeAlias = float | Literal["cv"]
 AlphaScale: TypeAlias = Literal["relative", "absolute"]
-
-SNIPS_CLIP = 100.0
-"""One larger inverse propensity leaves a token that was sampled fifty times an effective sample of about one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ class Sweep:
     ``clusters`` and ``snips``.
     """
 
-    estimators: tuple[EstimatorName, ...] = ("projection",)
+    estimators: tuple[str, ...] = ("projection",)
     tau: tuple[float, ...] = (0.5,)
     l2: tuple[L2, ...] = ("cv",)
     weights: Scale = "global"
@@ -57,17 +53,3 @@ class Sweep:
             raise InputError(
                 f"clip is {self.clip}; the largest inverse propensity must be a number from 1, or None for any"
             )
-
-    def clip_of(self, name: EstimatorName) -> float | None:
-        """The largest inverse propensity that counts for this estimator."""
-        return SNIPS_CLIP if self.clip is None and name == "snips" else self.clip
-
-    def counted(self, clip: float | None) -> tuple[Counted, ...]:
-        """The estimators with this clip whose sums ``Statistics`` gathers; clusters are made of those of ips."""
-        own = {"ips" if name == "clusters" else name for name in self.estimators if self.clip_of(name) == clip}
-        return tuple(name for name in get_args(Counted) if name in own)
-
-    @property
-    def rule(self) -> Unobserved | None:
-        """``unobserved`` where an estimator reads the probabilities of sampled tokens at all."""
-        return self.unobserved if {"ips", "snips", "clusters"}.intersection(self.estimators) else None

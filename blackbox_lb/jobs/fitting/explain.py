@@ -11,6 +11,7 @@ import numpy as np
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
+from blackbox_lb.estimate.choice.table import estimator
 from blackbox_lb.estimate.diagnosis.context_dependence import Context, context
 from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
 from blackbox_lb.estimate.diagnosis.findings import Finding
@@ -133,7 +134,8 @@ def _halves(
     nothing = Agreement(None, None)
     if len(np.unique(rollouts.prompts)) < 2:
         return nothing
-    own = {name: (value,) for name, value in chosen.settings.items() if name in ("tau", "alpha", "kappa")}
+    swept = ("tau", *estimator(chosen.estimator).facts.swept)
+    own = {name: (value,) for name, value in chosen.settings.items() if name in swept}
     if chosen.projected is not None:  # the penalty is on a sum over rollouts, of which there are half
         own["l2"] = (float(chosen.settings["l2"] or 1.0) / 2,)
     one = replace(sweep, estimators=(chosen.estimator,), **own)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.bias.records import Censored, Learned, RecordedFinding, SamplingRecord, Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
+from blackbox_lb.estimate.choice.table import rule
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -218,7 +219,7 @@ class _Fit:
 
     def _censored(self, sweep: Sweep) -> Censored:
         """What the provider kept back, with the rule by which ``sweep`` takes it."""
-        return censored(self.training.rollouts, self.training.next_token, sweep.rule)
+        return censored(self.training.rollouts, self.training.next_token, rule(sweep))
 
     async def _kl(self) -> float:
         """The KL of the chosen policy at temperature 1: of what was judged there, else of a few completions drawn for it."""

@@ -12,6 +12,7 @@ import numpy as np
 from blackbox_lb.api.wire import asks_logprobs, check_stop
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.candidates import CompileLimits
+from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.jobs.fitting.explain import room_for_gain
 from blackbox_lb.jobs.fitting.plan import FitPlan
@@ -41,7 +42,7 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
     _check_engine(trials, plan)
     if plan.rounds == 1:
         return
-    others = [name for name in plan.sweep.estimators if name != "projection"]
+    others = [name for name, each in estimators(plan.sweep).items() if not each.facts.any_policy]
     if others:
         raise InputError(
             f"{plan.rounds} rounds draw from biased policies, which only projection can learn from, and not {', '.join(others)}; "
@@ -58,17 +59,18 @@ def _check_engine(trials: Trials, plan: FitPlan) -> None:
         "--full-vocab": bool(plan.full_vocab),
         "--top-logprobs 0": trials.top_logprobs == 0,
     }
+    alone |= {f"--estimator {name}": not each.facts.spreads for name, each in estimators(plan.sweep).items()}
     for option, given in alone.items():
         if given:
             raise InputError(f"{option} works in one process only; leave out --engine, or {option}")
 
 
 def _check_logprobs(trials: Trials, plan: FitPlan) -> None:
-    session, estimators = trials.session, plan.sweep.estimators
+    session = trials.session
     if asks_logprobs(session.profile.endpoint(session.endpoint), trials.top_logprobs):
         return
-    if estimators != ("ratio",):
-        others = ", ".join(name for name in estimators if name != "ratio")
+    others = ", ".join(name for name, each in estimators(plan.sweep).items() if each.facts.needs_logprobs)
+    if others:
         raise NoLogprobs(
             f"completions come without logprobs here, and {others} cannot learn from those; use --estimator ratio alone, "
             "--top-logprobs from 1, or a provider that gives them"
@@ -151,7 +153,8 @@ class TrainingData:
     def _read(self, examples: Sequence[Example], keys: Sequence[Sequence[str]]) -> Training:
         """In this process."""
         trials, vocabulary = self.trials, self.trials.session.vocabulary
-        encode = vocabulary.encode if vocabulary and self.plan.sweep.estimators == ("ratio",) else None
+        needed = any(each.facts.needs_logprobs for each in estimators(self.plan.sweep).values())
+        encode = vocabulary.encode if vocabulary and not needed else None
         size = trials.tokenizer.vocabulary_size
         return training_set(
             self._source, examples, keys, trials.reward, trials.end_tokens, encode=encode, vocab_size=size
@@ -209,7 +212,7 @@ def _check(reward: Reward, rewards: Vector) -> Vector:
 
 async def clusters_of(trials: Trials, task: Task, plan: FitPlan) -> Ids | None:
     """(v,) the cluster of each token id, where the plan asks for clusters: of the words of validation completions."""
-    if "clusters" not in plan.sweep.estimators:
+    if not any(each.facts.clustered for each in estimators(plan.sweep).values()):
         return None
     from blackbox_lb.vocabulary.clustering import cluster_vocabulary
 

@@ -25,7 +25,7 @@ from blackbox_lb.cli.options import (
 if TYPE_CHECKING:
     from blackbox_lb.estimate.choice.goal import Objective
     from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
-    from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale, EstimatorName
+    from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale
     from blackbox_lb.jobs.fitting.plan import FitPlan
 
 __all__ = ["FitOptions", "fit_command"]
@@ -46,17 +46,17 @@ def _choice(field: str) -> LateChoice:
 
     def values() -> tuple[str, ...]:
         from blackbox_lb.estimate.choice.goal import Objective
+        from blackbox_lb.estimate.choice.table import ROWS
         from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
-        from blackbox_lb.estimate.inputs.sweep import AlphaScale, EstimatorName
+        from blackbox_lb.estimate.inputs.sweep import AlphaScale
 
         aliases = {
-            "estimator": EstimatorName,
             "weights": Scale,
             "alpha_scale": AlphaScale,
             "unobserved": Unobserved,
             "objective": Objective,
         }
-        return get_args(aliases[field])
+        return tuple(ROWS) if field == "estimator" else get_args(aliases[field])
 
     return LateChoice(values)
 
@@ -103,7 +103,7 @@ class FitOptions(TaskOptions, TrialOptions):
 
     samples_per_prompt: int
     limit: int | None
-    estimator: tuple[EstimatorName, ...]
+    estimator: tuple[str, ...]
     tau: tuple[float, ...]
     l2: tuple[L2, ...]
     weights: Scale

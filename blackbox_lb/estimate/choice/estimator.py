@@ -1,0 +1,158 @@
+"""Estimator: what each one says of itself and does, so that no other part asks for its name.
+
+A new one is a module with an ``Estimator`` in it, and a row of ``table.ROWS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias, get_args
+
+import numpy as np
+
+from blackbox_lb.estimate.choice.table import estimators
+from blackbox_lb.estimate.counting.distributed import Whole
+from blackbox_lb.estimate.counting.ips import Clipping
+from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.inputs.recipe import Counted, Recipe, Scale
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.next_token.potential import LoggedPositions
+from blackbox_lb.estimate.projection.cross_validation import L2Choice
+from blackbox_lb.estimate.projection.projection import Fit
+
+__all__ = ["Estimator", "EstimatorFacts", "EstimatorInput", "EstimatorSettings", "LearnedVector", "Refit"]
+
+EstimatorSettings: TypeAlias = dict[str, float | int | str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatorFacts:
+    """What other parts must know of an estimator.
+
+    swept: fields of ``Sweep`` beside tau, each value of which makes a candidate.
+    sums: the running sums it is made of, None for others.
+    clip: largest inverse propensity that counts unless the sweep says otherwise, None for any.
+    reads_propensities: it divides by the probability of each sampled token.
+    reads_lists: it reads the listed alternatives.
+    any_policy: it learns from completions that a biased policy drew.
+    clustered: it needs the cluster of every token, and gives each of them a value.
+    spreads: it learns from rollouts that are spread over processes.
+    """
+
+    swept: tuple[str, ...] = ()
+    sums: Counted | None = None
+    clip: float | None = None
+    reads_propensities: bool = False
+    reads_lists: bool = False
+    any_policy: bool = False
+    clustered: bool = False
+    spreads: bool = True
+
+    @property
+    def needs_logprobs(self) -> bool:
+        """Whether completions without logprobs teach it nothing."""
+        return self.reads_propensities or self.reads_lists
+
+    def clip_in(self, sweep: Sweep) -> float | None:
+        """The largest inverse propensity that counts in ``sweep``."""
+        return self.clip if sweep.clip is None else sweep.clip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refit:
+    """A penalised likelihood behind learned values, which can be maximised again on fewer tokens.
+
+    fit: on all tokens.
+    tau, l2, weights: its settings.
+    chosen: how ``l2`` was chosen, None where it was given.
+    again: the fit with these ids alone.
+    """
+
+    fit: Fit
+    tau: float
+    l2: float
+    weights: Scale
+    chosen: L2Choice | None
+    again: Callable[[Ids], Fit]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LearnedVector:
+    """One vector.
+
+    settings: those it was learned with, as the bias file keeps them.
+    token_ids: (k,) the tokens that have a value; all others are at 0.
+    values: (k,) nats.
+    refit: None for an estimator that is compiled as it is, and has no standard errors.
+    clipping: what clipped propensities took away, None where nothing was clipped.
+    """
+
+    settings: EstimatorSettings
+    token_ids: Ids
+    values: Vector
+    refit: Refit | None = None
+    clipping: Clipping | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EstimatorInput:
+    """What there is to learn from.
+
+    rollouts, next_token: those in this process, and their positions.
+    clusters: (v,) the cluster of each token id, None where nothing asked for them.
+    whole: all rollouts where they are spread over processes, None where they are here.
+    """
+
+    rollouts: Rollouts
+    next_token: NextToken
+    clusters: Ids | None = None
+    whole: Whole | None = None
+    _made: dict[float | None, Statistics] = field(default_factory=dict)
+
+    @property
+    def drawn(self) -> Rollouts:
+        """All rollouts, without their lists where they are spread."""
+        return self.rollouts if self.whole is None else self.whole.rollouts
+
+    @property
+    def positions(self) -> LoggedPositions:
+        """All positions of ``drawn``."""
+        return self.next_token if self.whole is None else self.whole.positions
+
+    def statistics(self, sweep: Sweep, clip: float | None) -> Statistics:
+        """The sums for all estimators of ``sweep``, always the same one, that share this clip: gathered in one pass."""
+        if clip not in self._made:
+            self._made[clip] = self._gathered(sweep, clip)
+        return self._made[clip]
+
+    def _gathered(self, sweep: Sweep, clip: float | None) -> Statistics:
+        facts = [each.facts for each in estimators(sweep).values()]
+        wanted = {each.sums for each in facts if each.clip_in(sweep) == clip}
+        drawn = self.drawn
+        recipe = Recipe(
+            sweep.tau,
+            float(drawn.rewards[drawn.lengths > 0].max(initial=-np.inf)),
+            sweep.positions,
+            sweep.seed,
+            sweep.unobserved,
+            clip,
+            tuple(name for name in get_args(Counted) if name in wanted),
+        )
+        if self.whole is not None:
+            return self.whole.statistics(recipe)
+        return Statistics.gather(drawn.blocks(BLOCK_POSITIONS), recipe) if drawn.keys else Statistics.zero()
+
+
+class Estimator(Protocol):
+    """One way to learn a vector from logged rollouts."""
+
+    @property
+    def facts(self) -> EstimatorFacts:
+        """What other parts must know of it."""
+
+    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
+        """A vector for each tau and each value of the swept fields. InputError: nothing can be learned from ``data``."""

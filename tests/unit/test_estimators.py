@@ -1,0 +1,88 @@
+"""The table of estimators: one row more, and everything that fits knows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.cli import main
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.choice import table
+from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, LearnedVector
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.testing import ExactModel, ExactServer
+
+
+class Toy:
+    """Every sampled token at alpha; only in one process, only from the base model, and without logprobs."""
+
+    facts = EstimatorFacts(swept=("alpha",), spreads=False)
+
+    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
+        """At each tau and alpha."""
+        ids = np.unique(data.drawn.token_ids)[::2].astype(np.int64)
+        for tau in sweep.tau:
+            for alpha in sweep.alpha:
+                yield LearnedVector({"tau": tau, "alpha": alpha}, ids, np.full(len(ids), alpha))
+
+
+TOY = Toy()
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A table with one row more."""
+    with monkeypatch.context() as patch:
+        patch.setitem(table.ROWS, "toy", f"{__name__}:TOY")
+        yield
+
+
+def test_a_row_is_all_that_a_new_estimator_needs(toy: None, tmp_path: Path) -> None:
+    """It is among the CLI's choices, a fit learns with it, judges it and writes it down; what it cannot do is refused."""
+    assert "toy" in CliRunner().invoke(main, ["fit", "--help"]).output
+    data = tmp_path / "data.jsonl"
+    rows = [
+        {"prompt": f"question {letter}", "answer": "a", "split": split}
+        for split, letters in (("train", "abcd"), ("validation", "ef"), ("test", "gh"))
+        for letter in letters
+    ]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model = ExactModel(30, 6, end=True, prompts=8)
+    with ExactServer(model, prompt_of=lambda text: ord(text.strip()[-1]) - ord("a")) as server:
+        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run", "--seed", 1)
+        size = ("--samples-per-prompt", 6, "--validation-samples", 1, "--test-samples", 1, "--max-tokens", 8)
+        call = ("fit", *where, *size, "--data", data, "--reward", "length", "--top-logprobs", 5, "--estimator", "toy")
+
+        def run(*more: object) -> tuple[int, str]:
+            done = CliRunner().invoke(main, [str(each) for each in (*call, *more)])
+            return done.exit_code, " ".join(done.output.split())
+
+        code, said = run("--rounds", 2)
+        assert (code, "and not toy" in said) == (2, True)
+        code, said = run("--alpha", 0.5)
+    assert code == 0, said
+    bias = Bias.load(tmp_path / "run" / "bias.json")
+    assert (bias.estimator, bias.settings) == ("toy", {"tau": 0.5, "alpha": 0.5})
+    assert bias.verdict
+    assert bias.censoring is not None
+    assert bias.censoring.unobserved is None
+    assert set(bias.logit_bias.values()) <= {0.5, -0.5}
+    assert "which toy does not read" in " ".join(finding.sentence for finding in bias.findings)
+
+
+def test_a_name_without_a_row_is_refused() -> None:
+    """The message lists the names that there are."""
+    with pytest.raises(InputError, match=r"estimator 'none' is unknown; choose projection, ips"):
+        table.estimator("none")
+
+
+def test_names_are_known_without_loading_an_estimator() -> None:
+    """Every row names an estimator whose swept settings are fields of the sweep."""
+    for name in table.ROWS:
+        assert all(hasattr(Sweep(), field) for field in table.estimator(name).facts.swept)
