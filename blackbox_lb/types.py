@@ -5,6 +5,7 @@ Arrays use these axes: ``t`` tokens of one completion, ``k`` listed alternatives
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 __all__ = [
     "BoolArray",
     "Completion",
+    "Draw",
     "EndTokens",
     "Endpoint",
     "Example",
@@ -87,6 +89,20 @@ class Sampling:
     top_logprobs: int = 20
     seed: int | None = None
     stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How completions are drawn.
+
+    sampling: temperature, longest completion in tokens, listed alternatives, seed and stop texts.
+    bias: nats by token id; None or empty: none.
+    endpoint: where the model is asked; None: the session's own.
+    """
+
+    sampling: Sampling
+    bias: Mapping[int, float] | None = None
+    endpoint: Endpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from bench.collector_server import rank_file
 from bench.peers.timed import Job, arguments, timed
 from blackbox_lb import Prompt, RolloutStore, Sampling, connect
 from blackbox_lb.rollouts.collect import collect
+from blackbox_lb.types import Draw
 
 KEEPS = "every token, logprob and alternative, durable in a store"
 RANKS = "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"
@@ -33,9 +34,7 @@ async def main(job: Job) -> None:
                 nonlocal asked
                 prompts = [Prompt.user(f"Write on the number {asked + each}.") for each in range(completions)]
                 asked += completions
-                await collect(
-                    session, kept, tokenizer, prompts, sampling=sampling, samples=1, concurrency=job.concurrency
-                )
+                await collect(session, kept, tokenizer, prompts, Draw(sampling), samples=1, concurrency=job.concurrency)
 
             await timed(job, fetch, KEEPS)
 

@@ -29,7 +29,7 @@ from blackbox_lb import RolloutStore, connect
 from blackbox_lb.errors import BlbError
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.types import Completion, Prompt, Sampling
+from blackbox_lb.types import Completion, Draw, Prompt, Sampling
 from tests.support.chaos.server import MODES, ChaosServer
 
 __all__ = ["Growth", "Plan", "growth", "soak"]
@@ -169,7 +169,7 @@ async def _once(plan: Plan, url: str, folder: Path, number: int, seen: Soaked) -
         tokenizer = await session.tokenizer()
         with RolloutStore(folder / "rollouts.db") as store:
             sampling = Sampling(max_tokens=6, top_logprobs=4, seed=number)
-            await collect(session, store, tokenizer, prompts, sampling=sampling, samples=plan.samples, watch=watch)
+            await collect(session, store, tokenizer, prompts, Draw(sampling), samples=plan.samples, watch=watch)
 
 
 def _resident() -> int:

@@ -118,7 +118,7 @@ async def measure_local(
 ) -> tuple[list[Measured], Pooled]:
     """Learn on the training prompts, then judge every row on the test prompts. Asks the model only for what is not in the store."""
     examples, test = task.train[: plan.limit], task.test[: plan.limit]
-    keys = await trials.collect("training", examples, SAMPLED, plan.samples)
+    keys = await trials.collect("training", examples, trials.draw(SAMPLED), plan.samples)
     rollouts, _ = scored(trials.store, examples, keys, trials.reward, trials.session.end_tokens)
     tail = NextToken.of(rollouts)
     size = trials.tokenizer.vocabulary_size or int(tail.token_ids.max()) + 1

@@ -22,7 +22,7 @@ from blackbox_lb.estimate.reweighting.divergence import divergence
 from blackbox_lb.rollouts.collect import settings_of
 from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.store import prompt_hash, request_hash, rollout_key
-from blackbox_lb.types import Completion, Example, Sampling
+from blackbox_lb.types import Completion, Draw, Example, Sampling
 
 __all__ = ["Drawn", "Kept", "draw", "gain_kept", "kept", "scores_of", "seed_of", "stored_keys"]
 
@@ -110,7 +110,8 @@ def _settings(trials: Trials, row: Row) -> dict[str, Any]:
     """Of the request, and that the seeds are not those of ``collect``, which depend on the bias."""
     sampling = Sampling(1.0, trials.reward.max_tokens, trials.top_logprobs, 0)
     where = trials.session.biased_endpoint
-    return settings_of(trials.session, trials.tokenizer, sampling, row.bias, where) | {"seeds": "of prompt and sample"}
+    draw = Draw(sampling, row.bias, where)
+    return settings_of(trials.session, trials.tokenizer, draw) | {"seeds": "of prompt and sample"}
 
 
 async def _collect(

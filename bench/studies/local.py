@@ -101,7 +101,7 @@ async def measure(
 ) -> tuple[Measured, list[Measured]]:
     """The base model and every planned bias. Asks the model only for what is not in the store."""
     examples, test = task.train[: plan.limit], task.test[: plan.limit]
-    keys = await trials.collect("training", examples, SAMPLED, plan.samples)
+    keys = await trials.collect("training", examples, trials.draw(SAMPLED), plan.samples)
     parts = {
         fewer: _with_lists(trials, examples, [row[: plan.samples // fewer] for row in keys])
         for fewer in sorted({each.fewer for each in planned} | {1})

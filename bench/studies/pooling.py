@@ -21,7 +21,7 @@ from blackbox_lb.estimate.reweighting.importance import log_policy_ratios
 from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
 from blackbox_lb.rollouts.collect import settings_of
 from blackbox_lb.rollouts.columns import columns
-from blackbox_lb.types import Example, Sampling
+from blackbox_lb.types import Draw, Example, Sampling
 
 __all__ = ["Policy", "Pooled", "pooled", "stored_policies"]
 
@@ -67,7 +67,7 @@ def stored_policies(trials: Trials, examples: Sequence[Example]) -> list[Policy]
     """Every bias of which the store has completions of all ``examples`` at temperature 1, drawn from this model as in ``draw``."""
     session = trials.session
     sampling = Sampling(1.0, trials.reward.max_tokens, trials.top_logprobs)
-    like = settings_of(session, trials.tokenizer, sampling, None, session.biased_endpoint)
+    like = settings_of(session, trials.tokenizer, Draw(sampling, endpoint=session.biased_endpoint))
     return [
         Policy({int(token): value for token, value in settings["bias"]}, keys)
         for request, settings in trials.store.requests().items()

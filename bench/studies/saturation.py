@@ -24,7 +24,7 @@ from blackbox_lb import Prompt, RolloutStore, Sampling, connect
 from blackbox_lb.api.limits.concurrency import Pace
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
-from blackbox_lb.types import Completion
+from blackbox_lb.types import Completion, Draw
 
 __all__ = ["main", "rate_of"]
 
@@ -78,7 +78,7 @@ async def ours(provider: str, base_url: str, pace: Pace, tokens: int, requests: 
             session.pace = pace
             asked = [Prompt.user(each) for each in prompts(requests)]
             sampling = Sampling(max_tokens=tokens, top_logprobs=TOP)
-            await collect(session, store, await session.tokenizer(), asked, sampling=sampling, samples=1, watch=watch)
+            await collect(session, store, await session.tokenizer(), asked, Draw(sampling), samples=1, watch=watch)
             return rate_of(ended), session.pace.level
 
 

@@ -27,7 +27,7 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.providers.credentials import TokenProvider
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.types import Completion, Endpoint, EndTokens, Prompt, Sampling
+from blackbox_lb.types import Completion, Draw, Endpoint, EndTokens, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, Tokenizer, fingerprint
 
@@ -45,7 +45,7 @@ class Session:
     ``base_url`` and the API key default to the environment variables that the profile names. Without ``model`` the server's only
     model is taken, without ``endpoint`` the first of the profile. ``tokenizer`` names the vocabulary of a provider that does
     not tell token ids: a tiktoken encoding or a file (see ``load_vocabulary``). ``budget``: what all of its completion requests are
-    counted in; ``drift``: what has answered so far; ``pace``: how many of them are in flight.
+    counted in; ``drift``: what has answered so far; ``pace``: how many of them are in flight; ``channel``: the HTTP below.
 
     Raises:
         InputError: no such endpoint or address; on entering, no such vocabulary.
@@ -78,17 +78,12 @@ class Session:
         self._tokenizer = tokenizer
         self.vocabulary: Vocabulary | None = None
         self._model_behind: str | None = None
-        self._channel = Channel(profile, base_url, attempts=attempts, token_provider=token_provider)
-
-    @property
-    def channel(self) -> Channel:
-        """What talks to the API, for whoever asks it for more than completions."""
-        return self._channel
+        self.channel = Channel(profile, base_url, attempts=attempts, token_provider=token_provider)
 
     @property
     def base_url(self) -> str:
         """The API's address."""
-        return self._channel.base_url
+        return self.channel.base_url
 
     @property
     def model(self) -> str:
@@ -132,16 +127,16 @@ class Session:
                 self._model = served[0]
                 self.profile.check_model(self._model)
         except BaseException:
-            await self._channel.close()
+            await self.channel.close()
             raise
-        self.budget.closing.append(self._channel.drop_waiting)
+        self.budget.closing.append(self.channel.drop_waiting)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.budget.closing.remove(self._channel.drop_waiting)
-        await self._channel.close()
+        self.budget.closing.remove(self.channel.drop_waiting)
+        await self.channel.close()
 
     async def complete(
         self,
@@ -151,16 +146,9 @@ class Session:
         endpoint: Endpoint | None = None,
     ) -> Completion:
         """One completion; see ``complete_many``."""
-        return (await self.complete_many(prompt, sampling, bias, 1, endpoint))[0]
+        return (await self.complete_many(prompt, Draw(sampling, bias, endpoint)))[0]
 
-    async def complete_many(
-        self,
-        prompt: Prompt | Sequence[int],
-        sampling: Sampling,
-        bias: Mapping[int, float] | None = None,
-        n: int = 1,
-        endpoint: Endpoint | None = None,
-    ) -> list[Completion]:
+    async def complete_many(self, prompt: Prompt | Sequence[int], draw: Draw, n: int = 1) -> list[Completion]:
         """``n`` completions by one request. A prompt that the provider's content filter refuses gives ``n`` empty ones.
 
         On the completions endpoint a prompt may be token ids (see ``prompt_ids``).
@@ -168,20 +156,18 @@ class Session:
         Raises:
             ProviderError: one of its subclasses, each with the provider's own words.
         """
-        where = endpoint or self.endpoint
 
         def read(answer: Any) -> list[Completion]:
-            return self.completions_in(answer, sampling, n, where)
+            return self.completions_in(answer, draw, n)
 
+        parse = self._parser(draw.endpoint or self.endpoint)
         try:
-            found: list[Completion] = await self.answer(prompt, sampling, bias, n, where, read, self._parser(where))
+            found: list[Completion] = await self.answer(prompt, draw, n, read, parse)
         except ContentFiltered:
             return [Completion.empty("content_filter", self.model)] * n
         return found
 
-    def completions_in(
-        self, answer: Any, sampling: Sampling, n: int = 1, endpoint: Endpoint | None = None
-    ) -> list[Completion]:
+    def completions_in(self, answer: Any, draw: Draw, n: int = 1) -> list[Completion]:
         """The completions of an answer to a request for ``n``, whichever way it came; see ``read_answer``.
 
         Raises:
@@ -189,9 +175,10 @@ class Session:
         """
         self._check_model_behind(answer)
         try:
-            return read_answer(self.profile, endpoint or self.endpoint, answer, sampling, self.vocabulary, n)
+            where = draw.endpoint or self.endpoint
+            return read_answer(self.profile, where, answer, draw.sampling, self.vocabulary, n)
         except ProviderError as error:
-            raise type(error)(self._channel.masked(str(error))) from error
+            raise type(error)(self.channel.masked(str(error))) from error
 
     def parse(self, content: bytes) -> Any:
         """The JSON of an answer of the session's endpoint, its long lists as columns where they are of the plain kind."""
@@ -200,17 +187,17 @@ class Session:
     @property
     def unreadable(self) -> int:
         """Answers so far that could not be read and were asked for again."""
-        return self._channel.slips.bad
+        return self.channel.slips.bad
 
     @property
     def refusals(self) -> int:
         """Requests so far that the server refused for load, or did not answer in time."""
-        return self._channel.refusals
+        return self.channel.refusals
 
     def drop_waiting(self) -> None:
         """Cancel the tasks whose requests have not been sent yet."""
         self.budget.drop_waiting()
-        self._channel.drop_waiting()
+        self.channel.drop_waiting()
 
     def _check_model_behind(self, answer: Any) -> None:
         """A deployment's name may be another model's: the answer tells which one it is, and so which tokenizer.
@@ -233,10 +220,8 @@ class Session:
     async def answer(
         self,
         prompt: Prompt | Sequence[int],
-        sampling: Sampling,
-        bias: Mapping[int, float] | None = None,
+        draw: Draw,
         n: int = 1,
-        endpoint: Endpoint | None = None,
         read: Callable[[Any], Any] = lambda answer: answer,
         parse: Callable[[bytes], Any] = loads,
     ) -> Any:
@@ -246,12 +231,14 @@ class Session:
         Raises:
             ProviderError: one of its subclasses; ContentFiltered where the content filter refuses the prompt.
         """
-        where = endpoint or self.endpoint
-        body = build_request(self.profile, where, model=self.model, prompt=prompt, sampling=sampling, bias=bias, n=n)
+        where, sampling = draw.endpoint or self.endpoint, draw.sampling
+        body = build_request(
+            self.profile, where, model=self.model, prompt=prompt, sampling=sampling, bias=draw.bias, n=n
+        )
         path = self.profile.endpoint(where).path.replace("{model}", self.model)
         size = len(prompt.text) // CHARACTERS_A_TOKEN if isinstance(prompt, Prompt) else len(prompt)
         generated, most = n * sampling.max_tokens, self._most_tokens(prompt, where)
-        received = await self._channel.post(
+        received = await self.channel.post(
             path,
             body,
             prompt_tokens=size,
@@ -306,7 +293,7 @@ class Session:
 
     async def _field(self, path: str, name: str, body: dict[str, Any], kinds: tuple[type, ...]) -> Any:
         """The field ``name`` of the answer of one of the server's own routes."""
-        answer = await self._channel.post(self._channel.root(path), {"model": self.model, **body})
+        answer = await self.channel.post(self.channel.root(path), {"model": self.model, **body})
         if not isinstance(answer, dict) or not isinstance(answer.get(name), kinds):
             raise CorruptResponse(f"{self.profile.name} answered {path} without {name!r}: {str(answer)[:200]}")
         return answer[name]
@@ -355,7 +342,7 @@ class Session:
         if route is None:
             raise InputError(f"{self.profile.name} has no row tokenizer.tokenize")
         body = {"model": self.model, route.text: PROBE_TEXT, **route.fields}
-        answer = await self._channel.post(self._channel.root(route.path), body)
+        answer = await self.channel.post(self.channel.root(route.path), body)
         ids = answer.get("tokens") if isinstance(answer, dict) else None
         if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids) or not ids:
             raise CorruptResponse(
@@ -367,7 +354,7 @@ class Session:
         row = self.profile.tokenizer.vocabulary_size
         if row is None:
             return None
-        value: Any = (await self._channel.get("/models"))["data"][0]
+        value: Any = (await self.channel.get("/models"))["data"][0]
         for key in row.removeprefix("models ").split("."):
             value = value.get(key) if isinstance(value, dict) else None
         return value if isinstance(value, int) else None
@@ -376,7 +363,7 @@ class Session:
         """Names of the models that the server offers; also the proof that something answers, and that it takes the key."""
         needed = self._model is None
         try:
-            answer = await self._channel.get("/models")
+            answer = await self.channel.get("/models")
             return [str(model["id"]) for model in answer["data"]]
         except (AuthenticationFailed, RequestRejected, CorruptResponse) as error:
             # A key may be allowed to sample and not to list; only one that is wrong is refused with 401.
@@ -384,7 +371,7 @@ class Session:
                 raise
         except (KeyError, TypeError) as error:
             if needed:
-                said = self._channel.masked(str(answer)[:100])
+                said = self.channel.masked(str(answer)[:100])
                 raise CorruptResponse(
                     f"{self.base_url}/models does not list models ({said}); is this an OpenAI-compatible API?"
                 ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
-from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
+from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 __all__ = ["Collection", "batch_of", "collect"]
@@ -42,25 +42,19 @@ class _Request:
     keys: tuple[str, ...]
 
 
-def settings_of(
-    session: Session,
-    tokenizer: Tokenizer,
-    sampling: Sampling,
-    bias: Mapping[int, float] | None,
-    endpoint: Endpoint | None = None,
-) -> dict[str, Any]:
+def settings_of(session: Session, tokenizer: Tokenizer, draw: Draw) -> dict[str, Any]:
     """Everything but prompt and sample number that determines a completion; its hash is the request hash of the store."""
-    drawn = asdict(sampling)
-    if not sampling.stop:
-        del drawn["stop"]  # stores from before there were stop texts keep their hashes
+    sampling = asdict(draw.sampling)
+    if not draw.sampling.stop:
+        del sampling["stop"]  # stores from before there were stop texts keep their hashes
     return {
         "provider": session.profile.name,
         "model": session.model,
         "tokenizer": tokenizer.fingerprint,
-        "endpoint": endpoint or session.endpoint,
+        "endpoint": draw.endpoint or session.endpoint,
         "fields": {**session.profile.neutral, **session.profile.request},
-        "sampling": drawn,
-        "bias": sorted([token, value] for token, value in (bias or {}).items()),
+        "sampling": sampling,
+        "bias": sorted([token, value] for token, value in (draw.bias or {}).items()),
     }
 
 
@@ -69,39 +63,36 @@ async def collect(
     store: RolloutStore,
     tokenizer: Tokenizer,
     prompts: Sequence[Prompt],
+    draw: Draw,
     *,
-    sampling: Sampling,
     samples: int,
-    bias: Mapping[int, float] | None = None,
-    endpoint: Endpoint | None = None,
     concurrency: int | None = None,
     watch: Watcher | None = None,
 ) -> Collection:
     """Make sure that the store holds ``samples`` completions of every prompt; ask only for those that are missing.
 
     Where the samples of one request share the price of its prompt, it asks for several. ``concurrency`` requests are in flight
-    (default: as many as the server gets faster with, see ``Pace``), through ``endpoint`` (default: the session's). When one fails
-    for good, no new ones start, those in flight are still received and stored, and the failure is raised. What another model or
-    system answered than before is stored under a key of its own, and never taken for what was asked.
+    (default: as many as the server gets faster with, see ``Pace``). When one fails for good, no new ones start, those in flight are
+    still received and stored, and the failure is raised. The answer of another model or system than before is stored under a key
+    of its own, and never taken for the one that was asked for.
 
     Raises:
         ProviderError: the first failure that retries did not cure.
         BudgetExhausted, Interrupted: the session's budget allows no more.
         Drifted: another model or system answers.
     """
-    settings = settings_of(session, tokenizer, sampling, bias, endpoint)
+    settings = settings_of(session, tokenizer, draw)
     request = request_hash(settings)
     keys = tuple(tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples)) for prompt in prompts)
-    missing = _missing(
-        store.keys(request), prompts, keys, batch_of(session.profile, endpoint or session.endpoint, sampling)
-    )
+    batch = batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
+    missing = _missing(store.keys(request), prompts, keys, batch)
 
     pace = session.pace if concurrency is None else Pace(concurrency, concurrency)
 
     async def receive(wanted: _Request) -> None:
-        drawn = sampling if sampling.seed is None else replace(sampling, seed=_seed(sampling.seed, wanted))
-        n = len(wanted.samples)
-        completions = await session.complete_many(wanted.prompt, drawn, bias, n, endpoint)
+        n, seed = len(wanted.samples), draw.sampling.seed
+        seeded = draw if seed is None else replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, wanted)))
+        completions = await session.complete_many(wanted.prompt, seeded, n)
         drifted = session.drift.seen(completions)
         of = settings if drifted is None else {**settings, **of_another(session.model, completions[0])}
         await writer.add_answer(of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))

@@ -25,7 +25,7 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Watcher, short
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.store import next_token_key, prompt_hash
-from blackbox_lb.types import Completion, Example, FloatArray, Prompt, Sampling
+from blackbox_lb.types import Completion, Draw, Example, FloatArray, Prompt, Sampling
 
 __all__ = ["Reference", "ask_reference", "check_reference", "sample_positions"]
 
@@ -228,7 +228,7 @@ class _Asker:
                 "for; give the vocabulary with --tokenizer"
             )
         sampling = Sampling(1.0, 1, rules.whole or size or 0)
-        settings = settings_of(session, trials.tokenizer, sampling, None, rules.endpoint)
+        settings = settings_of(session, trials.tokenizer, Draw(sampling, endpoint=rules.endpoint))
         return cls(trials, rules, sampling, {**settings, "prompt": session.endpoint})
 
     async def distribution(

@@ -31,7 +31,7 @@ from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.types import UNNAMED, Completion, Example, Prompt, Sampling
+from blackbox_lb.types import UNNAMED, Completion, Draw, Example, Prompt, Sampling
 
 T = TypeVar("T")
 CAPITAL, EMOJI = Prompt.user("Name the capital of Estonia in one word."), Prompt.user("Show a parrot as one emoji.")
@@ -142,7 +142,7 @@ def gathered(
 
     async def work(session: Session) -> Keys:
         tokenizer = await session.tokenizer()
-        wanted: dict[str, Any] = {"sampling": sampling, "samples": samples, "concurrency": 1}
+        wanted: dict[str, Any] = {"draw": Draw(sampling), "samples": samples, "concurrency": 1}
         first = await collect(session, store, tokenizer, prompts, **wanted)
         again = await collect(session, store, tokenizer, prompts, **wanted)
         assert (first.received, again.received) == (len(prompts) * samples, 0)

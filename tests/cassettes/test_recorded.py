@@ -24,7 +24,7 @@ from blackbox_lb.rollouts.columns import columns
 from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.types import Endpoint, Example, Prompt, Sampling
+from blackbox_lb.types import Draw, Endpoint, Example, Prompt, Sampling
 
 T = TypeVar("T")
 END = 2
@@ -82,7 +82,7 @@ def test_collect(provider: str, tmp_path: Path, vcr: Cassette) -> None:
             assert tokenizer.fingerprint == FINGERPRINT
             assert tokenizer.vocabulary_size in (VOCABULARY, None)
             prompts = [example.prompt for example in EXAMPLES]
-            done = await collect(session, store, tokenizer, prompts, sampling=SAMPLING, samples=4, concurrency=2)
+            done = await collect(session, store, tokenizer, prompts, Draw(SAMPLING), samples=4, concurrency=2)
             return done.keys
 
         keys = talk(provider, "chat", work)

@@ -25,7 +25,7 @@ from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.testing import ExactServer
-from blackbox_lb.types import Completion, Example, Prompt, Sampling
+from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
 from tests.support.chaos import MODES, ChaosServer
 from tests.support.chaos.broken_answers import TOKENIZER
 from tests.unit.chaos_dialects import DIALECTS, KEY, MODEL, Dialect, register
@@ -77,7 +77,7 @@ def run(dialect: Dialect, address: str, path: Path, *, samples: int = 2, seed: i
                 prompts = [example.prompt for example in EXAMPLES]
                 try:
                     tokenizer = await session.tokenizer()
-                    done = await collect(session, store, tokenizer, prompts, sampling=sampling, samples=samples)
+                    done = await collect(session, store, tokenizer, prompts, Draw(sampling), samples=samples)
                 finally:
                     unreadable = session.unreadable
                 training = training_set(store, EXAMPLES, done.keys, REWARD, session.end_tokens)

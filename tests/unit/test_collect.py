@@ -35,7 +35,7 @@ from blackbox_lb.providers.schema import SamplingRules
 from blackbox_lb.rollouts.collect import Collection, collect
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
+from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
 
 MODEL = ExactModel(12, 6, end=True, prompts=3)
 PROMPTS = [Prompt.user(f"question {number}") for number in range(5)]
@@ -76,7 +76,7 @@ def run(
         async with Session(load_profile("llamacpp"), base_url=server.base_url, endpoint=endpoint) as session:
             with RolloutStore(folder / "s.db") as store:
                 tokenizer = await session.tokenizer()
-                done = await collect(session, store, tokenizer, prompts, sampling=sampling, samples=samples, bias=bias)
+                done = await collect(session, store, tokenizer, prompts, Draw(sampling, bias), samples=samples)
                 return done, list(store.completions(key for row in done.keys for key in row))
 
     return asyncio.run(go())
@@ -129,7 +129,7 @@ def test_the_pace_is_told_of_every_request(tmp_path: Path, status: int, of_load:
             with RolloutStore(tmp_path / "s.db") as store:
                 tokenizer = await session.tokenizer()
                 return await collect(
-                    session, store, tokenizer, PROMPTS, sampling=SAMPLING, samples=2, concurrency=concurrency
+                    session, store, tokenizer, PROMPTS, Draw(SAMPLING), samples=2, concurrency=concurrency
                 )
 
     with ExactServer(MODEL, faults=lambda number, answer: status if number == 1 else answer) as server:
@@ -275,8 +275,8 @@ def test_a_paid_answer_is_paid_once(
     single, rules = Session.answer, SamplingRules(n=4, shares_prompt=True)
 
     async def several(self: Session, *request: Any) -> Any:
-        prompt, sampling, bias, n, endpoint, read, _ = request
-        answers = [await single(self, prompt, sampling, bias, 1, endpoint) for _ in range(n)]
+        prompt, draw, n, read, _ = request
+        answers = [await single(self, prompt, draw) for _ in range(n)]
         choices = [{**answer["choices"][0], "index": index} for index, answer in enumerate(answers)]
         total = sum(len(choice["logprobs"]["content"]) for choice in choices[: 3 if whole else 4])
         return read(

@@ -32,7 +32,7 @@ from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.testing.llamacpp_answers import JSON, Dialect, RefusedRequest
 from blackbox_lb.testing.server import Answer
-from blackbox_lb.types import Completion, Prompt, Sampling
+from blackbox_lb.types import Completion, Draw, Prompt
 from blackbox_lb.vocabulary import Vocabulary
 
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20))]
@@ -613,18 +613,18 @@ def test_a_content_filter_contradicts_nothing(filtered: str, monkeypatch: pytest
     """What it keeps back is not checked, with that reason; what it lets pass is."""
     honest, count = Session.answer, [0]
 
-    async def answer(self: Session, prompt: Prompt, sampling: Sampling, bias: Any = None, *rest: Any) -> Any:
+    async def answer(self: Session, prompt: Prompt, draw: Draw, *rest: Any) -> Any:
         count[0] += 1
         meets = {
             "emoji": prompt is EMOJI,
-            "bias": bool(bias),
-            "temperature": sampling.temperature == 0.5,
+            "bias": bool(draw.bias),
+            "temperature": draw.sampling.temperature == 0.5,
             "story": prompt is STORY,
             "half": count[0] % 2 == 0,
         }
         if meets[filtered]:
             raise ContentFiltered("The response was filtered")
-        return await honest(self, prompt, sampling, bias, *rest)
+        return await honest(self, prompt, draw, *rest)
 
     monkeypatch.setattr(Session, "answer", answer)
     report = self_test(Liar(model(0), 0))

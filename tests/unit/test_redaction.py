@@ -151,7 +151,7 @@ def test_nothing_prints_its_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "echo.toml").write_text(PROFILE)
     profile = load_profile(str(tmp_path / "echo.toml"))
     session = Session(profile, base_url="http://127.0.0.1:9/v1", model="m")
-    channel = session._channel
+    channel = session.channel
     shown = [profile, Credentials(profile), session, channel, channel._redactor, channel._client, vars(channel._client)]
     assert set(Credentials(profile).secrets) == {KEY, QUERY}
     for each in shown:

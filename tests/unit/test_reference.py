@@ -298,7 +298,7 @@ def vllm(request: httpx2.Request) -> httpx2.Response:
 def test_vllm_tells_prompt_ids_and_whole_lists(endpoint: Any) -> None:
     """Chat goes through the template, a text through the tokenizer with special tokens; -1 lists all, by id."""
     session = Session(load_profile("vllm"), base_url="https://host.example", model="m", endpoint=endpoint)
-    session._channel = Channel(session.profile, "https://host.example", transport=httpx2.MockTransport(vllm))
+    session.channel = Channel(session.profile, "https://host.example", transport=httpx2.MockTransport(vllm))
 
     async def ask() -> tuple[list[int], Completion]:
         found = await session.prompt_ids(Prompt((Message("user", "hi"),)))

@@ -17,7 +17,7 @@ from blackbox_lb.errors import AuthenticationFailed, BlbError, InputError, Model
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.types import Prompt, Sampling
+from blackbox_lb.types import Draw, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 Answer = Callable[[httpx2.Request], httpx2.Response]
@@ -46,7 +46,7 @@ def session_with(answer: Answer, provider: str = "openai", **options: Any) -> tu
         return answer(request)
 
     session = Session(load_profile(provider), base_url="https://host.example", **options)
-    session._channel = Channel(session.profile, "https://host.example", transport=httpx2.MockTransport(handle))
+    session.channel = Channel(session.profile, "https://host.example", transport=httpx2.MockTransport(handle))
     return session, asked
 
 
@@ -130,7 +130,7 @@ def test_a_failure_stops_what_has_not_been_sent(tmp_path: Path) -> None:
                 for some in (prompts[:1], prompts):
                     sampling = Sampling(max_tokens=1, top_logprobs=1)
                     tokenizer = Tokenizer("t", None)
-                    await collect(session, store, tokenizer, some, sampling=sampling, samples=1, concurrency=6)
+                    await collect(session, store, tokenizer, some, Draw(sampling), samples=1, concurrency=6)
 
     with pytest.raises(AuthenticationFailed, match="revoked"):
         asyncio.run(asyncio.wait_for(go(), timeout=20))

@@ -95,7 +95,7 @@ def test_what_is_read_of_a_cut_completion(server: ExactServer, tmp_path: Path) -
     """The count holds the stop text's token, the list does not; a row that says all is listed leaves it out as incomplete."""
 
     async def work(trials: Trials) -> Any:
-        keys = await trials.collect("training", TASK.train, SAMPLED, 6)
+        keys = await trials.collect("training", TASK.train, trials.draw(SAMPLED), 6)
         completions = list(trials.store.completions([key for row in keys for key in row]))
         training = training_set(trials.store, TASK.train, keys, LENGTH, trials.end_tokens)
         return completions, training, trials.end_tokens
@@ -144,7 +144,7 @@ def test_a_token_that_was_sampled_keeps_its_id(server: ExactServer, tmp_path: Pa
     """Of the tokens that may begin a stop text, one that a completion lists as sampled can be learned of; others lose theirs."""
 
     async def work(trials: Trials) -> Any:
-        keys = await trials.collect("training", TASK.train, SAMPLED, 6)
+        keys = await trials.collect("training", TASK.train, trials.draw(SAMPLED), 6)
         return [each for row in keys for each in trials.store.completions(row) if len(each.token_ids)]
 
     completions = dict(enumerate(trying(tmp_path, server.base_url, work)))
@@ -201,7 +201,7 @@ def test_stop_texts_under_openais_rules(gateway: RulesGateway, tmp_path: Path, e
     model = "gpt-4o-mini" if endpoint == "chat" else "gpt-3.5-turbo-instruct"
 
     async def work(trials: Trials) -> list[Completion]:
-        keys = await trials.collect("training", TASK.train, SAMPLED, 4)
+        keys = await trials.collect("training", TASK.train, trials.draw(SAMPLED), 4)
         return [each for row in keys for each in trials.store.completions(row)]
 
     completions = trying(tmp_path, gateway.base_url, work, **{**HOSTED, "model": model, "endpoint": endpoint})

@@ -125,7 +125,7 @@ async def _by_batch(options: CollectOptions, trials: Trials, examples: tuple[Exa
 
 
 async def _collected(trials: Trials, examples: tuple[Example, ...], samples: int, reward: Reward) -> Summary:
-    keys = await trials.collect("training", examples, SAMPLED, samples)
+    keys = await trials.collect("training", examples, trials.draw(SAMPLED), samples)
     training = training_set(trials.store, examples, keys, reward, trials.end_tokens)
     kept_back = censored(training.rollouts, training.next_token)
     values = [reward.value(r) for r in training.rollouts.rewards]

@@ -75,8 +75,8 @@ async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples:
         ProviderError: the API failed; what was received is kept.
     """
     where = trials.session.biased_endpoint
-    await trials.collect("analysis, biased", examples, SAMPLED, samples, bias.logit_bias, where)
-    await trials.collect("analysis, base", examples, SAMPLED, samples, None, where)
+    await trials.collect("analysis, biased", examples, trials.draw(SAMPLED, bias.logit_bias, where), samples)
+    await trials.collect("analysis, base", examples, trials.draw(SAMPLED, None, where), samples)
 
 
 def biased_completions(

@@ -24,7 +24,7 @@ from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.collect import MOST_TOKENS, of_another
 from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.store.integrity import prompt_of
-from blackbox_lb.types import Completion, Prompt
+from blackbox_lb.types import Completion, Draw, Prompt
 
 __all__ = ["BatchReader", "Tally"]
 
@@ -133,7 +133,7 @@ class BatchReader:
 
     def _answered(self, ask: Ask, prompt: Prompt, body: dict[str, Any]) -> str:
         try:
-            completions = self._session.completions_in(body, self._sampling, ask.count)
+            completions = self._session.completions_in(body, Draw(self._sampling), ask.count)
         except (CorruptResponse, NoLogprobs) as error:
             self._spend(body, ask)
             return self._faulty(error)

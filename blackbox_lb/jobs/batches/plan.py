@@ -46,12 +46,10 @@ class Setup:
         rules = session.profile.batch
         if rules is None or session.endpoint not in rules.urls:
             raise no_batch(session.profile.name, [] if rules is None else list(rules.urls))
-        sampling = Sampling(
-            SAMPLED.temperature, trials.reward.max_tokens, trials.top_logprobs, trials.seed, trials.stop
-        )
-        settings = settings_of(session, trials.tokenizer, sampling, None)
+        draw = trials.draw(SAMPLED)
+        settings = settings_of(session, trials.tokenizer, draw)
         fewest = min((each for each in (most, rules.requests) if each is not None), default=None)
-        return cls(trials, Jobs(trials.store.path), rules, sampling, settings, request_hash(settings), fewest)
+        return cls(trials, Jobs(trials.store.path), rules, draw.sampling, settings, request_hash(settings), fewest)
 
     @property
     def url(self) -> str:

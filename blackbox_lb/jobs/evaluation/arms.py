@@ -172,12 +172,9 @@ async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: i
     table = await trials.collect(
         title,
         [arm.alternative.asked(example) for example in examples],
-        arm.drawn_at,
+        trials.draw(arm.drawn_at, arm.bias or None, trials.session.biased_endpoint, arm.alternative.max_tokens),
         samples,
-        arm.bias or None,
-        trials.session.biased_endpoint,
-        arm.alternative.max_tokens,
-        examples,
+        scored_as=examples,
     )
     paid: list[tuple[float, float]] = []
     shown: list[Completion | None] = []

@@ -57,8 +57,8 @@ async def log_of_base(
     if not listed:
         known = "does not list" if listed is False else "is not known to list"
         return f"{name} {known} the token that ends a completion, so where a bias would end them cannot be told"
-    where = session.biased_endpoint
-    keys = await trials.collect("validation, base logprobs", examples, SAMPLED, samples, None, where)
+    draw = trials.draw(SAMPLED, None, session.biased_endpoint)
+    keys = await trials.collect("validation, base logprobs", examples, draw, samples)
     drawn, places, unread, cut = _whole(trials, keys)
     if cut > LARGEST_UNREAD * (unread + len(drawn)):
         return (

@@ -147,7 +147,7 @@ async def explore(
         bias = steps[-1].bias
         title = "training" if plan.rounds == 1 else f"training, round {k + 1} of {plan.rounds}"
         seen = used[name := tuple(bias.items())]
-        keys = await trials.collect(title, examples, SAMPLED, seen + size, bias or None)
+        keys = await trials.collect(title, examples, trials.draw(SAMPLED, bias or None), seen + size)
         used[name] += size
         ends = replace(trials.end_tokens, listed=ends.listed)
         rollouts, count = scored(source or trials.store, examples, [row[seen:] for row in keys], trials.reward, ends)

@@ -118,7 +118,9 @@ class TrainingData:
             InputError: it is nothing and the plan does not say to go on, or a reward is not finite or too large.
         """
         first, trials = self.examples[:FIRST_LOOK], self.trials
-        keys = await trials.collect(f"training, first {len(first)} prompts", first, SAMPLED, self._rounds.sizes[0])
+        keys = await trials.collect(
+            f"training, first {len(first)} prompts", first, trials.draw(SAMPLED), self._rounds.sizes[0]
+        )
         self._source.keep(key for row in keys for key in row)
         rollouts = self._read(first, keys).rollouts
         _check(trials.reward, rollouts.rewards)
@@ -143,7 +145,7 @@ class TrainingData:
         if self.plan.rounds > 1:
             training = (await explore(self.trials, self.examples, self._rounds, limits, self._source)).training
         else:
-            keys = await self.trials.collect("training", self.examples, SAMPLED, self.plan.samples)
+            keys = await self.trials.collect("training", self.examples, self.trials.draw(SAMPLED), self.plan.samples)
             engine = self.trials.engine
             training = self._spread(engine, keys) if engine else self._read(self.examples, keys)
         self._source.let_go()
@@ -220,10 +222,8 @@ async def clusters_of(trials: Trials, task: Task, plan: FitPlan) -> Ids | None:
     keys = await trials.collect(
         "validation, base",
         task.validation,
-        SAMPLED,
+        trials.draw(SAMPLED, None, session.biased_endpoint),
         plan.validation_samples,
-        None,
-        session.biased_endpoint,
         scored=False,
     )
     texts = [completion.text for row in keys for completion in trials.store.completions(row)]

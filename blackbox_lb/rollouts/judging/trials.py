@@ -20,7 +20,7 @@ from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
-from blackbox_lb.types import Completion, Endpoint, EndTokens, Example, Sampling
+from blackbox_lb.types import Completion, Draw, Endpoint, EndTokens, Example, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 __all__ = ["Trials"]
@@ -59,26 +59,32 @@ class Trials:
             return ends
         return replace(ends, openers=openers(self.store.token_bytes(self.tokenizer.fingerprint), self.stop))
 
+    def draw(
+        self,
+        setting: Setting,
+        bias: Mapping[int, float] | None = None,
+        endpoint: Endpoint | None = None,
+        max_tokens: int | None = None,
+    ) -> Draw:
+        """Completions at ``setting``, of at most ``max_tokens`` tokens (default: the reward's own limit)."""
+        longest = max_tokens or self.reward.max_tokens
+        sampling = Sampling(setting.temperature, longest, self.top_logprobs, self.seed, self.stop)
+        return Draw(sampling, bias, endpoint)
+
     async def collect(
         self,
         title: str,
         examples: Sequence[Example],
-        setting: Setting,
+        draw: Draw,
         samples: int,
-        bias: Mapping[int, float] | None = None,
-        endpoint: Endpoint | None = None,
-        max_tokens: int | None = None,
+        *,
         scored_as: Sequence[Example] | None = None,
         scored: bool = True,
     ) -> tuple[tuple[str, ...], ...]:
-        """Keys of ``samples`` completions of every example, drawn at ``setting`` with ``bias`` through ``endpoint``.
+        """Keys of ``samples`` completions of every example, in the store or drawn now.
 
-        max_tokens: where they are cut, the reward's own limit unless told. scored_as: what they will be scored on where that is not
-        ``examples``; a remote reward is fetched for it, unless nothing is to be ``scored``.
+        A remote reward is fetched for them on ``scored_as`` (default: ``examples``), unless they are not to be ``scored``.
         """
-        sampling = Sampling(
-            setting.temperature, max_tokens or self.reward.max_tokens, self.top_logprobs, self.seed, self.stop
-        )
         unreadable = self.session.unreadable
         with self.report.stage(title, len(examples) * samples) as watch:
             done = await collect(
@@ -86,10 +92,8 @@ class Trials:
                 self.store,
                 self.tokenizer,
                 [example.prompt for example in examples],
-                sampling=sampling,
+                draw,
                 samples=samples,
-                bias=bias,
-                endpoint=endpoint,
                 concurrency=self.concurrency,
                 watch=watch,
             )
@@ -145,7 +149,8 @@ class Trials:
         Raises:
             InputError: a score is not finite, so that no policy has a mean.
         """
-        keys = await self.collect(title, examples, setting, samples, bias, self.session.biased_endpoint)
+        draw = self.draw(setting, bias, self.session.biased_endpoint)
+        keys = await self.collect(title, examples, draw, samples)
         return self.scored(title, examples, (list(self.store.completions(row)) for row in keys))
 
     def scored(
@@ -187,7 +192,7 @@ class Trials:
         """
         if not self.session.tells_base_logprobs:
             return float("nan")
-        keys = await self.collect("KL to the base", examples, SAMPLED, samples, bias, scored=False)
+        keys = await self.collect("KL to the base", examples, self.draw(SAMPLED, bias), samples, scored=False)
         owner = {key: p for p, row in enumerate(keys) for key in row}
         drawn = dict(zip(owner, self.store.completions(owner), strict=True))
         complete = {key: completion for key, completion in drawn.items() if completion.whole}

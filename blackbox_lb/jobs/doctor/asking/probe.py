@@ -10,7 +10,7 @@ from typing import Any
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import parse_response
 from blackbox_lb.errors import ContentFiltered
-from blackbox_lb.types import Completion, Endpoint, Prompt, Sampling
+from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
 
 __all__ = ["MOST_REQUESTS", "Probe", "ProbesSpent", "Withheld"]
 
@@ -74,7 +74,7 @@ class Probe:
         """The completions of one request. Raises Spent, Withheld, ProviderError."""
         self.count()
         sampling = Sampling(temperature, max_tokens, self.top if top is None else top, seed)
-        completions = await self._read(prompt, sampling, bias, n, endpoint)
+        completions = await self._read(prompt, Draw(sampling, bias, endpoint), n)
         if temperature == 1.0 and not bias and seed is None and top is None:
             self.draws += [(prompt, completion) for completion in completions]
         return completions
@@ -101,27 +101,25 @@ class Probe:
         """One token, with its list of alternatives exactly as the server sent it; the usual reading drops what is not sure."""
         self.count()
         reading = Sampling(1.0, 1, EVERYTHING)
-        return (await self._read(prompt, Sampling(1.0, 1, top), bias, reading=reading))[0]
+        return (await self._read(prompt, Draw(Sampling(1.0, 1, top), bias), reading=reading))[0]
 
     async def _read(
         self,
         prompt: Prompt,
-        sampling: Sampling,
-        bias: Mapping[int, float] | None,
+        draw: Draw,
         n: int = 1,
-        endpoint: Endpoint | None = None,
         reading: Sampling | None = None,
     ) -> list[Completion]:
         """The answer to one request, read as one to ``reading``."""
-        session, where = self.session, endpoint or self.session.endpoint
+        session, where, bias = self.session, draw.endpoint or self.session.endpoint, draw.bias or {}
         try:
-            answer = await session.answer(prompt, sampling, bias, n, where)
+            answer = await session.answer(prompt, draw, n)
         except ContentFiltered as refusal:
             raise Withheld(f"a test prompt was refused by the content filter: {refusal}") from refusal
-        completions = parse_response(session.profile, where, answer, reading or sampling, session.vocabulary)
+        completions = parse_response(session.profile, where, answer, reading or draw.sampling, session.vocabulary)
         self._account(completions)
-        self.entries = max(self.entries, len(bias or ()))
-        self.named = max([*(bias or ()), *([] if self.named is None else [self.named])], default=None)
+        self.entries = max(self.entries, len(bias))
+        self.named = max([*bias, *([] if self.named is None else [self.named])], default=None)
         if completions and all(completion.filtered for completion in completions):
             raise Withheld("the content filter kept back the answer to a test prompt")
         return completions
