@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.testing import Exact, ExactModel
-from blackbox_lb.types import Completion, EndTokens, Example, Prompt
+from blackbox_lb.types import Completion, Draw, EndTokens, Example, Prompt
 
 VOCABULARY, HORIZON, PROMPTS = 5, 4, 28
 EXAMPLES = tuple(Example(str(n), Prompt.user(f"question {n}")) for n in range(PROMPTS))
@@ -38,7 +38,8 @@ TAIL = NextToken.of(TRAINING)
 class Simulated:
     """Trials on an exact model in this process: completions are drawn once and kept by key, as in a store."""
 
-    scores, scored, judge, kl = Trials.scores, Trials.scored, Trials.judge, Trials.kl
+    draw, scores, scored, judge, kl = Trials.draw, Trials.scores, Trials.scored, Trials.judge, Trials.kl
+    top_logprobs, seed, stop = 0, None, ()
     session = SimpleNamespace(
         endpoint="chat",
         biased_endpoint="chat",
@@ -58,14 +59,13 @@ class Simulated:
         self,
         title: str,
         examples: Sequence[Example],
-        setting: Setting,
+        draw: Draw,
         samples: int,
-        bias: Mapping[int, float] | None = None,
-        endpoint: str | None = None,
     ) -> tuple[tuple[str, ...], ...]:
         """As ``Trials.collect``: only what is missing is drawn."""
-        del title, endpoint
-        policy = f"{setting.name}/{sorted((bias or {}).items())}"
+        del title
+        bias, temperature = draw.bias, draw.sampling.temperature
+        policy = f"{temperature:g}/{sorted((bias or {}).items())}"
         keys = tuple(tuple(f"{policy}/{example.id}/{n}" for n in range(samples)) for example in examples)
         missing = [
             (key, int(e.id)) for e, row in zip(examples, keys, strict=True) for key in row if key not in self._drawn
@@ -74,7 +74,7 @@ class Simulated:
             delta = np.zeros(VOCABULARY)
             delta[list(bias or {})] = list((bias or {}).values())
             prompts = np.array([prompt for _, prompt in missing])
-            tokens = MODEL.sample(len(missing), self._rng, delta, setting.temperature, prompts=prompts)
+            tokens = MODEL.sample(len(missing), self._rng, delta, temperature, prompts=prompts)
             for (key, prompt), row in zip(missing, tokens, strict=True):
                 self._drawn[key] = completion(row[row >= 0], prompt, int(self._rng.integers(2**62)), bias is None)
         return keys
