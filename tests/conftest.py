@@ -29,8 +29,8 @@ COMPANY = re.compile(
     r"|recording_server|proxy_upstream"
 )
 """The words of a test that starts a server, an engine or another process."""
-LONGER = frozenset({"known_truth", "live"})
-"""Folders whose tests compute for seconds, or need an engine or a browser."""
+LONGER = frozenset({"known_truth", "live", "test_candidates"})
+"""Folders and modules whose tests compute for seconds, or need an engine or a browser."""
 
 SAID = "said"
 """The property of a test's report that holds what it said: workers send their reports to the terminal's process."""
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @cache
 def _alone(module: Path) -> bool:
     """Whether a module of tests names no server, engine or other process, and stands in no folder of longer ones."""
-    return module.parent.name not in LONGER and not COMPANY.search(module.read_text(encoding="utf-8"))
+    return not LONGER & {module.parent.name, module.stem} and not COMPANY.search(module.read_text(encoding="utf-8"))
 
 
 def rank_file(encoding: str) -> bytes:
