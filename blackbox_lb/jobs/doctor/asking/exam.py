@@ -106,7 +106,7 @@ class Exam:
         return told or self.probe.session.vocabulary is not None
 
     async def text_of(self, token: int) -> str | None:
-        """What a token prints as by the vocabulary or by the server, asked for once; None where nobody tells. Raises Spent."""
+        """The text of a token by the vocabulary or by the server, asked once; None where neither knows. Raises ProbesSpent."""
         if token < 0:
             return None
         session = self.probe.session

@@ -54,7 +54,7 @@ class Probe:
         self._ceiling = min(self.requests + requests, MOST_REQUESTS)
 
     def count(self, requests: int = 1) -> None:
-        """Take ``requests`` from the budget. Raises Spent where there are not as many left."""
+        """Take ``requests`` from the budget. Raises ProbesSpent where there are not as many left."""
         if self.requests + requests > self._ceiling:
             raise ProbesSpent(f"its share of the budget of {MOST_REQUESTS} requests is spent")
         self.requests += requests
@@ -71,7 +71,7 @@ class Probe:
         seed: int | None = None,
         endpoint: Endpoint | None = None,
     ) -> list[Completion]:
-        """The completions of one request. Raises Spent, Withheld, ProviderError."""
+        """The completions of one request. Raises ProbesSpent, Withheld, ProviderError."""
         self.count()
         sampling = Sampling(temperature, max_tokens, self.top if top is None else top, seed)
         completions = await self._read(prompt, Draw(sampling, bias, endpoint), n)
