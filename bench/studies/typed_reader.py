@@ -24,8 +24,8 @@ from bench.collector_server import DIALECTS, Dialect, answers, rank_file
 from bench.measuring import OUT, alternately, markdown, ratio, row, write
 from blackbox_lb import Completion, Sampling, load_profile
 from blackbox_lb.api.wire import AnswerReader, parse_response
-from blackbox_lb.api.wire.columns.byte_spans import OPENING
-from blackbox_lb.api.wire.columns.parse import Answer, Aside, LogprobColumns
+from blackbox_lb.api.wire.columns.byte_spans import OPENING, Aside
+from blackbox_lb.api.wire.columns.parse import Answer, LogprobColumns
 from blackbox_lb.api.wire.columns.token_cache import TokenSpellings
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules

@@ -12,8 +12,6 @@ from blackbox_lb.providers.credentials import TokenProvider
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.types import Endpoint
 
-__all__ = ["connect"]
-
 
 @asynccontextmanager
 async def connect(
@@ -49,7 +47,8 @@ async def connect(
                 raise InputError(
                     f"{provider} starts its own engine and takes no --base-url; use --provider llamacpp for a server"
                 )
-            from blackbox_lb.api.local.engine import LocalEngine, resolve_model
+            from blackbox_lb.api.local.engine import LocalEngine
+            from blackbox_lb.api.local.hub import resolve_model
 
             slots = concurrency or profile.connection.concurrency
             path = resolve_model(model)

@@ -11,8 +11,6 @@ from blackbox_lb.errors import Drifted
 if TYPE_CHECKING:
     from blackbox_lb.types import Completion
 
-__all__ = ["ON_DRIFT", "DriftWatch", "OnDrift"]
-
 OnDrift: TypeAlias = Literal["stop", "note"]
 ON_DRIFT: tuple[OnDrift, ...] = get_args(OnDrift)
 GO_ON = (

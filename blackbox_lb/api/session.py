@@ -31,8 +31,6 @@ from blackbox_lb.types import Completion, Draw, Endpoint, EndTokens, Prompt, Sam
 from blackbox_lb.vocabulary import Vocabulary, load_vocabulary, vocabulary_of_model
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, Tokenizer, fingerprint
 
-__all__ = ["Session"]
-
 OPENAI_VOCABULARIES = frozenset({"cl100k_base", "o200k_base", "o200k_harmony", "p50k_base", "r50k_base"})
 UNAUTHORIZED = 401
 CHARACTERS_A_TOKEN = 4

@@ -8,8 +8,6 @@ from urllib.parse import quote
 
 from blackbox_lb.providers.schema import Connection
 
-__all__ = ["ANY", "Address", "literal"]
-
 ANY = Connection(base_url_env="OPENAI_BASE_URL", api_key_env="OPENAI_API_KEY", api_key_required=False)
 """An API of which nothing is known: where the variables of OpenAI's own SDK say."""
 

@@ -44,10 +44,8 @@ from blackbox_lb.bias.records import (
 )
 from blackbox_lb.errors import BiasError, TokenizerMismatch
 from blackbox_lb.safety.atomic_file import write_whole
-from blackbox_lb.safety.printable import _UNSAFE, printable
+from blackbox_lb.safety.printable import UNSAFE, printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
-
-__all__ = ["FORMAT", "MAX_BYTES", "MAX_ENTRIES", "VERSION", "Bias"]
 
 FORMAT: Literal["blackbox-lb/bias"] = "blackbox-lb/bias"
 VERSION: Literal[1] = 1
@@ -60,7 +58,7 @@ def _json(value: object) -> str:
     line = json.dumps(value, ensure_ascii=False, allow_nan=False)
     if line.isascii() and "\x7f" not in line:
         return line
-    return "".join(json.dumps(c)[1:-1] if unicodedata.category(c) in _UNSAFE else c for c in line)
+    return "".join(json.dumps(c)[1:-1] if unicodedata.category(c) in UNSAFE else c for c in line)
 
 
 class Bias(Row):

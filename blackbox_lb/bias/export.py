@@ -14,11 +14,10 @@ from blackbox_lb.bias.addresses import ANY, Address, literal
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_limits, highest_id, vocabulary_of
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.providers.profile import Profile, load_profile, profile_names
+from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.types import Endpoint
-
-__all__ = ["FORMATS", "export", "logit_bias"]
 
 PROMPT = "Hello"
 IN_A_LINE = 4

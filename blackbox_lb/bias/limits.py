@@ -13,8 +13,6 @@ from blackbox_lb.safety.printable import printable
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
 
-__all__ = ["check_limits", "highest_id", "most_entries", "vocabulary_of"]
-
 
 def most_entries(profile: Profile, wanted: int | None) -> int | None:
     """How many entries to compile to: ``wanted``, else the provider's limit; None for no limit.

@@ -15,26 +15,6 @@ from pydantic import (
 
 from blackbox_lb.safety.printable import printable
 
-__all__ = [
-    "Censored",
-    "Compiled",
-    "Count",
-    "Entry",
-    "ExactEffects",
-    "Finite",
-    "Flag",
-    "HeldOutGain",
-    "Learned",
-    "Name",
-    "RecordedFinding",
-    "Row",
-    "SamplingRecord",
-    "Scalar",
-    "Share",
-    "TokenId",
-    "Verdict",
-]
-
 # Numbers are strict: a quoted "2.9" or a true in a hand-edited file is an error, not a guess.
 Finite: TypeAlias = Annotated[float, Strict(), AllowInfNan(False)]
 Count: TypeAlias = Annotated[int, Strict(), Field(ge=0)]

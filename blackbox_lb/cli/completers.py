@@ -8,8 +8,6 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-__all__ = ["Completer", "bias_files", "known", "reward_names", "task_names"]
-
 NO_BIAS = frozenset({"analysis.json", "evaluation.json", "result.json"})
 """Other JSON files of a run's folder."""
 

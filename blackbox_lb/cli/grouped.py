@@ -14,8 +14,6 @@ import cloup
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["GroupedCommand", "GroupedOption", "HelpGroup", "LateChoice", "command", "option", "picked"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound="DataclassInstance")
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-__all__ = ["print_json"]
-
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout, with escapes where the terminal cannot print every character."""

@@ -10,18 +10,6 @@ if TYPE_CHECKING:
     from blackbox_lb.api.drift import OnDrift
     from blackbox_lb.types import Endpoint
 
-__all__ = [
-    "LimitOptions",
-    "ModelOptions",
-    "OutputOptions",
-    "PromptOptions",
-    "SamplingOptions",
-    "ServerOptions",
-    "SpendingOptions",
-    "TaskOptions",
-    "TrialOptions",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:

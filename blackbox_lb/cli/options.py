@@ -13,20 +13,6 @@ from blackbox_lb.cli.completers import known, reward_names, task_names
 from blackbox_lb.cli.grouped import HelpGroup, LateChoice, option
 from blackbox_lb.providers.names import profile_names
 
-__all__ = [
-    "POSITIONS",
-    "STORE",
-    "TOP_LOGPROBS",
-    "count_option",
-    "limit_options",
-    "model_options",
-    "output_options",
-    "rollouts_option",
-    "sampling_options",
-    "spending_options",
-    "task_options",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 TOP_LOGPROBS = 20
 POSITIONS = 200

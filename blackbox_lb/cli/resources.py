@@ -24,8 +24,6 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
 from blackbox_lb.tasks.harness import HarnessOptions
 
-__all__ = ["COLLECTING", "SAMPLING_WITH_A_BIAS", "connect_to", "load", "open_trials", "run_folder"]
-
 COLLECTING = ("tokens.id", "neutral")
 """Rows of a profile without which a completion teaches nothing."""
 SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")

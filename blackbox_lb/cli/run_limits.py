@@ -19,14 +19,13 @@ from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.errors import BlbError, BudgetExhausted, InputError, Interrupted
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage, forecast
 from blackbox_lb.jobs.records.run_record import Manifest, settings_of_run
+from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
-from blackbox_lb.providers.profile import load_profile, profile_names
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.rewards.judge import Judge
-
-__all__ = ["accounted", "price_judge", "prices_of", "record_of", "run"]
 
 T = TypeVar("T")
 

@@ -15,8 +15,6 @@ from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
 
-__all__ = ["FILE", "PER_COMMAND", "SHARED", "SettingsFile", "find_settings", "key_of", "keys_of"]
-
 FILE = "blb.toml"
 SHARED = "defaults"
 """The table of all commands."""

@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from blackbox_lb.rollouts.progress import Watcher
     from blackbox_lb.types import Completion
 
-__all__ = [
-    "Lines",
-    "Terminal",
-    "findings_list",
-    "print_table",
-    "reporter",
-    "settings_text",
-    "verdict_table",
-]
-
 
 class Terminal:
     """A reporter on stderr: a bar that moves where there is a terminal to move it on, else a line now and then."""

@@ -18,8 +18,6 @@ from blackbox_lb.deploy.request_policy import Others, RequestPolicy, UrlPurpose,
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.atomic_file import replacing
 
-__all__ = ["BatchCounts", "apply_batch", "check_upload"]
-
 
 @dataclass(frozen=True, slots=True)
 class BatchCounts:

@@ -19,8 +19,6 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import BiasError
 from blackbox_lb.safety.printable import legible, printable
 
-__all__ = ["CHECK_SECONDS", "FIELD", "NO_BIAS", "BiasDirectory", "Expected", "wanted"]
-
 FIELD = "blb_bias"
 """The argument of a request that names its bias."""
 NO_BIAS = "none"

@@ -18,8 +18,6 @@ from blackbox_lb.deploy.injection import OnConflict
 from blackbox_lb.deploy.request_policy import Others, RequestPolicy
 from blackbox_lb.errors import InputError
 
-__all__ = ["OnConflict", "Others", "apply"]
-
 C = TypeVar("C", bound=openai.OpenAI | openai.AsyncOpenAI)
 
 

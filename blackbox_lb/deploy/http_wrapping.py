@@ -18,8 +18,6 @@ from blackbox_lb.deploy.batch_files import check_upload
 from blackbox_lb.deploy.request_policy import RequestPolicy, UrlPurpose, endpoint
 from blackbox_lb.errors import InputError
 
-__all__ = ["kind_of", "policies_of", "wrapped"]
-
 Kind = Literal["Client", "AsyncClient"]
 
 

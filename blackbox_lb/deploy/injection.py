@@ -14,8 +14,6 @@ from urllib.parse import unquote
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
 
-__all__ = ["Injection", "OnConflict", "quoted", "route"]
-
 OnConflict: TypeAlias = Literal["raise", "ours", "theirs", "add"]
 
 MAX_OWN = 1e6

@@ -17,8 +17,6 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.deploy.injection import Injection, OnConflict, quoted, route
 from blackbox_lb.errors import InputError
 
-__all__ = ["Others", "RequestPolicy", "UrlPurpose", "endpoint", "parsed"]
-
 Others: TypeAlias = Literal["warn", "pass", "raise"]
 
 UNBIASABLE = {

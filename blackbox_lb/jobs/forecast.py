@@ -10,7 +10,7 @@ from blackbox_lb.api.limits.budget import prompt_bound
 from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.evaluation.arms import arms_at
-from blackbox_lb.jobs.evaluation.run import EvalPlan
+from blackbox_lb.jobs.evaluation.plan import EvalPlan
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.run import KL_PROMPTS
 from blackbox_lb.providers.prices import Prices
@@ -19,8 +19,6 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example, Sampling
-
-__all__ = ["Forecast", "ForecastStage", "at_most", "eval_stages", "fit_stages", "forecast"]
 
 CHARACTERS_A_TOKEN = 4
 """Of an English prompt."""

@@ -19,8 +19,6 @@ from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Completion, Example, Prompt, Split
 
-__all__ = ["Difference", "Group", "RewardMean", "ScoredCompletion", "rescore"]
-
 Settings: TypeAlias = Mapping[str, Any]
 """What a request was asked with, the prompt aside, as the store has it."""
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

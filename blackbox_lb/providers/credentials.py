@@ -15,8 +15,6 @@ import httpx2
 from blackbox_lb.errors import AuthenticationFailed
 from blackbox_lb.providers.profile import Profile
 
-__all__ = ["Credentials", "TokenProvider", "environment"]
-
 TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
 """Called before every request for a bearer token, as ``azure.identity.aio.get_bearer_token_provider`` returns it."""
 

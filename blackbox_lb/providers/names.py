@@ -6,8 +6,6 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-__all__ = ["profile_names", "profiles_folder"]
-
 
 def profiles_folder() -> Traversable:
     """The packaged profiles; in a checkout, the folder at the root."""

@@ -16,8 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blackbox_lb.errors import InputError
 
-__all__ = ["Prices", "find_prices", "parse_prices"]
-
 MILLION = 1e6
 LONGEST_TABLE = 1_000_000
 """Bytes of a price table that are read: the largest public ones are half of that."""

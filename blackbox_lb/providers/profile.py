@@ -32,8 +32,6 @@ from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
 from blackbox_lb.types import Endpoint
 
-__all__ = ["Profile", "load_profile", "profile_names"]
-
 ABOUT = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 """Keys of a profile that are no rows: what it is, and how its rows are known."""
 

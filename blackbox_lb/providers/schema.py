@@ -11,27 +11,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from blackbox_lb.safety.secrets import SECRET_WORD, redacted
 from blackbox_lb.types import Endpoint
 
-__all__ = [
-    "BatchRules",
-    "BiasRules",
-    "ChatRoute",
-    "Connection",
-    "DetokenizeRoute",
-    "EndpointRules",
-    "Evidence",
-    "Json",
-    "LogprobRules",
-    "ModelRules",
-    "ProfileRow",
-    "ReferenceRules",
-    "RefusedModels",
-    "SamplingRules",
-    "TokenRules",
-    "TokenizeRoute",
-    "TokenizerRules",
-    "no_secrets",
-]
-
 Json = str | int | float | bool
 TokenId = Annotated[str, Field(pattern=r"^((field|string) \S+|bytes|text|latin-1)$")]
 HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]

@@ -18,8 +18,6 @@ from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, r
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
-__all__ = ["Collection", "batch_of", "collect"]
-
 
 @dataclass(frozen=True, slots=True)
 class Collection:

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, padded
 from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, EndTokens, FloatArray
 
-__all__ = ["LISTED", "columns", "openers"]
-
 LISTED = EndTokens()
 
 

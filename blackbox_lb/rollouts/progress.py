@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 if TYPE_CHECKING:
     from blackbox_lb.types import Completion
 
-__all__ = ["Reporter", "Silent", "Watcher", "chance", "short"]
-
 SMALLEST_P = 0.001
 """Smaller ones are told as this: the bootstrap resolves no finer."""
 

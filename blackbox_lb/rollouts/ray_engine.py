@@ -22,8 +22,6 @@ from blackbox_lb.rollouts.reading import Reading
 from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.rollouts.training import LISTS_IN_MEMORY
 
-__all__ = ["Cluster"]
-
 REMEMBERED = 64
 """Arguments that stay in Ray's object store while they may be sent again: the tail and the weights of each share."""
 

@@ -20,8 +20,6 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, EndTokens, Example
 
-__all__ = ["BLOCK_BYTES", "CompletionSource", "Encode", "ReadOnce", "Reading", "reading_of"]
-
 BLOCK_BYTES = 1 << 23
 """Of listed ids and logprobs that are read from the store at a time; turning them into a table takes about eight times as much."""
 

@@ -27,8 +27,6 @@ from blackbox_lb.rollouts.training import Training
 from blackbox_lb.store import next_token_key, prompt_hash
 from blackbox_lb.types import Completion, Draw, Example, FloatArray, Prompt, Sampling
 
-__all__ = ["Reference", "ask_reference", "check_reference", "sample_positions"]
-
 IN_FLIGHT = 8
 """Requests at a time: an answer is megabytes of JSON for a whole vocabulary, and more of them at once only take memory."""
 WHOLE = 1e-3

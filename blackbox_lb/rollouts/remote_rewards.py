@@ -35,8 +35,6 @@ from blackbox_lb.tasks.rewards.endpoint import Remote
 from blackbox_lb.tasks.rewards.judge import Judge
 from blackbox_lb.types import Completion, Example
 
-__all__ = ["fetch_rewards"]
-
 TIMEOUT = 600.0
 """Seconds for one answer: a batch on a slow judge is normal, silence for ten minutes is not."""
 KEPT = "the rewards that came are kept, the same command goes on from there"

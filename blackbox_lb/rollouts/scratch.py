@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from blackbox_lb.errors import StoreError
 
-__all__ = ["Scratch"]
-
 SEGMENT = 1 << 28
 """Bytes that one mapping has at least: each holds a file descriptor, of which a process may have a few hundred."""
 ALIGNED = 64

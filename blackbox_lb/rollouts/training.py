@@ -11,8 +11,8 @@ import numpy as np
 
 from blackbox_lb.bias.records import Censored
 from blackbox_lb.estimate.counting.distributed import Whole
-from blackbox_lb.estimate.counting.statistics import Unobserved
 from blackbox_lb.estimate.inputs.checks import Ids
+from blackbox_lb.estimate.inputs.recipe import Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
@@ -28,9 +28,6 @@ from blackbox_lb.rollouts.reading import (
 from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import BoolArray, EndTokens, Example
-
-__all__ = ["FitEngine", "Training", "censored", "scored", "spread_training", "training_set"]
-
 
 LISTS_IN_MEMORY = 1 << 28
 """Bytes of the table that stay in memory: 20 listed tokens at a million positions. What is more goes to a scratch file."""

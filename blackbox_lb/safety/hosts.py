@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 
-__all__ = ["is_loopback"]
-
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches the host: localhost, 127.0.0.0/8, ::1."""

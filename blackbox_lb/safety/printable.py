@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["legible", "printable"]
-
 # Control, format (bidirectional overrides among them), surrogate, private and unassigned characters, and exotic line
 # ends: what can move a terminal's cursor, reverse a line or break a diff.
-_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def printable(text: str) -> str:
@@ -24,6 +22,6 @@ def legible(text: str) -> str:
 
 
 def _escape(character: str) -> str:
-    if character == "\\" or unicodedata.category(character) in _UNSAFE:
+    if character == "\\" or unicodedata.category(character) in UNSAFE:
         return character.encode("unicode_escape").decode("ascii")
     return character

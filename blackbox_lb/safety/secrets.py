@@ -21,8 +21,6 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-__all__ = ["MASK", "SECRET_WORD", "Redactor", "guarded", "known", "redacted", "redaction", "watch"]
-
 MASK = "[masked]"
 SHORTEST = 6
 """Characters: to take out every "k" of a message because a test server's key is "k" would leave nothing to read."""

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MAX_DEPTH", "MAX_SETTINGS", "check_depth", "parse_json", "parse_toml", "read_bounded"]
-
 MAX_DEPTH = 200
 """Lists and objects in one another. The parser of pydantic, and so of vLLM and of OpenAI's SDK, stops at the same depth (jiter)."""
 MAX_SETTINGS = 2**20

@@ -1,5 +1,1 @@
 """Serving a bias to clients that are not Python: a reverse proxy for any API, a logits processor inside vLLM."""
-
-from __future__ import annotations
-
-__all__: list[str] = []

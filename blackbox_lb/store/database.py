@@ -18,8 +18,6 @@ from typing import Any
 from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
 from blackbox_lb.store.schema import APPLICATION_ID, DEFAULTS, MIGRATIONS, TABLES, statements
 
-__all__ = ["PATIENCE", "Database"]
-
 PATIENCE = 30.0
 """Seconds to wait for another writer: thousands of times what a commit takes, so only a lock that stays runs into it."""
 

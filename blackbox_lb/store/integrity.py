@@ -13,20 +13,6 @@ from blackbox_lb.store.keys import checksum, rollout_key, tagged_hash
 from blackbox_lb.store.packing import Arrays, Sampled, unpack, unpack_sampled
 from blackbox_lb.types import Completion, FloatArray, Message, Prompt
 
-__all__ = [
-    "answer_of",
-    "check_row",
-    "completion_of",
-    "distribution_of",
-    "name_of",
-    "outside_of",
-    "prompt_of",
-    "sampled_of",
-    "settings_of_row",
-    "sum_of",
-    "token_of",
-]
-
 Row = Mapping[str, Any]
 """Column -> value, with all columns of ``database.TABLES``."""
 TYPES: dict[str, tuple[type, ...]] = {

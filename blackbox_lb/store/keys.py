@@ -10,17 +10,6 @@ from typing import Any
 
 from blackbox_lb.types import Prompt
 
-__all__ = [
-    "canonical",
-    "checksum",
-    "messages_of",
-    "next_token_key",
-    "prompt_hash",
-    "request_hash",
-    "rollout_key",
-    "tagged_hash",
-]
-
 
 def canonical(value: Any) -> str:
     """``value`` as JSON with one spelling: sorted keys, no spaces, UTF-8."""

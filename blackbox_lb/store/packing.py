@@ -12,8 +12,6 @@ import numpy.typing as npt
 from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.types import BoolArray, FloatArray, IntArray
 
-__all__ = ["Arrays", "Sampled", "pack", "unpack", "unpack_sampled"]
-
 FORMATS = {1: struct.Struct("<BII"), 2: struct.Struct("<BIIB"), 3: struct.Struct("<BIIB")}
 """The header of each format: its number, t, k, and from 2 on which of the optional columns follow.
 

@@ -35,8 +35,6 @@ from blackbox_lb.store.packing import Arrays, Sampled, pack
 from blackbox_lb.store.schema import TABLES, insertion, selection
 from blackbox_lb.types import Completion, FloatArray, Prompt
 
-__all__ = ["RolloutStore", "StoredSize", "completion_row", "next_token_row", "summed"]
-
 T = TypeVar("T")
 
 

@@ -6,8 +6,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 
-__all__ = ["APPLICATION_ID", "DEFAULTS", "MIGRATIONS", "TABLES", "insertion", "selection", "shape_of", "statements"]
-
 APPLICATION_ID = 0x626C6221
 """Marks the file as ours, so that somebody else's database is refused and never written to."""
 

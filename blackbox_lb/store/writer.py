@@ -18,8 +18,6 @@ from typing import Any, Self
 from blackbox_lb.store.rollouts import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 
-__all__ = ["Writer"]
-
 Waiting = tuple[Mapping[str, Sequence[Mapping[str, Any]]], Future[list[str]]]
 
 

@@ -15,8 +15,6 @@ from blackbox_lb.tasks.sets.dataset import load_dataset
 from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, Task, rest
 from blackbox_lb.types import Split
 
-__all__ = ["BUILT_IN", "HARNESS", "load_task"]
-
 HARNESS = "lm-eval:"
 """What stands before the name of a task of lm-evaluation-harness."""
 

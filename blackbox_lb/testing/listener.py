@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Answering", "Listener", "Reply", "Request"]
-
 
 @dataclass(frozen=True, slots=True)
 class Request:

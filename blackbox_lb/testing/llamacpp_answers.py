@@ -18,8 +18,6 @@ from scipy.special import log_softmax
 
 from blackbox_lb.testing.model import ExactModel
 
-__all__ = ["COMPLETIONS", "JSON", "Dialect", "RefusedRequest"]
-
 JSON: TypeAlias = dict[str, Any]
 
 COMPLETIONS = ("/v1/chat/completions", "/v1/completions")

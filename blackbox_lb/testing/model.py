@@ -16,8 +16,6 @@ from scipy.special import log_softmax
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 
-__all__ = ["NOTHING", "ExactModel", "PolicyEstimate", "RewardOf", "trim"]
-
 Vector: TypeAlias = npt.NDArray[np.float64]
 Ids: TypeAlias = npt.NDArray[np.int64]
 RewardOf: TypeAlias = Callable[[tuple[int, ...], int], float]

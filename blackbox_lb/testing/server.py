@@ -13,8 +13,6 @@ from blackbox_lb.testing.listener import Listener, Reply, Request
 from blackbox_lb.testing.llamacpp_answers import COMPLETIONS, JSON, Dialect, RefusedRequest
 from blackbox_lb.testing.model import ExactModel
 
-__all__ = ["Answer", "ExactServer", "Fault"]
-
 Answer: TypeAlias = JSON | int | Literal["drop"]
 """A response body, an HTTP status with an error body, or "drop": close the connection without an answer."""
 Fault: TypeAlias = Callable[[int, JSON], Answer]

@@ -14,8 +14,6 @@ from scipy.special import log_softmax, logsumexp
 from blackbox_lb.errors import InputError
 from blackbox_lb.testing.model import NOTHING, ExactModel, Ids, RewardOf, Vector, trim
 
-__all__ = ["Exact"]
-
 MOST_SEQUENCES = 2_000_000
 
 

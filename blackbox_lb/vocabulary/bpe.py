@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from tokenizers.pre_tokenizers import PreTokenizer
 
-__all__ = ["EXTRA", "SPACE", "byte_level_encoder", "bytes_of_piece", "sentencepiece_encoder", "splitter"]
-
 Encoder = Callable[[str], list[int]]
 EXTRA = "pip install 'blackbox-lb[hf]'"
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"

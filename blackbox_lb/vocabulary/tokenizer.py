@@ -9,8 +9,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["PROBE_TEXT", "Tokenizer", "fingerprint"]
-
 PROBE_TEXT = (
     "The quick brown fox jumps over 13 lazy dogs; 1234567890 + 0.5 = 1234567890.5?\n\n"
     "def f(x):\n\treturn {'key': x ** 2, \"other\": [None, True]}  # comment\n"

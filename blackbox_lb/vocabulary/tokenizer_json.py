@@ -18,8 +18,6 @@ from blackbox_lb.vocabulary.table import Vocabulary
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["read_tokenizer_json"]
-
 MAX_BYTES = 256 * 2**20
 """Bytes of a tokenizer.json: eight times that of Gemma 3, which has 262,144 tokens."""
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")

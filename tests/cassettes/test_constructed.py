@@ -14,7 +14,7 @@ import pytest
 from vcr.cassette import Cassette
 from vcr.errors import CannotOverwriteExistingCassetteException
 
-from blackbox_lb.api.local.engine import resolve_model
+from blackbox_lb.api.local.hub import resolve_model
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport import channel
 from blackbox_lb.api.transport import retries as retrying

@@ -14,7 +14,7 @@ import pytest
 from vcr.cassette import Cassette
 from vcr.record_mode import RecordMode
 
-from blackbox_lb.api.local.engine import resolve_model
+from blackbox_lb.api.local.hub import resolve_model
 from blackbox_lb.api.session import Session
 from blackbox_lb.errors import RequestRejected
 from blackbox_lb.estimate.projection.projection import projection

@@ -15,7 +15,8 @@ import pytest
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
-from blackbox_lb.providers.profile import load_profile, profile_names
+from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks.rewards.reward import REWARDS
 from tests.unit.test_layers import ROOMS, SENTENCES

@@ -12,7 +12,8 @@ from scipy import stats
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.statistics import Statistics, Unobserved
+from blackbox_lb.estimate.counting.statistics import Statistics
+from blackbox_lb.estimate.inputs.recipe import Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken

@@ -11,7 +11,8 @@ import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.diagnosis.context_dependence import context
-from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, Finding, diagnose
+from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
+from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import headroom
 from blackbox_lb.estimate.diagnosis.reliability import Agreement, Precision, agreement, prompt_halves, split_half
 from blackbox_lb.estimate.inputs.rollouts import Rollouts

@@ -20,7 +20,8 @@ import pytest
 from scipy.special import log_softmax
 from scipy.stats import chisquare
 
-from blackbox_lb.api.local.engine import LocalEngine, resolve_model
+from blackbox_lb.api.local.engine import LocalEngine
+from blackbox_lb.api.local.hub import resolve_model
 
 pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.live

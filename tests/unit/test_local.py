@@ -19,8 +19,8 @@ import pytest
 
 from blackbox_lb.api.local import hub
 from blackbox_lb.api.local._engine_process import EngineSettings, _merged
-from blackbox_lb.api.local.engine import LocalEngine, _split, resolve_model
-from blackbox_lb.api.local.hub import choose_file
+from blackbox_lb.api.local.engine import LocalEngine, _split
+from blackbox_lb.api.local.hub import choose_file, resolve_model
 from blackbox_lb.errors import AuthenticationFailed, BlbError, ConnectionFailed, InputError, ServerFailed
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -16,7 +16,8 @@ from blackbox_lb.api.wire import build_request
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands.setup.providers import CHOICES, DOCUMENTATION, evidence_of, flattened, shown_rows
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
-from blackbox_lb.providers.profile import load_profile, profile_names
+from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.types import Prompt, Sampling
 
 NAMES = ["azure", "azure-classic", "fireworks", "llamacpp", "lmstudio", "local", "openai", "sglang", "vllm"]

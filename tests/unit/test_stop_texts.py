@@ -16,7 +16,9 @@ from blackbox_lb.errors import ProfileError
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.fitting.logged_validation import log_of_base
-from blackbox_lb.jobs.fitting.run import FitPlan, FitResult, fit
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.jobs.records.provenance import Remembering
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.rollouts.collect import batch_of

@@ -13,8 +13,6 @@ from blackbox_lb.api.wire.envelope import count
 from blackbox_lb.errors import BudgetExhausted, ConnectionFailed, ContentFiltered, CorruptResponse, Interrupted
 from blackbox_lb.providers.prices import Prices
 
-__all__ = ["Budget", "SpendingLimits", "Spent", "prompt_bound"]
-
 TEMPLATE_TOKENS = 64
 """Tokens that a chat template adds to a prompt at most: markers, dates, a default system message."""
 MESSAGE_TOKENS = 8

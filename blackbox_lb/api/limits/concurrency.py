@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple
 
-__all__ = ["MOST", "Pace"]
-
 MOST = 512
 """Requests in flight that are never passed: half of the open files that a process may have on most systems."""
 GAIN = 1.05

@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 
 from blackbox_lb.api.limits.budget import Budget
 
-__all__ = ["asking", "run_interruptible"]
-
 T = TypeVar("T")
 ORDERLY = ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL))
 """The signals, and what must be installed for them: a program that ignores one, as under nohup, goes on ignoring it."""

@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from blackbox_lb.api.limits.budget import Budget
 
-__all__ = ["run_all"]
-
 T = TypeVar("T")
 
 

@@ -19,10 +19,8 @@ from types import TracebackType
 from typing import IO
 
 from blackbox_lb.api.local._engine_process import HOST, EngineSettings
-from blackbox_lb.api.local.hub import EXTRA, check_gguf, resolve_model
+from blackbox_lb.api.local.hub import EXTRA, check_gguf
 from blackbox_lb.errors import InputError
-
-__all__ = ["LocalEngine", "resolve_model"]
 
 START_SECONDS = 30
 SMALL_MODEL = 1 << 30

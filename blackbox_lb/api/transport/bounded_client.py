@@ -13,8 +13,6 @@ from httpx2 import USE_CLIENT_DEFAULT
 
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse
 
-__all__ = ["DEADLINE", "BoundedClient", "at_most", "ceiling"]
-
 BASE = 16 * 2**20
 """Bytes of any answer: text, envelope, a long list of models, the ids of a long prompt."""
 ENTRY = 512

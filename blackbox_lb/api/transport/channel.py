@@ -35,8 +35,6 @@ from blackbox_lb.providers.profile import Profile
 from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.secrets import Redactor
 
-__all__ = ["Channel"]
-
 RATE_LIMIT_ATTEMPTS = 20
 """Tries of a request that is refused for its rate alone: each waits as long as the provider says, and one of them will pass."""
 NEEDED = frozenset(

@@ -18,8 +18,6 @@ from typing import Any, Literal, TypeAlias
 
 from blackbox_lb.safety.secrets import MASK, redacted
 
-__all__ = ["Fault", "FaultKind", "classify", "masked", "retryable"]
-
 FaultKind: TypeAlias = Literal[
     "authentication",
     "bad id",

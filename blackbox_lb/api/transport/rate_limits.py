@@ -24,8 +24,6 @@ from email.utils import parsedate_to_datetime
 
 from blackbox_lb.errors import ProfileError
 
-__all__ = ["OPENAI_HEADERS", "Budgets", "parse_duration", "retry_after"]
-
 FACTS = ("limit", "rate", "remaining", "reset", "window")
 """Of a bucket: its limit for each window, or per second; what is left; the time until it is full; the window, in seconds."""
 KINDS = ("requests", "tokens", "prompt-tokens", "generated-tokens")

@@ -9,8 +9,6 @@ from tenacity import RetryCallState, wait_exponential_jitter
 from blackbox_lb.api.transport.rate_limits import retry_after
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse, NoLogprobs, QuotaExhausted, RateLimited, ServerFailed
 
-__all__ = ["ATTEMPTS", "SLOW_ATTEMPTS", "Slips", "asked_pause", "is_passing", "retry_pause"]
-
 ATTEMPTS = 6
 """Tries of one request: with exponential waits these span about half a minute, the time a server takes to restart."""
 SLOW_ATTEMPTS = 2

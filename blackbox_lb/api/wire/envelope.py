@@ -13,8 +13,6 @@ from typing import Any
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
 
-__all__ = ["count", "is_blank", "is_filtered", "lengths", "listed_choices", "quoted", "text_of", "without"]
-
 MOST_TOKENS = 2**31
 """No answer has as many; numbers beyond fit into no column."""
 

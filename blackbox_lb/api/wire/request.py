@@ -11,8 +11,6 @@ from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import Endpoint, Prompt, Sampling
 
-__all__ = ["asks_logprobs", "build_request", "check_stop", "messages_of", "most_completions", "takes_messages"]
-
 PROMPT_FIELDS: Mapping[Endpoint, tuple[str, bool]] = {
     "chat": ("messages", True),
     "completions": ("prompt", False),

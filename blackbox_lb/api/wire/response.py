@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from blackbox_lb.api.wire.columns.arrays import arrays_of
-from blackbox_lb.api.wire.columns.parse import Answer, Aside, LogprobColumns, loads
+from blackbox_lb.api.wire.columns.byte_spans import Aside
+from blackbox_lb.api.wire.columns.parse import Answer, LogprobColumns, loads
 from blackbox_lb.api.wire.dialects import DIALECTS, AnswerDialect
 from blackbox_lb.api.wire.dialects.position import Position, PositionReader
 from blackbox_lb.api.wire.dialects.token_identity import Identity
@@ -23,8 +24,6 @@ from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, Endpoint
 
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
-
-__all__ = ["parse_response", "read_answer"]
 
 Fault: TypeAlias = NoLogprobs | CorruptResponse
 SHAPE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError)

@@ -33,13 +33,12 @@ from blackbox_lb.jobs.analysis.document import Analysis, TokenScore
 from blackbox_lb.jobs.analysis.run import analyze
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
-from blackbox_lb.providers.profile import Profile, load_profile, profile_names
+from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.vocabulary.embedding import Encoder, load_encoder
-
-__all__ = ["execute"]
 
 
 def execute(options: AnalyzeOptions) -> None:

@@ -30,8 +30,6 @@ from blackbox_lb.safety.printable import legible
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Example
 
-__all__ = ["execute"]
-
 Summary = tuple[dict[str, Any], list[str]]
 
 

@@ -20,11 +20,10 @@ from blackbox_lb.errors import InputError, ProfileError
 from blackbox_lb.jobs.compiling.compile import Kept, compile_bias, gain_by_entries
 from blackbox_lb.jobs.compiling.logged_prefixes import Prefixes, logged_prefixes
 from blackbox_lb.jobs.compiling.plot import check_plot, gain_plot
-from blackbox_lb.providers.profile import Profile, load_profile, profile_names
+from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.tasks.load import BUILT_IN
-
-__all__ = ["execute"]
 
 LEARNED = "learned.json"
 """What ``blb fit`` calls the learned vector before the compile."""

@@ -20,8 +20,6 @@ from blackbox_lb.providers.credentials import Credentials
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import Json
 
-__all__ = ["execute"]
-
 
 def execute(options: DoctorOptions) -> None:
     """Everything that the command does."""

@@ -21,7 +21,8 @@ from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.jobs.evaluation.arms import alternatives
 from blackbox_lb.jobs.evaluation.compare import verdicts
 from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, Mean
-from blackbox_lb.jobs.evaluation.run import EvalPlan, evaluate
+from blackbox_lb.jobs.evaluation.plan import EvalPlan
+from blackbox_lb.jobs.evaluation.run import evaluate
 from blackbox_lb.jobs.evaluation.summary import figure
 from blackbox_lb.jobs.forecast import eval_stages
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -29,8 +30,6 @@ from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance
 from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.tasks import Reward, Task
-
-__all__ = ["execute"]
 
 FILE = "evaluation.json"
 GENERIC = "bias"

@@ -31,8 +31,6 @@ from blackbox_lb.rollouts.judging.verdict import parse_setting
 from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.tasks import Reward, Task
 
-__all__ = ["execute"]
-
 ALL = "all"
 
 

@@ -15,12 +15,11 @@ from blackbox_lb.cli.commands.setup.init import InitOptions
 from blackbox_lb.cli.settings import FILE, SHARED
 from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.providers.credentials import environment
-from blackbox_lb.providers.profile import Profile, load_profile, profile_names
+from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.load import BUILT_IN, HARNESS
 from blackbox_lb.tasks.records.hub_data import HUB
-
-__all__ = ["execute"]
 
 LOCAL = "local"
 REWARD = "correct-and-short"

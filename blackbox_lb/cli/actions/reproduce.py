@@ -37,8 +37,6 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.types import Endpoint
 
-__all__ = ["execute"]
-
 
 def execute(options: ReproduceOptions) -> None:
     """Everything that the command does."""

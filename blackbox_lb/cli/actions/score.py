@@ -25,8 +25,6 @@ from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Task, parse_reward
 from blackbox_lb.tasks.rewards.endpoint import is_address
 
-__all__ = ["execute"]
-
 BIAS = "bias.json"
 """The bias that a fit chose, inside a run's folder."""
 

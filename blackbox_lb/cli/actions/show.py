@@ -14,8 +14,6 @@ from blackbox_lb.cli.terminal import findings_list, print_table, settings_text, 
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import printable
 
-__all__ = ["execute"]
-
 
 def execute(bias_file: Path, top: int, as_json: bool) -> None:
     """Everything that the command does."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from blackbox_lb.errors import BlbError
 
-__all__ = ["ErrorAnswer"]
-
 
 class ErrorAnswer(BlbError):
     """What the client gets in place of the upstream's answer.

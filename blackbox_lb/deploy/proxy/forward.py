@@ -23,8 +23,6 @@ from blackbox_lb.deploy.proxy.requests import Upstream
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.hosts import is_loopback
 
-__all__ = ["MAX_HEADER", "Forwarder"]
-
 MAX_HEADER = 65_536
 """Longest header line, in bytes, that is passed on; the longest keys (signed tokens) take some thousands."""
 _CONNECT = 10.0

@@ -12,8 +12,6 @@ from blackbox_lb.deploy.proxy.forward import Forwarder
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
 from blackbox_lb.deploy.proxy.requests import PREFIX
 
-__all__ = ["answer_models", "wanted_model"]
-
 _NO_ROUTE = frozenset((404, 405, 501))
 _MOST = 16 * 2**20
 """Bytes of a list of models that are read; a longer one counts as none."""

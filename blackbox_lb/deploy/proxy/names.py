@@ -15,8 +15,6 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.printable import printable
 
-__all__ = ["ServedBias", "ServedNames", "load_served"]
-
 _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

@@ -15,8 +15,6 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import parse_json
 
-__all__ = ["PREFIX", "Edit", "Rule", "Upstream"]
-
 PREFIX = "/v1"
 """The path of this proxy that is the upstream's base URL."""
 _DEPLOYMENT = re.compile(r"(?<=/deployments/)[^/?]+")

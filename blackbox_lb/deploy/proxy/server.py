@@ -29,8 +29,6 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.printable import printable
 
-__all__ = ["HEADER", "Proxy", "serve"]
-
 HEADER = "blackbox-lb-bias"
 """The header of an answer that says which bias the request was given."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from itertools import count
 
-__all__ = ["NOTHING", "REFUSED", "Rows", "Shelf"]
-
 NOTHING = 0
 """The slot whose vector is zero: no bias."""
 REFUSED = 1

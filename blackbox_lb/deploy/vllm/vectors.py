@@ -24,8 +24,6 @@ from blackbox_lb.deploy.vllm.batch_rows import REFUSED, Shelf
 from blackbox_lb.errors import BiasError
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 
-__all__ = ["VectorTable", "bias_folder", "default_bias", "expected_of"]
-
 ROOM = 8
 """Slots that the table has at least, so that a few more biases need no larger one while the server runs."""
 FORBIDDEN = -1e9

@@ -21,8 +21,6 @@ from blackbox_lb.estimate.projection.projection import Fit, reward_weights
 from blackbox_lb.estimate.sparse.sparsify import Sparse, above, against, sparsify
 from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_support
 
-__all__ = ["Candidate", "CompileLimits", "Projected", "candidates"]
-
 
 @dataclass(frozen=True, slots=True)
 class CompileLimits:

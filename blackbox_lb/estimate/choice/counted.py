@@ -18,8 +18,6 @@ from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.sweep import Sweep
 
-__all__ = ["IPS_OF_CLUSTERS", "IPS_OF_TOKENS", "RATIO_OF_TOKENS", "SNIPS_OF_TOKENS"]
-
 SNIPS_CLIP = 100.0
 """One larger inverse propensity leaves a token that was sampled fifty times an effective sample of about one."""
 

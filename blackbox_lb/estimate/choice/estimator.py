@@ -24,8 +24,6 @@ from blackbox_lb.estimate.next_token.potential import LoggedPositions
 from blackbox_lb.estimate.projection.cross_validation import L2Choice
 from blackbox_lb.estimate.projection.projection import Fit
 
-__all__ = ["Estimator", "EstimatorFacts", "EstimatorInput", "EstimatorSettings", "LearnedVector", "Refit"]
-
 EstimatorSettings: TypeAlias = dict[str, float | int | str | None]
 
 

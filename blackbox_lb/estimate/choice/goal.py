@@ -18,8 +18,6 @@ from blackbox_lb.estimate.inputs.checks import positive
 if TYPE_CHECKING:
     from blackbox_lb.estimate.reweighting.off_policy import ByPrompt, OffPolicy, Outcome
 
-__all__ = ["Goal", "Objective", "Rung", "rungs"]
-
 Objective: TypeAlias = Literal["reward", "reward-kl", "pareto"]
 
 CLEARLY = 3.0

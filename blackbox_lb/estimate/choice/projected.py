@@ -17,8 +17,6 @@ from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_l2
 from blackbox_lb.estimate.projection.projection import Fit, projection
 
-__all__ = ["PROJECTION"]
-
 
 class _Projection:
     """Reward-weighted maximum likelihood; each fit begins at the one before."""

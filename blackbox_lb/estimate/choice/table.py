@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from blackbox_lb.estimate.inputs.recipe import Unobserved
     from blackbox_lb.estimate.inputs.sweep import Sweep
 
-__all__ = ["ROWS", "estimator", "estimators", "rule"]
-
 ROWS = {
     "projection": "blackbox_lb.estimate.choice.projected:PROJECTION",
     "ips": "blackbox_lb.estimate.choice.counted:IPS_OF_TOKENS",

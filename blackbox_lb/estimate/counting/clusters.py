@@ -12,8 +12,6 @@ from blackbox_lb.estimate.counting.ips import IPS, Clipping
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 
-__all__ = ["TiedIPS"]
-
 
 class TiedIPS(IPS):
     """Zhat with every token at the mean of its cluster's observed tokens (the paper, appendix "Cluster-tied bias").

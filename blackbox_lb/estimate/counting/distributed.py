@@ -24,8 +24,6 @@ from blackbox_lb.estimate.next_token.sparse_table import Allocate, empty
 from blackbox_lb.estimate.next_token.tails import Listed
 from blackbox_lb.estimate.next_token.unlisted_mass import Tail, Unlisted
 
-__all__ = ["Share", "Spread", "Whole", "Workers"]
-
 
 class Share:
     """The rollouts of one worker. rollouts: without their lists, None where there are none. unlisted: of their positions, None

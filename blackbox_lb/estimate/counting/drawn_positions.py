@@ -10,8 +10,6 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, clean_logprobs
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 
-__all__ = ["draw", "inverse_propensities"]
-
 LOWEST_LOGPROB = -700.0
 """Below this 1 / pi_0 leaves float64. No float32 softmax of a real model gets there; censoring marks (-9999) do."""
 

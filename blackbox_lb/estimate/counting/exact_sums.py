@@ -19,8 +19,6 @@ from scipy import sparse
 
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 
-__all__ = ["Accumulator", "ExactSums"]
-
 Ints: TypeAlias = npt.NDArray[np.int64]
 Rows: TypeAlias = npt.NDArray[np.int32]
 

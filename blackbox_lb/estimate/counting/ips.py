@@ -11,8 +11,6 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
 
-__all__ = ["IPS", "Clipping"]
-
 LARGEST_EXPONENT = 700.0
 
 

@@ -10,8 +10,6 @@ import numpy as np
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
 
-__all__ = ["Ratio", "Shrunk"]
-
 
 class Shrunk:
     """``delta(y) = log[(kappa zbar + e(y) Z(y)) / (kappa + e(y))] - log zbar``: a mean for each token, shrunk to that of all.

@@ -8,8 +8,6 @@ from blackbox_lb.estimate.counting.ratio import Shrunk
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 
-__all__ = ["SNIPS"]
-
 
 class SNIPS(Shrunk):
     """``Z(y) = sum_n v_n u_n(y) / sum_n u_n(y)`` with ``u_n(y) = sum_t 1{y_nt = y} / pi_0(y | x, y_<t)``, shrunk by ess(y).

@@ -23,8 +23,6 @@ from blackbox_lb.estimate.inputs.recipe import Counted, Recipe, Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.parallel import cores, in_order
 
-__all__ = ["Statistics", "Unobserved"]
-
 BLOCK_POSITIONS = 1 << 20
 """Positions that a thread works on at a time, in about 100 MB."""
 REMEMBERED = 4096

@@ -16,8 +16,6 @@ from blackbox_lb.estimate.counting.drawn_positions import draw, inverse_propensi
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 
-__all__ = ["Cells"]
-
 MOST_TOKENS = 1 << 22
 """Sixteen times the largest vocabulary in use; a table over more is not worth its memory."""
 

@@ -18,8 +18,6 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.thresholds import CONFIDENCE, CONTEXT, SMALL_KL, Word
 from blackbox_lb.estimate.next_token.next_token import NextToken
 
-__all__ = ["Context", "context"]
-
 LARGEST_CORRECTION = 3.0
 """Nats between a bias and its unpenalised value: one linear step does not reach further."""
 

@@ -15,8 +15,6 @@ from blackbox_lb.estimate.diagnosis.reliability import Agreement, Precision
 from blackbox_lb.estimate.inputs.thresholds import CONFIDENCE, LEAST_PROMPTS, POWER, SMALL_GAIN, Word
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, TailCoverage, Touched
 
-__all__ = ["Effect", "Facts", "Finding", "diagnose"]
-
 MANY_TIMES = 100.0
 """Where a test would have to be this many times larger, the difference says nothing of how large."""
 MOOT = frozenset({"saturated", "tau", "context", "samples", "already"})

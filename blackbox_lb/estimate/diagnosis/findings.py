@@ -27,21 +27,6 @@ from blackbox_lb.estimate.inputs.thresholds import (
 )
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, TailCoverage, Touched
 
-__all__ = [
-    "Finding",
-    "already",
-    "censoring",
-    "context_dependence",
-    "reward",
-    "samples",
-    "saturated",
-    "tail",
-    "tau",
-    "touched",
-    "unchecked",
-    "weights",
-]
-
 SAMPLE_TWICE = "sample each training prompt at least twice"
 
 

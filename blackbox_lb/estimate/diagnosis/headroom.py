@@ -16,8 +16,6 @@ from blackbox_lb.estimate.inputs.checks import Vector, positive
 from blackbox_lb.estimate.inputs.thresholds import CONFIDENCE, LEAST_PROMPTS, NEGLIGIBLE_GAIN, SMALL_GAIN, Word
 from blackbox_lb.estimate.reweighting.weight_diagnostics import reward_variance
 
-__all__ = ["Decision", "Headroom", "headroom"]
-
 Decision: TypeAlias = Literal["nothing", "little", "enough", "unknown"]
 
 

@@ -19,8 +19,6 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.thresholds import RELIABILITY, SMALL_KL, Word
 from blackbox_lb.estimate.projection.standard_errors import StandardErrors
 
-__all__ = ["Agreement", "Precision", "agreement", "prompt_halves", "split_half"]
-
 
 @dataclass(frozen=True, slots=True)
 class Agreement:

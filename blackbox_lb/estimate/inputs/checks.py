@@ -13,8 +13,6 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 
-__all__ = ["Bools", "Ids", "Vector", "clean_logprobs", "positive", "sampled_ids", "vector", "weight_vector"]
-
 Vector: TypeAlias = npt.NDArray[np.float64]
 Ids: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]

@@ -11,8 +11,6 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Vector, positive
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 
-__all__ = ["Counted", "Recipe", "Scale", "Unobserved"]
-
 Unobserved: TypeAlias = Literal["bound", "drop"]
 Counted: TypeAlias = Literal["ips", "snips", "ratio"]
 Scale: TypeAlias = Literal["global", "prompt"]

@@ -15,8 +15,6 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.types import NO_TOKEN
 
-__all__ = ["Rollouts", "padded"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rollouts:

@@ -10,8 +10,6 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import positive
 from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
 
-__all__ = ["L2", "AlphaScale", "Sweep"]
-
 L2: TypeAlias = float | Literal["cv"]
 AlphaScale: TypeAlias = Literal["relative", "absolute"]
 

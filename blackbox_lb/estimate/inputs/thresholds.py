@@ -9,27 +9,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = [
-    "CENSORED",
-    "CONFIDENCE",
-    "CONTEXT",
-    "EFFECTIVE_PROMPTS",
-    "EFFECTIVE_SAMPLE",
-    "HIDDEN_STOP",
-    "LEAST_PROMPTS",
-    "MEAN_WEIGHT",
-    "NEGLIGIBLE_GAIN",
-    "POWER",
-    "RELIABILITY",
-    "SMALL_GAIN",
-    "SMALL_KL",
-    "TAIL_MASS",
-    "TOUCHED",
-    "UNATTRIBUTED",
-    "Threshold",
-    "Word",
-]
-
 Word: TypeAlias = Literal["PASS", "FAIL", "INCONCLUSIVE", "NOT CHECKED"]
 
 

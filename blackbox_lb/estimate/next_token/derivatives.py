@@ -17,8 +17,6 @@ from blackbox_lb.estimate.next_token.parallel import dot, in_order
 from blackbox_lb.estimate.next_token.potential import Sums, tilted
 from blackbox_lb.estimate.next_token.sparse_table import Part, Table, with_values
 
-__all__ = ["expected_by", "hessian", "squares"]
-
 
 def hessian(next_token: NextToken, delta: Vector, weights: Vector) -> tuple[Vector, Callable[[Vector], Vector]]:
     """(s,) ``expected`` at ``delta``, and what turns a direction v (s,) into its change along v, ``sum_m w_m Cov_m(y, v)`` (s,).

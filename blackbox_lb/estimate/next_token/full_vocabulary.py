@@ -16,8 +16,6 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.sparse_table import Table
 
-__all__ = ["Agreed", "Compared", "ListModel", "Moments", "compare", "moments", "probabilities", "rows_of"]
-
 Matrix = npt.NDArray[np.float64]
 
 BLOCK = 32

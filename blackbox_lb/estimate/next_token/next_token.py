@@ -42,8 +42,6 @@ from blackbox_lb.estimate.next_token.tails import (
 )
 from blackbox_lb.estimate.next_token.unlisted_mass import Tail, Unlisted, moved
 
-__all__ = ["NextToken", "assembled", "listed"]
-
 READERS = 2
 """Cores that turn blocks of rollouts into lists, beside the one that reads them: each holds a block of its own."""
 LEAST_NAMED = 1e-6

@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from blackbox_lb.estimate.inputs.checks import Vector
 
-__all__ = ["borrowed", "cores", "dot", "in_order", "stretches", "tally", "use"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -15,8 +15,6 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, vector
 
-__all__ = ["LoggedPositions", "Positions", "Sums", "aligned", "tilted"]
-
 SPREAD = 700.0
 """Biases this far below the largest one are read as this far: exp would underflow to an impossible token."""
 

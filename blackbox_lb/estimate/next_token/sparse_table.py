@@ -17,18 +17,6 @@ from scipy import sparse
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.next_token.parallel import borrowed
 
-__all__ = [
-    "NO_COLUMN",
-    "Allocate",
-    "Part",
-    "SparseTable",
-    "Table",
-    "TableColumns",
-    "TokenMasses",
-    "empty",
-    "with_values",
-]
-
 NO_COLUMN = -1
 """Stands for a column that no list has."""
 

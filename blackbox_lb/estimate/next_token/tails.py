@@ -20,23 +20,6 @@ from blackbox_lb.estimate.next_token.parallel import borrowed
 from blackbox_lb.estimate.next_token.sparse_table import Allocate, Part, Table, with_values
 from blackbox_lb.types import NO_TOKEN, UNNAMED
 
-__all__ = [
-    "EXACT",
-    "FINEST",
-    "ROUNDING",
-    "Listed",
-    "Shares",
-    "columns_of",
-    "end_to_end",
-    "rates",
-    "read",
-    "regular",
-    "share",
-    "support",
-    "tables",
-    "whole",
-]
-
 ROUNDING = 1e-6
 """Less than this of unlisted mass is float32 rounding of a complete list, not a tail."""
 OVERFULL = 1e-3

@@ -14,8 +14,6 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.next_token.parallel import in_order
 from blackbox_lb.estimate.next_token.tails import Listed, columns_of, rates, support
 
-__all__ = ["Tail", "Unlisted", "moved"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tail:

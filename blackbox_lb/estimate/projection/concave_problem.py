@@ -17,8 +17,6 @@ from blackbox_lb.estimate.next_token.parallel import dot
 from blackbox_lb.estimate.next_token.potential import Positions
 from blackbox_lb.estimate.projection.lbfgs import Pair, descend
 
-__all__ = ["Maximum", "maximise"]
-
 TOLERANCE = 1e-7
 """Nats per weighted position. Sampling error of any real fit is thousands of times larger."""
 

@@ -25,8 +25,6 @@ from blackbox_lb.estimate.projection.lbfgs import Pair
 from blackbox_lb.estimate.projection.projection import reward_weights
 from blackbox_lb.estimate.reweighting.importance import log_policy_ratios
 
-__all__ = ["L2_GRID", "HeldOut", "L2Choice", "choose_l2"]
-
 L2_GRID = (160.0, 80.0, 40.0, 20.0, 10.0, 5.0, 2.5, 1.25)
 """Below 1.25 weighted tokens a token seen once is fitted almost fully; above 160 a bias of 1 nat needs hundreds of them."""
 

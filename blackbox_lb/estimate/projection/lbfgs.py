@@ -16,8 +16,6 @@ import numpy as np
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.next_token.parallel import dot
 
-__all__ = ["Descent", "Pair", "descend"]
-
 PAIRS = 20
 """Steps that are remembered."""
 ENOUGH, STEEP = 1e-4, 0.9

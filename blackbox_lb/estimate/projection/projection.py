@@ -24,8 +24,6 @@ from blackbox_lb.estimate.next_token.potential import LoggedPositions
 from blackbox_lb.estimate.projection.concave_problem import maximise
 from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
 
-__all__ = ["Fit", "projection", "reward_weights"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:

@@ -33,8 +33,6 @@ from blackbox_lb.estimate.next_token.parallel import dot, stretches
 from blackbox_lb.estimate.projection.projection import Fit, reward_weights
 from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
 
-__all__ = ["StandardErrors", "standard_errors"]
-
 UNFINISHED = 1e-5
 """Nats per weighted position between a delta and the maximum: above it the delta is of another fit."""
 SETTLED = 1e-4

@@ -15,8 +15,6 @@ from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 
-__all__ = ["Divergence", "divergence"]
-
 WIDEST = 60.0
 """Nats by which the tilted tail may be off: beyond it exp has no digits left beside the listed mass."""
 

@@ -17,8 +17,6 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.parallel import stretches, tally
 from blackbox_lb.estimate.next_token.potential import LoggedPositions
 
-__all__ = ["log_mixture_ratios", "log_policy_ratios"]
-
 
 def log_policy_ratios(rollouts: Rollouts, next_token: LoggedPositions, delta: npt.ArrayLike) -> Vector:
     """(n,) ``log p_delta(y_n) - log p_0(y_n) = sum_t [delta(y_nt) - log sum_y pi_0(y | prefix_nt) exp(delta(y))]``.

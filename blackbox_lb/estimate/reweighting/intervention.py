@@ -20,8 +20,6 @@ from blackbox_lb.estimate.next_token.full_vocabulary import probabilities
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.divergence import divergence
 
-__all__ = ["InterventionScores", "exact_shifts", "intervention_scores", "listed_shifts", "shifts_after_bias"]
-
 FEW = 20
 """Draws of a token below which its count says less of it than its probability on base positions: one draw of a token that is
 suppressed by 6 nats stands for 400. On exact models 5 left errors three times as large, and 100 changed nothing."""

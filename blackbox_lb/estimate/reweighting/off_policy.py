@@ -19,8 +19,6 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.importance import log_policy_ratios
 from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
 
-__all__ = ["ByPrompt", "OffPolicy", "Outcome", "off_policy"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByPrompt:

@@ -19,8 +19,6 @@ from blackbox_lb.estimate.next_token.tails import FINEST, ROUNDING, rates
 from blackbox_lb.estimate.reweighting.importance import log_mixture_ratios
 from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
 
-__all__ = ["Pool", "Round", "pool"]
-
 PASSES = 2
 """The tail unigram needs the normalisers and they need the unigram: the second pass moves either by less than sampling error."""
 

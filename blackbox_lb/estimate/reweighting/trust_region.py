@@ -13,8 +13,6 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Vector, positive, vector, weight_vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
 
-__all__ = ["Step", "policy_kl", "step_within"]
-
 HALVINGS = 30
 """Bisections of the step: its length is known to a billionth, far below the sampling error of the KL."""
 

@@ -13,18 +13,6 @@ from blackbox_lb.estimate.inputs.checks import Vector, positive, vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 
-__all__ = [
-    "Censoring",
-    "DeltaStatistics",
-    "RewardVariance",
-    "TailCoverage",
-    "Touched",
-    "delta_statistics",
-    "effective_sample_size",
-    "reward_variance",
-    "tail_coverage",
-]
-
 EFFECT_SIZE_GATE = 5.0
 
 

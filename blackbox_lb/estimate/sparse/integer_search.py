@@ -14,8 +14,6 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.single_changes import Local, curvature
 
-__all__ = ["integer_search"]
-
 MOST_SWEEPS = 100
 NEAR = 0.5
 """Of the predicted bend: a step is tried where the slope makes up for that much of it. The prediction is good to a few per cent."""

@@ -16,8 +16,6 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.next_token.derivatives import squares
 from blackbox_lb.estimate.next_token.next_token import NextToken
 
-__all__ = ["Local", "curvature"]
-
 NEWTON_STEPS = 30
 
 

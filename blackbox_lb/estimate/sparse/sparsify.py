@@ -19,8 +19,6 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.integer_search import integer_search
 from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_support
 
-__all__ = ["Sparse", "above", "against", "sparsify"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sparse:

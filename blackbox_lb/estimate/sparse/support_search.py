@@ -17,8 +17,6 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.concave_problem import maximise
 from blackbox_lb.estimate.sparse.single_changes import Local, curvature
 
-__all__ = ["Problem", "Supported", "best_support"]
-
 SPLICES = 20
 """Most exchanges of many at once; on real rollouts two to seven are made."""
 PATIENCE = 8

@@ -31,8 +31,6 @@ from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Endpoint, EndTokens, Example, Prompt
 from blackbox_lb.vocabulary import Vocabulary
 
-__all__ = ["Biased", "Shifts", "ask_shifts", "biased_completions", "draw", "instructed", "shifts_by_lists"]
-
 COUNT = parse_reward("length", max_tokens=1)
 """Any reward will do: none is read."""
 

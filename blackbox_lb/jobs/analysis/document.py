@@ -10,8 +10,6 @@ from typing import Any, Literal
 
 from blackbox_lb.jobs.evaluation.document import Number, ResultPart
 
-__all__ = ["Analysis", "Band", "DeltaRow", "Family", "MinimalPair", "PolicyEffect", "Side", "Source", "TokenScore"]
-
 Source = Literal["exact", "tail model", "logprobs after the bias"]
 """Where the ratio comes from: whole distributions of the base; its lists at the biased positions; lists of the biased policy."""
 Side = Literal["promoted", "suppressed", "unmoved"]

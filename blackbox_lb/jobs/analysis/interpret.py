@@ -18,8 +18,6 @@ from blackbox_lb.jobs.analysis.token_classes import nearly_equal, surface_class
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.vocabulary.embedding import Encoder
 
-__all__ = ["Grouping", "Texts", "bands", "families", "minimal_pairs", "side_of", "token_scores"]
-
 Grouping: TypeAlias = Literal["surface", "embedding"]
 CONTEXTS = 3
 """Contexts a token, each of another completion where there are as many."""

@@ -19,8 +19,6 @@ from blackbox_lb.rollouts.progress import short
 from blackbox_lb.vocabulary import Vocabulary
 from blackbox_lb.vocabulary.embedding import Encoder
 
-__all__ = ["analyze"]
-
 
 def analyze(
     bias: Bias,

@@ -6,8 +6,6 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-__all__ = ["CLASSES", "nearly_equal", "surface_class"]
-
 CLASSES = (
     "special",
     "not known",

@@ -26,8 +26,6 @@ from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.store.integrity import prompt_of
 from blackbox_lb.types import Completion, Draw, Prompt
 
-__all__ = ["BatchReader", "Tally"]
-
 OK = 200
 SHORTEST = 64
 """Bytes of an answer that is looked for in its line: what is shorter may stand there twice, and is no answer anyway."""

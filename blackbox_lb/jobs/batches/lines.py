@@ -22,8 +22,6 @@ from blackbox_lb.safety.atomic_file import replacing
 from blackbox_lb.store import prompt_hash, rollout_key
 from blackbox_lb.types import Endpoint, Prompt, Sampling
 
-__all__ = ["PREFIX", "Ask", "Line", "Written", "asks", "names_in", "request_line", "write_input"]
-
 PREFIX = 8
 """Hexadecimal digits of the request hash in a name."""
 NAME = re.compile(r"([0-9a-f]{8})\.([0-9A-Za-z_-]{43})\.(\d{1,9})\.(\d{1,4})", re.ASCII)

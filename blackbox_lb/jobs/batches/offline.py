@@ -9,8 +9,6 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
-__all__ = ["OfflineSession", "tokenizer_beside"]
-
 
 class OfflineSession(Session):
     """A ``Session`` that asks nobody: its model is named, and its tokenizer is the vocabulary's.

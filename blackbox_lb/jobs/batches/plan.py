@@ -21,8 +21,6 @@ from blackbox_lb.store import canonical, request_hash
 from blackbox_lb.store.keys import messages_of
 from blackbox_lb.types import Prompt, Sampling
 
-__all__ = ["Setup", "check_budget", "no_batch"]
-
 
 @dataclass(frozen=True, slots=True)
 class Setup:

@@ -21,8 +21,6 @@ from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, 
 from blackbox_lb.jobs.batches.record import BatchRecord
 from blackbox_lb.safety.atomic_file import replacing
 
-__all__ = ["BatchApi", "ended", "is_passing"]
-
 T = TypeVar("T")
 TIMEOUT = httpx2.Timeout(600.0, connect=30.0)
 """Seconds for each piece of a file, and for an answer to begin."""

@@ -14,8 +14,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.atomic_file import write_whole
 
-__all__ = ["BatchRecord", "Jobs"]
-
 LARGEST = 1_000_000
 """Bytes of a record that are read."""
 

@@ -23,8 +23,6 @@ from blackbox_lb.jobs.batches.submit import QUEUE_FULL, Submission, reason
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.types import Prompt
 
-__all__ = ["Pending", "State", "cancel_batches", "collect_batches"]
-
 FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 10.0, 120.0, 1.5
 """Seconds between two looks at batches that take minutes to a day."""
 LOST_LOOKS = 20

@@ -10,8 +10,6 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.store import prompt_hash
 from blackbox_lb.types import Example, Prompt
 
-__all__ = ["Shard"]
-
 DIGITS = 16
 """Hexadecimal digits of a prompt's hash that decide: 64 bits, so that no number of shards favours one."""
 

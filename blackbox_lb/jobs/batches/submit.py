@@ -18,8 +18,6 @@ from blackbox_lb.jobs.batches.plan import Setup
 from blackbox_lb.jobs.batches.provider_api import BatchApi
 from blackbox_lb.jobs.batches.record import BatchRecord
 
-__all__ = ["QUEUE_FULL", "Submission", "reason"]
-
 SETTLING = 10.0
 """Seconds after which a batch that was created shows in the provider's list."""
 QUEUE_FULL = "token_limit_exceeded"

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from blackbox_lb.estimate.next_token.next_token import NextToken
     from blackbox_lb.estimate.sparse.sparsify import Sparse
 
-__all__ = ["STEPS", "Kept", "compile_bias", "gain_by_entries", "losses"]
-
 STEPS = (10, 30, 100, 300, 1_024)
 """Entries at which the gain that is kept is looked at: a factor of about 3, and the limits that providers have."""
 

@@ -10,15 +10,14 @@ from typing import Any
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError, NoLogprobs, StoreError
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.providers.profile import Profile, load_profile, profile_names
+from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import EndTokens, Example, Prompt
 from blackbox_lb.vocabulary import Vocabulary
-
-__all__ = ["Prefixes", "logged_prefixes"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,8 +11,6 @@ from typing import Any
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.compiling.compile import Kept
 
-__all__ = ["check_plot", "gain_plot"]
-
 SUFFIXES = (".pdf", ".png", ".svg")
 FRACTIONS, INTEGERS, LIMIT = "#08519c", "#d94801", "#636363"
 

@@ -28,8 +28,6 @@ from blackbox_lb.jobs.doctor.checks.logprob_meaning import check_end, check_mean
 from blackbox_lb.jobs.doctor.checks.neutral_sampling import MOST_TOKENS, REQUESTS, check_neutral
 from blackbox_lb.jobs.doctor.checks.token_identity import check_ids, check_tokenizer
 
-__all__ = ["CHECKS", "Check", "examine", "most_requests", "most_tokens"]
-
 ENDS = (AuthenticationFailed, ConnectionFailed, QuotaExhausted, ModelUnsuitable, NoLogprobs)
 """What no later request would survive either."""
 OPENING = 1

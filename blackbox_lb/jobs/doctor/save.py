@@ -16,8 +16,6 @@ from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.providers.schema import Json
 from blackbox_lb.safety.atomic_file import replacing
 
-__all__ = ["check_target", "save_profile"]
-
 LONGEST = 200
 """Characters of evidence kept with a row."""
 PROVEN_BY = {"bias.format": "bias", "bias.high": "bias"}

@@ -1,5 +1,1 @@
 """``blb eval``: a bias beside the base and beside what a user would try instead, on the same prompts."""
-
-from __future__ import annotations
-
-__all__: list[str] = []

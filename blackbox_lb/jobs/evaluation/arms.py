@@ -14,8 +14,6 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting
 from blackbox_lb.types import Completion, Example, Message, Prompt
 
-__all__ = ["BASE", "Alternative", "Arm", "ArmResult", "alternatives", "arms_at", "draw", "unranked"]
-
 BASE = "base"
 """The name of the policy without anything."""
 

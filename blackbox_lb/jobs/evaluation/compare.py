@@ -15,8 +15,6 @@ from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.judging.intervals import LEVEL, bootstrap, holm, sample_size, sign_test
 from blackbox_lb.rollouts.judging.verdict import PolicyScores, decide, paired
 
-__all__ = ["Prices", "comparisons", "mean_of", "policy", "resolvable", "verdicts"]
-
 Array = npt.NDArray[np.float64]
 ANSWERS = 1_000
 """Answers that a cost is given for."""

@@ -9,8 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AllowInfNan, BaseModel, ConfigDict
 
-__all__ = ["Comparison", "Evaluation", "Mean", "PolicyCompletion", "PolicyResult", "ResultPart", "ShownPrompt"]
-
 Number = Annotated[float, AllowInfNan(False)]
 
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from blackbox_lb.jobs.evaluation.arms import Alternative
     from blackbox_lb.providers.prices import Prices
 
-__all__ = ["EvalPlan"]
-
 
 @dataclass(frozen=True, slots=True)
 class EvalPlan:

@@ -18,8 +18,6 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example
 
-__all__ = ["EvalPlan", "evaluate"]
-
 MOST_SHOWN = 30
 """Test prompts whose completions are shown side by side."""
 

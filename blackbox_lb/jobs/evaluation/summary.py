@@ -9,8 +9,6 @@ from blackbox_lb.jobs.evaluation.document import Comparison, PolicyResult
 from blackbox_lb.rollouts.judging.intervals import LEVEL, POWER, REPLICATES
 from blackbox_lb.rollouts.progress import chance
 
-__all__ = ["figure", "notes", "summarise", "when"]
-
 
 def figure(value: float, *, sign: bool = False) -> str:
     """A number for a person to read: two decimals, or three digits where those would say nothing or too much."""

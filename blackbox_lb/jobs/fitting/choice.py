@@ -9,8 +9,6 @@ from typing import Any
 from blackbox_lb.estimate.choice.candidates import Candidate
 from blackbox_lb.estimate.reweighting.off_policy import OffPolicy
 
-__all__ = ["Choice", "Measured", "TriedCandidate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Measured:

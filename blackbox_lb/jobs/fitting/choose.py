@@ -24,8 +24,6 @@ from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.types import Example
 
-__all__ = ["choose"]
-
 _OBJECTIVES: dict[Objective, str] = {
     "reward": "reward",
     "reward-kl": "reward less the price of its KL",

@@ -34,8 +34,6 @@ from blackbox_lb.estimate.reweighting.weight_diagnostics import (
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Reward
 
-__all__ = ["Explanation", "explain", "room_for_gain"]
-
 NO_LIMITS = CompileLimits(entries=None, low=-np.inf, high=np.inf, integers=False)
 
 

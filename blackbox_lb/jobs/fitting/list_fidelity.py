@@ -15,8 +15,6 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.compiling.compile import STEPS
 from blackbox_lb.rollouts.reference import Reference
 
-__all__ = ["Fidelity", "fidelity"]
-
 CHOSEN, LEARNED = "sent", "learned"
 
 

@@ -16,8 +16,6 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores
 from blackbox_lb.types import Completion, Example
 
-__all__ = ["LoggedScores", "log_of_base"]
-
 LARGEST_UNREAD = 0.05
 """Share of base completions without a complete token list above which the rest no longer speaks for all of them."""
 

@@ -8,8 +8,6 @@ from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
 
-__all__ = ["FitPlan"]
-
 
 @dataclass(frozen=True, slots=True)
 class FitPlan:

@@ -11,8 +11,6 @@ from blackbox_lb.jobs.compiling.compile import Kept
 from blackbox_lb.jobs.fitting.choice import Measured, TriedCandidate
 from blackbox_lb.jobs.fitting.list_fidelity import Fidelity
 
-__all__ = ["FitResult", "FitUsage"]
-
 
 @dataclass(frozen=True, slots=True)
 class FitUsage:

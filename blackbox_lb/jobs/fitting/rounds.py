@@ -25,8 +25,6 @@ from blackbox_lb.rollouts.reading import CompletionSource
 from blackbox_lb.rollouts.training import Training, scored
 from blackbox_lb.types import Example
 
-__all__ = ["Explored", "RoundRecord", "Rounds", "check_rounds", "explore"]
-
 DECIMALS = 3
 """Of the biases sent while exploring: last bits that depend on the number of threads must not make another request of it."""
 SLACK = 1.05

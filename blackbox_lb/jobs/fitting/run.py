@@ -32,9 +32,6 @@ from blackbox_lb.rollouts.reference import Reference, ask_reference, check_refer
 from blackbox_lb.rollouts.training import Training, censored
 from blackbox_lb.tasks import Task
 
-__all__ = ["FitPlan", "FitResult", "fit"]
-
-
 KL_PROMPTS = 40
 """Test prompts that are answered at temperature 1 for the KL alone, where the verdict is given at other settings."""
 CURVE_POSITIONS = 5_000

@@ -25,8 +25,6 @@ from blackbox_lb.rollouts.training import FitEngine, Training, spread_training, 
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Completion, Example
 
-__all__ = ["TrainingData", "check_plan", "clusters_of"]
-
 DIAGNOSED = 2_000_000
 """Positions of an engine's rollouts that are read here, too, to compile and explain the bias: half a gigabyte of lists."""
 FIRST_LOOK = 50

@@ -15,8 +15,6 @@ from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
 
-__all__ = ["sent_entries", "uncompiled_of"]
-
 
 async def sent_entries(
     trials: Trials, training: Training, chosen: Candidate, errors: Sequence[float]

@@ -11,8 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.goal import Objective
 
-__all__ = ["Benchmark", "Configuration", "LoraSettings", "PaperRow", "ProjectionSettings", "load_configuration"]
-
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 Above: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 TABLES = ("accuracy", "compression")

@@ -8,8 +8,6 @@ from blackbox_lb.jobs.paper.configuration import Configuration
 from blackbox_lb.jobs.paper.results import BenchmarkResult, LoraResult
 from blackbox_lb.jobs.paper.scaling import Scaled, ScalingStage
 
-__all__ = ["differences", "plan_sentences"]
-
 
 def plan_sentences(configuration: Configuration, parts: Sequence[Scaled], scale: float) -> list[str]:
     """What is scaled, what each stage asks for at most, and the sum."""

@@ -9,8 +9,6 @@ from blackbox_lb.jobs.paper.configuration import Benchmark
 from blackbox_lb.tasks import Task, load_task
 from blackbox_lb.tasks.harness import HarnessOptions, load_harness
 
-__all__ = ["load_problems"]
-
 
 def load_problems(benchmark: Benchmark, data: Path | None = None, data_dir: Path | None = None) -> Task:
     """The benchmark's problems in three splits, from the hub or from the files in ``data_dir``; or those of the file ``data``.

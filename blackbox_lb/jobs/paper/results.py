@@ -11,8 +11,6 @@ from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.document import Mean, Number, ResultPart
 
-__all__ = ["BenchmarkResult", "LoraResult", "MethodResult", "Reproduction", "load_lora"]
-
 Name = Literal["base", "clusters", "ips", "projection", "lora"]
 
 

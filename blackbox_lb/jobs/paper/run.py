@@ -14,7 +14,9 @@ from blackbox_lb.errors import ConnectionFailed, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.evaluation.compare import mean_of
-from blackbox_lb.jobs.fitting.run import FitPlan, FitResult, fit
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.result import FitResult
+from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.jobs.paper.configuration import Configuration
 from blackbox_lb.jobs.paper.results import BenchmarkResult, MethodResult
 from blackbox_lb.jobs.paper.scaling import Scaled
@@ -22,8 +24,6 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, compare, together
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.vocabulary.embedding import EXTRA
-
-__all__ = ["BenchmarkRun", "rewards_of", "run"]
 
 Learner: TypeAlias = Literal["ips", "clusters", "projection"]
 Opened: TypeAlias = Callable[[bool], AbstractAsyncContextManager[Trials]]

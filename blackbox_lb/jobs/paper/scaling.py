@@ -17,17 +17,6 @@ from blackbox_lb.jobs.paper.configuration import Benchmark, Configuration
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example
 
-__all__ = [
-    "FEWEST_JUDGED",
-    "FEWEST_PROBLEMS",
-    "FEWEST_ROLLOUTS",
-    "PlannedRollouts",
-    "Scaled",
-    "ScalingStage",
-    "picked",
-    "scaled",
-]
-
 FEWEST_PROBLEMS = 8
 """Training problems: fewer say nothing of others."""
 FEWEST_ROLLOUTS = 4

@@ -9,8 +9,6 @@ from blackbox_lb.jobs.evaluation.document import Mean
 from blackbox_lb.jobs.paper.configuration import Configuration, PaperRow
 from blackbox_lb.jobs.paper.results import BenchmarkResult, LoraResult, MethodResult, Reproduction
 
-__all__ = ["TextTable", "comparison", "details", "markdown", "offsets"]
-
 NONE = ""
 
 

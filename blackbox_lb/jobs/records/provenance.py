@@ -17,8 +17,6 @@ from click.core import ParameterSource
 from blackbox_lb.rollouts.progress import Reporter, Watcher
 from blackbox_lb.safety.secrets import redacted
 
-__all__ = ["Remembering", "command_line", "provenance"]
-
 PACKAGES = ("blackbox-lb", "numpy", "scipy", "openai", "lm-eval", "xllamacpp")
 """Distributions whose version can change a number."""
 

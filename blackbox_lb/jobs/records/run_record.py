@@ -23,8 +23,6 @@ from blackbox_lb.safety.atomic_file import write_whole
 from blackbox_lb.store import canonical, prompt_hash
 from blackbox_lb.types import Prompt
 
-__all__ = ["FILE", "Manifest", "host_of", "profile_hash", "settings_of_run"]
-
 FILE = "run.json"
 LARGEST = 10_000_000
 """Bytes of a run.json that are read."""

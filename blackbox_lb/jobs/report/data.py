@@ -19,8 +19,6 @@ from blackbox_lb.jobs.report.examples import ExampleCard, evaluated, stored
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
-__all__ = ["CandidateRow", "Point", "Result", "Run", "read_run", "settings_of"]
-
 Model = TypeVar("Model", bound=BaseModel)
 
 

@@ -14,8 +14,6 @@ from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyCompletion
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.types import Prompt
 
-__all__ = ["BASE", "ExampleCard", "Piece", "Side", "compared", "evaluated", "stored"]
-
 BASE, BIASED = "without the bias", "with the bias"
 MOST_EXAMPLES = 24
 """Prompts that are shown; more nobody reads."""

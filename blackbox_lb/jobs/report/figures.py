@@ -15,8 +15,6 @@ from blackbox_lb.jobs.report.tables import PageTable, numbers_table, tried_table
 from blackbox_lb.jobs.report.verdict_text import amount
 from blackbox_lb.rollouts.progress import short
 
-__all__ = ["COLOURS", "Plot", "plots"]
-
 COLOURS = {
     "ink": "#1b1e24", "muted": "#5b6471", "grid": "#dfe3e8", "surface": "#fffffe", "first": "#1f5fae", "second": "#b4531a",
     "base": "#5b6472",

@@ -11,8 +11,6 @@ from typing import Any
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.report.figures import COLOURS, Plot
 
-__all__ = ["inline", "save"]
-
 FONT = re.compile(r"font: ([\d.]+)px [^;\"]*")
 IDENTITY = re.compile(r"(\bid=\"|url\(#|href=\"#)([^\")]+)")
 DPI = 200

@@ -11,19 +11,6 @@ from blackbox_lb.jobs.report.data import Result, Run, settings_of
 from blackbox_lb.jobs.report.verdict_text import rows_of
 from blackbox_lb.rollouts.progress import short
 
-__all__ = [
-    "Missing",
-    "Origin",
-    "chosen_by",
-    "costs",
-    "counts",
-    "eval_command",
-    "learned",
-    "missing",
-    "origin",
-    "origins",
-]
-
 Facts = list[tuple[str, str]]
 
 

@@ -36,8 +36,6 @@ from blackbox_lb.jobs.report.verdict_text import (
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.secrets import redacted, redaction
 
-__all__ = ["render", "tame", "write_report"]
-
 UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that a reader cannot see or that move what he sees: control, bidirectional, surrogate, private, unassigned."""
 OF_TOKENS = ("delta", "score")

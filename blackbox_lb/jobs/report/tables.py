@@ -13,26 +13,6 @@ from blackbox_lb.jobs.report.data import CandidateRow
 from blackbox_lb.jobs.report.verdict_text import VerdictRow, amount, change, interval
 from blackbox_lb.rollouts.progress import short
 
-__all__ = [
-    "MOST_ROWS",
-    "Bar",
-    "Cell",
-    "PageTable",
-    "bands_table",
-    "comparisons_table",
-    "delta_table",
-    "entries_table",
-    "families_table",
-    "number",
-    "numbers_table",
-    "pairs_table",
-    "policies_table",
-    "scores_table",
-    "token",
-    "tried_table",
-    "verdict_table",
-]
-
 MOST_ROWS = 2_000
 """Rows of a token table in the page: a megabyte of HTML, which a phone still sorts at once."""
 SIGNS = str.maketrans({"\n": "⏎", "\r": "␍", "\t": "⇥"})

@@ -12,24 +12,6 @@ from blackbox_lb.jobs.evaluation.arms import BASE
 from blackbox_lb.jobs.evaluation.document import Comparison
 from blackbox_lb.jobs.report.data import Run
 
-__all__ = [
-    "GLOSSES",
-    "Judged",
-    "VerdictRow",
-    "amount",
-    "change",
-    "changed",
-    "headline",
-    "interval",
-    "judged",
-    "measured",
-    "of_comparison",
-    "of_verdict",
-    "plain",
-    "rows_of",
-    "setting_words",
-]
-
 GLOSSES = {
     "accuracy": "share of completions with the right answer",
     "tokens": "length of a completion, which is what it costs and how long it takes",

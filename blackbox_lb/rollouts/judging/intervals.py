@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
 
-__all__ = ["LEVEL", "POWER", "REPLICATES", "Interval", "bootstrap", "holm", "sample_size", "sign_test"]
-
 Array = npt.NDArray[np.float64]
 REPLICATES = 10_000
 """Bootstrap replicates: the paper's B (appendix on bootstrap confidence intervals)."""

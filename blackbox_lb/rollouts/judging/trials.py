@@ -23,8 +23,6 @@ from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, Draw, Endpoint, EndTokens, Example, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
-__all__ = ["Trials"]
-
 
 @dataclass(frozen=True, slots=True)
 class Trials:

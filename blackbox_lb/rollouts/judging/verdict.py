@@ -17,20 +17,6 @@ if TYPE_CHECKING:
     from blackbox_lb.tasks import Reward
     from blackbox_lb.types import Completion, Example
 
-__all__ = [
-    "GREEDY",
-    "SAMPLED",
-    "PolicyScores",
-    "Setting",
-    "check_values",
-    "compare",
-    "decide",
-    "paired",
-    "parse_setting",
-    "score",
-    "together",
-]
-
 Array = npt.NDArray[np.float64]
 LARGEST = 1e100
 """A larger reward has no variance left in double precision."""

@@ -16,8 +16,6 @@ from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.store.integrity import check_row
 from blackbox_lb.store.schema import TABLES
 
-__all__ = ["Found", "found_in"]
-
 PAGE_SIZE = 4096
 """What SQLite makes by itself, and what is tried where the header says something else or nothing."""
 TABLE_LEAF, INDEX_LEAF, INDEX_INTERIOR = 0x0D, 0x0A, 0x02

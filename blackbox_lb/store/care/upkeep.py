@@ -18,8 +18,6 @@ from blackbox_lb.store.keys import rollout_key
 from blackbox_lb.store.packing import unpack
 from blackbox_lb.store.schema import TABLES, selection, shape_of
 
-__all__ = ["Checkup", "Compacted", "Merged", "Recovered", "batches", "check", "compact", "merge", "recover"]
-
 BATCH = 500
 """Rows a transaction: some megabytes, so memory stays flat and other writers get their turn."""
 MOST_TOLD = 1000

@@ -16,8 +16,6 @@ from blackbox_lb.store.database import PATIENCE
 from blackbox_lb.store.rollouts import RolloutStore
 from blackbox_lb.types import Completion
 
-__all__ = ["Gathered", "Source", "open_sources"]
-
 STORE = ".db"
 PARQUET = ".parquet"
 

@@ -27,8 +27,6 @@ from blackbox_lb.types import Completion
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PLAIN", "Transferred", "arrow", "export_store", "import_store", "opened_parquet", "schemas"]
-
 MOST_VALUES = 1 << 21
 """Numbers in a row group, 8 MB of them, so that memory does not grow with the store."""
 MOST_ROWS = 5_000

@@ -17,8 +17,6 @@ from blackbox_lb.types import Completion
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ParquetSource"]
-
 GROUPS = 4
 """Row groups that are kept in memory; an export's have at most 8 MB of numbers."""
 INDEX = ("key", "request_hash", "prompt_tokens", "generated")

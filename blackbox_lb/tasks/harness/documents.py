@@ -15,8 +15,6 @@ from blackbox_lb.tasks.records.files import SourcedExample
 from blackbox_lb.tasks.sets.task import divide
 from blackbox_lb.types import Example, Prompt, Split
 
-__all__ = ["SHARES", "Document", "HarnessPrompts", "Splits", "draw_prompts", "split_documents"]
-
 FEWSHOT_SEED = 1234
 """lm-evaluation-harness's own, of its option --seed."""
 VALIDATION_MOST, VALIDATION_SHARE = 500, 0.2

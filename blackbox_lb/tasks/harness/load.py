@@ -18,8 +18,6 @@ from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.safety.quoting import shorten
 from blackbox_lb.tasks.records.hub_data import library, offline_without_hub, quiet, read_folder
 
-__all__ = ["load_leaves", "seeded", "working"]
-
 SEED = 0
 """lm-evaluation-harness's own --seed for Python's random numbers, which shuffle the choices of GPQA."""
 _DECLARED = re.compile(rb"^(?:task|group):[ \t]*['\"]?([^\s'\"\[\]]+)['\"]?[ \t]*\r?$", re.MULTILINE)

@@ -28,8 +28,6 @@ from blackbox_lb.tasks.records.hub_data import table_records
 from blackbox_lb.tasks.records.records import Record, read_records
 from blackbox_lb.types import Example, Message, Prompt, Split
 
-__all__ = ["SPLIT_NAMES", "ColumnNames", "SourcedExample", "content_hash", "load_examples", "read_rows", "row_of"]
-
 SPLIT_NAMES: dict[str, Split] = {"train": "train", "validation": "validation", "test": "test"}
 """The splits by name, in order."""
 ROLES = ("assistant", "developer", "system", "user")

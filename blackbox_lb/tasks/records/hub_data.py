@@ -17,17 +17,6 @@ from urllib.parse import urlsplit
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks.records.records import MAX_BYTES, SUFFIXES, Record, read_records
 
-__all__ = [
-    "HUB",
-    "TABLES",
-    "dataset_records",
-    "library",
-    "offline_without_hub",
-    "quiet",
-    "read_folder",
-    "table_records",
-]
-
 HUB = "hf:"
 """What stands before the name of a data set of the hub: hf:NAME[/CONFIG][@SPLIT]."""
 

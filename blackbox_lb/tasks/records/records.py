@@ -14,8 +14,6 @@ from blackbox_lb.errors import DataError
 from blackbox_lb.safety.quoting import shorten
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
-__all__ = ["MAX_BYTES", "SUFFIXES", "Record", "read_records"]
-
 MAX_BYTES = 256 * 2**20
 """A file is held in memory whole; the largest public prompt sets are a tenth of this."""
 

@@ -32,8 +32,6 @@ from blackbox_lb.safety.quoting import shorten
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.types import Completion, Example
 
-__all__ = ["EndpointReward", "Remote", "check_address", "is_address"]
-
 KEY = "BLB_REWARD_KEY"
 """The environment variable with the bearer token of a reward endpoint, where it wants one."""
 BATCH = 32

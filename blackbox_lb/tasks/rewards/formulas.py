@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["FORMULAS", "Formula"]
-
 
 def accuracy(correct: bool, length: int, horizon: int) -> float:
     """1{correct} (the paper, section "Preliminaries", r_accuracy; its GRPO baseline's reward for accuracy)."""

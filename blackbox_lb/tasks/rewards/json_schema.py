@@ -13,8 +13,6 @@ from blackbox_lb.safety.quoting import shorten
 from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_json, read_bounded
 from blackbox_lb.types import Completion, Example
 
-__all__ = ["json_in", "json_schema"]
-
 FENCE = re.compile(r"^[ \t]*```(?:json|JSON)[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 """A block that Markdown marks as JSON."""
 NOTHING = object()

@@ -36,8 +36,6 @@ from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
 from blackbox_lb.tasks.rewards.endpoint import Remote, check_address
 from blackbox_lb.types import Completion, Example, Prompt
 
-__all__ = ["Judge", "JudgeFile"]
-
 PLACES = re.compile(r"\{(prompt|completion|answer)\}")
 
 

@@ -21,8 +21,6 @@ from blackbox_lb.safety.quoting import shorten
 from blackbox_lb.tasks.rewards.math_equality import check_installed, mathematically_equal
 from blackbox_lb.types import Example
 
-__all__ = ["Matcher", "normalise", "parse_matcher"]
-
 _APOSTROPHES = "'`´‘’‛′ʹʻʼʽʾʿˈ"
 _REWRITTEN = str.maketrans(
     dict.fromkeys(_APOSTROPHES, "")

@@ -18,8 +18,6 @@ from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.quoting import shorten
 from blackbox_lb.tasks.rewards._math_process import SECONDS
 
-__all__ = ["check_installed", "mathematically_equal"]
-
 _WORKER = Path(__file__).with_name("_math_process.py")
 
 

@@ -23,8 +23,6 @@ from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
 from blackbox_lb.tasks.rewards.user_function import load_function
 from blackbox_lb.types import Completion, Example
 
-__all__ = ["REWARDS", "Reward", "parse_reward", "runs_code"]
-
 REWARDS = {
     "exact-match": "1 if the whole completion is an accepted answer, else 0",
     "contains": "1 if an accepted answer occurs in the completion as whole words, else 0",

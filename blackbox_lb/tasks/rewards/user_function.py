@@ -18,8 +18,6 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.safety.quoting import shorten
 from blackbox_lb.types import Completion, Example
 
-__all__ = ["load_function"]
-
 
 def load_function(module: str, attribute: str) -> Callable[[Example, Completion], float]:
     """The checked reward function ``module:attribute``, in nats.

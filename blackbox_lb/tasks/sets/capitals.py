@@ -25,8 +25,6 @@ from blackbox_lb.tasks.records.files import SPLIT_NAMES, SourcedExample
 from blackbox_lb.tasks.sets.task import Task
 from blackbox_lb.types import Example, Prompt, Split
 
-__all__ = ["load"]
-
 MAX_TOKENS = 48
 """Small chat models answer this question in 10 to 40 tokens."""
 

@@ -12,8 +12,6 @@ from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
 from blackbox_lb.tasks.sets.task import Task, rest
 from blackbox_lb.types import Split
 
-__all__ = ["load_dataset"]
-
 NAMES: dict[str, Split] = {
     "train": "train",
     "validation": "validation",

@@ -13,8 +13,6 @@ from blackbox_lb.tasks.records.files import SPLIT_NAMES, SourcedExample
 from blackbox_lb.tasks.rewards.matching import Matcher
 from blackbox_lb.types import Example, Split
 
-__all__ = ["DEFAULT_FRACTIONS", "DEFAULT_MAX_TOKENS", "Task", "divide", "rest"]
-
 SPLITS = tuple(SPLIT_NAMES.values())
 DEFAULT_FRACTIONS = (0.5, 0.2, 0.3)
 """Shares of train, validation and test: fitting, choosing and judging all need completions of their own."""

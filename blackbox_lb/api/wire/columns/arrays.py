@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.api.wire.columns.parse import Aside, LogprobColumns
+from blackbox_lb.api.wire.columns.byte_spans import Aside
+from blackbox_lb.api.wire.columns.parse import LogprobColumns
 from blackbox_lb.api.wire.dialects.position import LEAST, ROUNDING, PositionReader
 from blackbox_lb.errors import BlbError
 from blackbox_lb.types import NO_TOKEN, UNNAMED
-
-__all__ = ["arrays_of"]
 
 Table = tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]
 

@@ -16,8 +16,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-__all__ = ["Aside", "Spans", "lists_of", "words_at"]
-
 LONGEST = 900
 """Bytes of a token or of its list of bytes: a longer one is no token."""
 WIDEST = 23

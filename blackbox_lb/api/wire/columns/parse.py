@@ -28,8 +28,6 @@ from blackbox_lb.providers.schema import EndpointRules
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
 
-__all__ = ["Answer", "AnswerReader", "Aside", "LogprobColumns", "loads"]
-
 _PLACE = secrets.token_hex(16)
 """Stands for a list in the rest of its answer; no server can know it."""
 

@@ -19,8 +19,6 @@ from blackbox_lb.types import UNNAMED
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
 
-__all__ = ["TokenSpellings"]
-
 MOST = 1 << 19
 """Tokens that are remembered; twice the largest vocabularies."""
 SLOTS = 20

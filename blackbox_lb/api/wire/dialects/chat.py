@@ -14,8 +14,6 @@ from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import UNNAMED
 
-__all__ = ["CONTENT", "positions", "spelled"]
-
 
 def positions(reader: PositionReader, choice: Choice) -> list[Position]:
     """Every token position of ``choice``. A refusal's tokens stand in a list of their own, ``logprobs.refusal``, and count alike:

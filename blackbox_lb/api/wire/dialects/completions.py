@@ -11,8 +11,6 @@ from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import UNNAMED
 
-__all__ = ["LEGACY"]
-
 
 def _positions(reader: PositionReader, choice: Choice) -> list[Position]:
     """Every token position of ``choice``; a logprob of null, which only an echoed prompt's first token has, is refused."""

@@ -12,8 +12,6 @@ from blackbox_lb.providers.profile import Profile
 if TYPE_CHECKING:
     from blackbox_lb.api.wire.dialects.position import Position, PositionReader
 
-__all__ = ["AnswerDialect", "Choice"]
-
 Choice: TypeAlias = dict[str, Any]
 
 

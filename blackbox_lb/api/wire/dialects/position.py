@@ -14,8 +14,6 @@ from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import UNNAMED
 
-__all__ = ["Position", "PositionReader", "checked_logprob", "likeliest"]
-
 ROUNDING = 1e-3
 """Largest positive logprob, in nats, that is float rounding rather than a broken answer; it is read as 0."""
 LEAST = -1000.0

@@ -14,8 +14,6 @@ from blackbox_lb.api.wire.envelope import count, quoted, without
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
 
-__all__ = ["RESPONSES"]
-
 ENDED = {"max_output_tokens": "length", None: "length"}
 """``incomplete_details.reason`` -> the finish reason of a chat completion, where their names differ."""
 

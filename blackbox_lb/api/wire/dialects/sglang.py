@@ -14,8 +14,6 @@ from blackbox_lb.api.wire.dialects.position import Position, PositionReader
 from blackbox_lb.api.wire.dialects.token_identity import checked_id
 from blackbox_lb.errors import CorruptResponse, NoLogprobs
 
-__all__ = ["META"]
-
 Pairs = list[tuple[int, Any]]
 
 

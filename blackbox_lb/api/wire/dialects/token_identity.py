@@ -13,8 +13,6 @@ from blackbox_lb.types import UNNAMED
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
 
-__all__ = ["Identity", "checked_bytes", "checked_id"]
-
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 

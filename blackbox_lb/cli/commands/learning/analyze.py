@@ -12,8 +12,6 @@ from blackbox_lb.cli.grouped import HelpGroup, command, option
 from blackbox_lb.cli.option_classes import LimitOptions, OutputOptions, PromptOptions, SamplingOptions, ServerOptions
 from blackbox_lb.cli.options import POSITIONS, limit_options, model_options, sampling_options, task_options
 
-__all__ = ["ANALYSIS", "AnalyzeOptions", "analyze_command"]
-
 ANALYSIS = "analysis.json"
 """The file that the command writes into the run's folder."""
 SAMPLES = 4

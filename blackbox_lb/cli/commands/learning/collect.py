@@ -17,8 +17,6 @@ from blackbox_lb.cli.options import (
     task_options,
 )
 
-__all__ = ["CollectOptions", "collect_command"]
-
 
 def _samples() -> int:
     from blackbox_lb.jobs.fitting.plan import FitPlan

@@ -11,8 +11,6 @@ from blackbox_lb.cli.completers import bias_files, known
 from blackbox_lb.cli.grouped import command
 from blackbox_lb.providers.names import profile_names
 
-__all__ = ["CompileOptions", "compile_command"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:

@@ -18,8 +18,6 @@ from blackbox_lb.cli.options import (
     task_options,
 )
 
-__all__ = ["EvalOptions", "eval_command"]
-
 
 def _samples() -> int:
     from blackbox_lb.jobs.evaluation.plan import EvalPlan

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale
     from blackbox_lb.jobs.fitting.plan import FitPlan
 
-__all__ = ["FitOptions", "fit_command"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

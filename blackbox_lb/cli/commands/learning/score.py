@@ -15,8 +15,6 @@ from blackbox_lb.cli.options import spending_options, task_options
 if TYPE_CHECKING:
     from blackbox_lb.types import Split
 
-__all__ = ["ScoreOptions", "score_command"]
-
 
 def _splits() -> tuple[str, ...]:
     from blackbox_lb.types import Split

@@ -11,8 +11,6 @@ from blackbox_lb.cli.grouped import HelpGroup, command, option
 from blackbox_lb.cli.option_classes import ModelOptions
 from blackbox_lb.cli.options import model_options
 
-__all__ = ["DoctorOptions", "doctor_command"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions(ModelOptions):

@@ -12,8 +12,6 @@ from blackbox_lb.cli.grouped import command
 from blackbox_lb.cli.settings import FILE
 from blackbox_lb.providers.names import profile_names
 
-__all__ = ["InitOptions", "init_command"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class InitOptions:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from blackbox_lb.providers.profile import Profile
     from blackbox_lb.providers.schema import Evidence
 
-__all__ = ["CHOICES", "DOCUMENTATION", "evidence_of", "flattened", "providers_command", "shown_rows"]
-
 IDENTITY = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 CHOICES = frozenset(
     {

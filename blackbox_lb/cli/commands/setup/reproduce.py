@@ -11,8 +11,6 @@ from blackbox_lb.cli.grouped import HelpGroup, command, option
 from blackbox_lb.cli.option_classes import TrialOptions
 from blackbox_lb.cli.options import limit_options, model_options, output_options
 
-__all__ = ["ReproduceOptions", "reproduce_command"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions(TrialOptions):

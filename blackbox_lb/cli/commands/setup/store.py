@@ -11,8 +11,6 @@ import click
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.errors import StoreCorrupt
 
-__all__ = ["store_command"]
-
 PATH = click.Path(path_type=Path)
 TOLD = 20
 """Problems that are printed; --json has more."""

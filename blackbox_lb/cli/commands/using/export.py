@@ -11,8 +11,6 @@ from blackbox_lb.cli.completers import bias_files, known
 from blackbox_lb.cli.grouped import LateChoice
 from blackbox_lb.providers.names import profile_names
 
-__all__ = ["export_command"]
-
 
 def _formats() -> Iterable[str]:
     from blackbox_lb.bias.export import FORMATS

@@ -20,8 +20,6 @@ from blackbox_lb.safety.printable import printable
 if TYPE_CHECKING:
     from blackbox_lb.deploy.proxy.server import Proxy
 
-__all__ = ["ProxyOptions", "proxy_command"]
-
 EXTRA = "pip install 'blackbox-lb[proxy]'"
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import click
 
-__all__ = ["report_command"]
-
 
 @click.command("report")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))

@@ -8,8 +8,6 @@ import click
 
 from blackbox_lb.cli.completers import bias_files
 
-__all__ = ["show_command"]
-
 
 @click.command("show")
 @click.argument("bias_file", metavar="BIAS", type=click.Path(path_type=Path), shell_complete=bias_files)

@@ -14,8 +14,6 @@ from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
 from blackbox_lb.types import NO_TOKEN, Completion, Prompt
 
-__all__ = ["EMOJI", "SCRIPTS", "STOP", "STORY", "WORDS", "Exam", "count_listed", "gaps", "listed", "opening_lists"]
-
 WORDS = Prompt.user("Write thirty random English words that have nothing to do with each other, separated by commas.")
 """Many likely continuations at every word: what sampling is tested on."""
 STORY = Prompt.user("Write the beginning of a story about something unusual. Start right away.")

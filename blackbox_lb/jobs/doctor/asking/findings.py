@@ -9,8 +9,6 @@ from typing import Any, Literal, TypeAlias
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import Json
 
-__all__ = ["Findings", "Report", "RowFinding", "Status", "claim_of"]
-
 Status: TypeAlias = Literal["CONFIRMED", "CONTRADICTED", "NOT CHECKED", "MEASURED"]
 """MEASURED: a fact about which the profile claims nothing, or a limit that it draws tighter than the server does."""
 

@@ -12,8 +12,6 @@ from blackbox_lb.api.wire import parse_response
 from blackbox_lb.errors import ContentFiltered
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
 
-__all__ = ["MOST_REQUESTS", "Probe", "ProbesSpent", "Withheld"]
-
 MOST_REQUESTS = 99
 """A self-test is worth less than 100 requests, whatever it meets; retries of a busy server are not counted."""
 IN_FLIGHT = 8

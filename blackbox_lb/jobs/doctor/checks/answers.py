@@ -8,8 +8,6 @@ from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import ConnectionFailed, ServerFailed
 from blackbox_lb.jobs.doctor.asking.exam import WORDS, Exam
 
-__all__ = ["check_n", "check_seed", "check_usage"]
-
 MOST_AT_ONCE = 128
 """Completions of one token that are asked for by one request: the largest limit that a hosted provider documents."""
 SEED, SEEDED_TOKENS = 7, 12

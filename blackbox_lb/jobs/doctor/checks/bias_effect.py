@@ -11,8 +11,6 @@ from blackbox_lb.errors import RequestRejected
 from blackbox_lb.jobs.doctor.asking.exam import WORDS, Exam
 from blackbox_lb.jobs.doctor.checks.listed_alternatives import hinted
 
-__all__ = ["check_effect", "check_fractions", "check_highest_id"]
-
 SURE = 10.0
 """Nats by which a raised token must lead all others: it is then sampled with probability above .9999."""
 UNLIKELY = -2.0

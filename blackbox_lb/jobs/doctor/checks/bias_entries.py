@@ -7,8 +7,6 @@ from blackbox_lb.jobs.doctor.asking.exam import WORDS, Exam
 from blackbox_lb.jobs.doctor.asking.probe import ProbesSpent
 from blackbox_lb.jobs.doctor.checks.listed_alternatives import hinted
 
-__all__ = ["check_entries"]
-
 LADDER = (300, 1_024, 8_192)
 """Tried where no limit is claimed: the limits that are known of hosted APIs and of engines, then everything."""
 MOST = 65_536

@@ -12,8 +12,6 @@ from blackbox_lb.jobs.doctor.asking.exam import WORDS, Exam, count_listed, gaps
 from blackbox_lb.jobs.doctor.asking.probe import ProbesSpent, Withheld
 from blackbox_lb.providers.schema import EndpointRules
 
-__all__ = ["check_lists", "check_outside", "hinted"]
-
 USUAL = 20
 """Alternatives asked for where no limit is claimed: what most providers list, and what a fit asks for."""
 WIDE_UNKNOWN, WIDEST = 1_000, 65_536

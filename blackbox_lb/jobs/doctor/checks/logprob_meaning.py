@@ -10,8 +10,6 @@ import numpy as np
 from blackbox_lb.jobs.doctor.asking.exam import STOP, WORDS, Exam, opening_lists
 from blackbox_lb.types import UNNAMED, Completion
 
-__all__ = ["check_end", "check_meaning", "settle_end"]
-
 TILT = 2.0
 """Nats: moves listed probabilities by a factor of up to 7, far beyond the .35 nat that equal requests were seen to differ by."""
 COLD = 0.5

@@ -9,8 +9,6 @@ from blackbox_lb.jobs.doctor.checks.logprob_meaning import settle_end
 from blackbox_lb.jobs.doctor.checks.uniformity import EXPECTED, CellDraw, alike, expected_beyond, judge, temperature_of
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion
 
-__all__ = ["MOST_TOKENS", "REQUESTS", "check_neutral"]
-
 CONTRADICTS = 1e-4
 """A neutral server is accused once in 10,000 self-tests. A truncation at top-p .9 leaves no draw where at least 12 are due, which
 is rarer still, so that nothing is lost by being this careful."""

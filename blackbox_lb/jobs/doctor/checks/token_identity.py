@@ -12,8 +12,6 @@ from blackbox_lb.jobs.doctor.asking.probe import Withheld
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Prompt
 from blackbox_lb.vocabulary import Vocabulary
 
-__all__ = ["check_ids", "check_tokenizer"]
-
 TOKENS, SCRIPT_TOKENS = 12, 24
 LOOKED_UP, SAMPLED, FEWEST = 8, 5, 3
 """Ids that the server is asked to print, a request each; how many of them are sampled ones; how many prove anything."""

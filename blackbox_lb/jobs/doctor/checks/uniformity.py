@@ -17,8 +17,6 @@ from scipy.signal import fftconvolve
 from scipy.special import logsumexp
 from scipy.stats import chisquare
 
-__all__ = ["EXPECTED", "CellDraw", "UniformityVerdict", "alike", "expected_beyond", "judge", "temperature_of"]
-
 Vector = npt.NDArray[np.float64]
 Cells = npt.NDArray[np.bool_]
 
