@@ -1,12 +1,13 @@
-"""Commands whose help lists options in groups, and whose function gets all options as one typed object."""
+"""A command whose options are the fields of a dataclass, and whose help lists them in groups."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import click
 import cloup
@@ -14,8 +15,13 @@ import cloup
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound="DataclassInstance")
+C = TypeVar("C")
+HEADING, PARAM = "heading", "param"
+"""Keys of a field's metadata: the group of its option, and a function that makes its parameter."""
+COUNT = click.IntRange(1)
+AMOUNT = click.FloatRange(0, min_open=True)
+PATH = click.Path(path_type=Path)
 
 
 class HelpGroup(StrEnum):
@@ -33,6 +39,13 @@ class HelpGroup(StrEnum):
     ANALYSIS = "Analysis"
     LIMITS = "Limits"
     OUTPUT = "Output"
+
+
+MOST_USED = (
+    *("table", "benchmark", "scale", "dry_run", "provider", "model", "base_url", "task", "data", "reward"),
+    *("samples_per_prompt", "max_tokens", "save", "max_cost", "out"),
+)
+"""Fields under the first heading, in the order in which a newcomer needs them."""
 
 
 class GroupedOption(cloup.Option):
@@ -56,21 +69,34 @@ class LateChoice(click.Choice[str]):
         return tuple(self._find())
 
 
-class GroupedCommand(cloup.Command):
-    """A command that prints options with the same heading together, wherever they were declared."""
+def option(group: HelpGroup | None, help: str, *names: str, **more: Any) -> Any:
+    """A field that an option gives, ``--like-the-field`` unless ``names`` says another; ``more`` is as click has it.
 
-    def __init__(self, *names: Any, params: list[click.Parameter] | None = None, **more: Any) -> None:
-        groups = {heading: cloup.OptionGroup(heading) for heading in HelpGroup}
-        for param in params or []:
-            if isinstance(param, GroupedOption) and param.group is not None:
-                param.group = groups[HelpGroup(param.group.title)]
-        super().__init__(*names, params=params, **more)
-        self.option_groups = [group for group in groups.values() if group.options]
+    The field's annotation says the rest: a bool is a flag, a tuple can be given several times, a Path is one.
+    """
+
+    def make(name: str, annotation: str) -> click.Option:
+        kinds = {"Path": PATH, "int": click.INT, "float": click.FLOAT}
+        inferred = {
+            "type": next((kind for word, kind in kinds.items() if word in annotation), None),
+            "is_flag": annotation == "bool" or None,
+            "multiple": annotation.startswith("tuple["),
+            "show_default": "default" in more,
+        }
+        return GroupedOption([*(names or [f"--{name.replace('_', '-')}"]), name], help=help, **{**inferred, **more})
+
+    return field(metadata={HEADING: group, PARAM: make})
 
 
-def option(group: HelpGroup, *names: str, **more: Any) -> Callable[[F], F]:
-    """An option under the heading ``group``; the rest is as click has it, but for a default that is a function."""
-    return cloup.option(*names, cls=GroupedOption, group=cloup.OptionGroup(group), **more)
+def argument(**more: Any) -> Any:
+    """A field that an argument gives, as click has it."""
+    return field(metadata={PARAM: lambda name, _annotation: click.Argument([name], **more)})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, argument))
+def options(kind: type[C]) -> type[C]:
+    """A frozen dataclass of a command's options, whose fields are made by :func:`option` and :func:`argument`."""
+    return dataclass(frozen=True, kw_only=True)(kind)
 
 
 def picked(kind: type[T], source: object, **instead: Any) -> T:
@@ -79,10 +105,34 @@ def picked(kind: type[T], source: object, **instead: Any) -> T:
     return kind(**{name: instead[name] if name in instead else getattr(source, name) for name in names})
 
 
-def command(name: str, kind: type[T]) -> Callable[[Callable[[T], None]], click.Command]:
-    """The command ``name``, whose function gets all of its options and arguments as one object of the dataclass ``kind``.
+def _params(kind: type[DataclassInstance]) -> list[click.Parameter]:
+    """The parameters of all fields by heading; below one, those of each class stand before those of its bases."""
+    known = {each.name: each for each in fields(kind)}
+    names = dict.fromkeys(name for each in kind.__mro__ for name in vars(each).get("__annotations__", ()))
+    groups = {heading: cloup.OptionGroup(heading) for heading in HelpGroup}
+    ranks = {name: rank for rank, name in enumerate(MOST_USED)}
+    order = list(groups)
 
-    TypeError: a field without an option, or an option without a field.
+    def place(name: str) -> tuple[int, int]:
+        heading = known[name].metadata.get(HEADING)
+        first = ranks.get(name, len(ranks)) if heading is HelpGroup.FIRST else 0
+        return (-1 if heading is None else order.index(heading)), first
+
+    params = []
+    for name in sorted(names, key=place):
+        if PARAM not in known[name].metadata:
+            raise TypeError(f"{kind.__name__}.{name} has no option; make it with option() or argument()")
+        param = known[name].metadata[PARAM](name, known[name].type)
+        if isinstance(param, GroupedOption):
+            param.group = groups.get(known[name].metadata[HEADING])
+        params.append(param)
+    return params
+
+
+def command(name: str, kind: type[T]) -> Callable[[Callable[[T], None]], click.Command]:
+    """The command ``name``, whose function gets all of its options and arguments as one object of the class ``kind``.
+
+    TypeError: a field that neither :func:`option` nor :func:`argument` made.
     """
 
     def decorate(function: Callable[[T], None]) -> click.Command:
@@ -90,11 +140,6 @@ def command(name: str, kind: type[T]) -> Callable[[Callable[[T], None]], click.C
         def callback(**values: Any) -> None:
             function(kind(**values))
 
-        made = click.command(name, cls=GroupedCommand)(callback)
-        wanted = {each.name for each in fields(kind)}
-        differ = wanted.symmetric_difference(param.name or "" for param in made.params)
-        if differ:
-            raise TypeError(f"blb {name} and {kind.__name__} do not have the same options: {', '.join(sorted(differ))}")
-        return made
+        return cloup.command(name, params=_params(kind))(callback)
 
     return decorate

@@ -13,8 +13,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_limits
 from blackbox_lb.cli.grouped import picked
-from blackbox_lb.cli.option_classes import ModelOptions, OutputOptions, TaskOptions, TrialOptions
-from blackbox_lb.cli.options import STORE, TOP_LOGPROBS
+from blackbox_lb.cli.options import STORE, TOP_LOGPROBS, ModelOptions, OutputOptions, TaskOptions, TrialOptions
 from blackbox_lb.cli.run_limits import accounted, record_of
 from blackbox_lb.cli.terminal import reporter
 from blackbox_lb.errors import InputError, ProfileError

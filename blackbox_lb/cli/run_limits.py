@@ -14,7 +14,7 @@ import click
 from blackbox_lb.api.limits.budget import Budget, SpendingLimits
 from blackbox_lb.api.limits.interrupts import run_interruptible
 from blackbox_lb.api.session import Session
-from blackbox_lb.cli.option_classes import LimitOptions, SpendingOptions, TrialOptions
+from blackbox_lb.cli.options import LimitOptions, SpendingOptions, TrialOptions
 from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.errors import BlbError, BudgetExhausted, InputError, Interrupted
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage, forecast

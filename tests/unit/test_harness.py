@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from bench.studies.harness_agreement import agreement
 from blackbox_lb.cli import main
-from blackbox_lb.cli.option_classes import TaskOptions
+from blackbox_lb.cli.options import TaskOptions
 from blackbox_lb.cli.resources import load
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_task, parse_reward

@@ -15,8 +15,7 @@ from blackbox_lb.bias.limits import vocabulary_of
 from blackbox_lb.cli.commands.learning.analyze import ANALYSIS, AnalyzeOptions
 from blackbox_lb.cli.grouped import picked
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.option_classes import ModelOptions, TaskOptions, TrialOptions
-from blackbox_lb.cli.options import STORE
+from blackbox_lb.cli.options import STORE, ModelOptions, TaskOptions, TrialOptions
 from blackbox_lb.cli.resources import connect_to, load, open_trials
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table, reporter

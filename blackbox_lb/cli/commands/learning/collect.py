@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import click
-
-from blackbox_lb.cli.grouped import HelpGroup, command, option
-from blackbox_lb.cli.option_classes import TaskOptions, TrialOptions
-from blackbox_lb.cli.options import (
-    count_option,
-    limit_options,
-    model_options,
-    output_options,
-    sampling_options,
-    task_options,
-)
+from blackbox_lb.cli.grouped import COUNT, HelpGroup, command, option, options
+from blackbox_lb.cli.options import TaskOptions, TrialOptions
 
 
 def _samples() -> int:
@@ -24,66 +12,24 @@ def _samples() -> int:
     return FitPlan().samples
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class CollectOptions(TaskOptions, TrialOptions):
-    """Options of ``blb collect``.
+    """Options of ``blb collect``."""
 
-    samples_per_prompt: completions a prompt.
-    limit: how many training prompts; None: all.
-    shard: I/N, the part of the prompts.
-    batch: ask in files.
-    batch_requests: most requests in one file; None: as many as the provider takes.
-    no_wait: look once at each job.
-    cancel: end the open jobs.
-    """
-
-    samples_per_prompt: int
-    limit: int | None
-    shard: str | None
-    batch: bool
-    batch_requests: int | None
-    no_wait: bool
-    cancel: bool
+    samples_per_prompt: int = option(HelpGroup.FIRST, "Completions a prompt.", type=COUNT, default=_samples)
+    limit: int | None = option(HelpGroup.SAMPLING, "Use only the first N training prompts.", type=COUNT)
+    shard: str | None = option(
+        HelpGroup.SAMPLING, "Part I of N of the prompts, from 1/N to N/N: a machine each.", metavar="I/N"
+    )
+    batch: bool = option(HelpGroup.BATCHES, "Ask in files, by the provider's batch API or vllm run-batch.")
+    batch_requests: int | None = option(
+        HelpGroup.BATCHES, "Most requests in one file. [default: the provider's]", type=COUNT
+    )
+    no_wait: bool = option(HelpGroup.BATCHES, "With --batch: one look at each job, and no waiting for its end.")
+    cancel: bool = option(HelpGroup.BATCHES, "With --batch: end the open jobs, and keep what they answered.")
 
 
 @command("collect", CollectOptions)
-@model_options()
-@task_options()
-@count_option("--samples-per-prompt", _samples, "Completions a prompt.", HelpGroup.FIRST)
-@option(HelpGroup.SAMPLING, "--limit", type=click.IntRange(1), help="Use only the first N training prompts.")
-@option(
-    HelpGroup.SAMPLING,
-    "--shard",
-    metavar="I/N",
-    help="Part I of N of the prompts, from 1/N to N/N: a machine each.",
-)
-@option(
-    HelpGroup.BATCHES,
-    "--batch",
-    is_flag=True,
-    help="Ask in files, by the provider's batch API or vllm run-batch.",
-)
-@option(
-    HelpGroup.BATCHES,
-    "--batch-requests",
-    type=click.IntRange(1),
-    help="Most requests in one file. [default: the provider's]",
-)
-@option(
-    HelpGroup.BATCHES,
-    "--no-wait",
-    is_flag=True,
-    help="With --batch: one look at each job, and no waiting for its end.",
-)
-@option(
-    HelpGroup.BATCHES,
-    "--cancel",
-    is_flag=True,
-    help="With --batch: end the open jobs, and keep what they answered.",
-)
-@sampling_options()
-@limit_options()
-@output_options()
 def collect_command(options: CollectOptions) -> None:
     """Sample completions of the training prompts into the store of --out, and nothing else.
 

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import click
-
 from blackbox_lb.cli.completers import bias_files
-from blackbox_lb.cli.grouped import HelpGroup, command, option
-from blackbox_lb.cli.option_classes import TaskOptions, TrialOptions
-from blackbox_lb.cli.options import (
-    count_option,
-    limit_options,
-    model_options,
-    output_options,
-    sampling_options,
-    task_options,
-)
+from blackbox_lb.cli.grouped import AMOUNT, COUNT, HelpGroup, argument, command, option, options
+from blackbox_lb.cli.options import TaskOptions, TrialOptions
 
 
 def _samples() -> int:
@@ -25,77 +13,36 @@ def _samples() -> int:
     return EvalPlan().samples
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class EvalOptions(TaskOptions, TrialOptions):
-    """Options of ``blb eval``.
+    """Options of ``blb eval``."""
 
-    biases: files, each as FILE or NAME=FILE.
-    test_samples: completions a test prompt, setting and policy.
-    deploy: settings to judge at; none: temperature 1 and greedy.
-    baseline_prompt, baseline_temperature, baseline_max_tokens, best_of: what is tried instead of a bias.
-    effect: difference of the reward whose sample size is wanted.
-    save: write the verdicts into the files.
-    """
-
-    biases: tuple[str, ...]
-    test_samples: int
-    deploy: tuple[str, ...]
-    baseline_prompt: tuple[str, ...]
-    baseline_temperature: tuple[float, ...]
-    baseline_max_tokens: tuple[int, ...]
-    best_of: tuple[int, ...]
-    effect: float | None
-    save: bool
+    biases: tuple[str, ...] = argument(metavar="[[NAME=]BIAS]...", nargs=-1, shell_complete=bias_files)
+    save: bool = option(HelpGroup.FIRST, "Write each bias's verdict into its file.")
+    test_samples: int = option(
+        HelpGroup.JUDGING, "Completions a test prompt, setting and policy.", type=COUNT, default=_samples
+    )
+    deploy: tuple[str, ...] = option(
+        HelpGroup.JUDGING,
+        "Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default: temperature=1 and greedy]",
+    )
+    baseline_prompt: tuple[str, ...] = option(
+        HelpGroup.JUDGING, "Try this instruction, added to the prompt, instead. Repeatable."
+    )
+    baseline_temperature: tuple[float, ...] = option(
+        HelpGroup.JUDGING, "Try this lower temperature instead. Repeatable."
+    )
+    baseline_max_tokens: tuple[int, ...] = option(HelpGroup.JUDGING, "Try completions this short instead. Repeatable.")
+    best_of: tuple[int, ...] = option(
+        HelpGroup.JUDGING,
+        "Try the likeliest of N completions (mean logprob under the base model) instead. Repeatable.",
+    )
+    effect: float | None = option(
+        HelpGroup.JUDGING, "Tell how many prompts would show such a difference of the reward.", type=AMOUNT
+    )
 
 
 @command("eval", EvalOptions)
-@click.argument("biases", metavar="[[NAME=]BIAS]...", nargs=-1, shell_complete=bias_files)
-@model_options()
-@task_options()
-@sampling_options()
-@count_option("--test-samples", _samples, "Completions a test prompt, setting and policy.", HelpGroup.JUDGING)
-@option(
-    HelpGroup.JUDGING,
-    "--deploy",
-    multiple=True,
-    help="Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default: temperature=1 and greedy]",
-)
-@option(
-    HelpGroup.JUDGING,
-    "--baseline-prompt",
-    multiple=True,
-    help="Try this instruction, added to the prompt, instead. Repeatable.",
-)
-@option(
-    HelpGroup.JUDGING,
-    "--baseline-temperature",
-    type=float,
-    multiple=True,
-    help="Try this lower temperature instead. Repeatable.",
-)
-@option(
-    HelpGroup.JUDGING,
-    "--baseline-max-tokens",
-    type=int,
-    multiple=True,
-    help="Try completions this short instead. Repeatable.",
-)
-@option(
-    HelpGroup.JUDGING,
-    "--best-of",
-    type=int,
-    multiple=True,
-    help="Try the likeliest of N completions (mean logprob under the base model) instead. Repeatable.",
-)
-@option(
-    HelpGroup.JUDGING,
-    "--effect",
-    type=click.FloatRange(0, min_open=True),
-    help="Tell how many prompts would show such a difference of the reward.",
-)
-@option(HelpGroup.FIRST, "--save", is_flag=True, help="Write each bias's verdict into its file.")
-@limit_options()
-@output_options()
 def eval_command(options: EvalOptions) -> None:
     """Judge bias files on fresh completions of the test prompts, all on the same prompts as the base.
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import click
 
-from blackbox_lb.cli.grouped import HelpGroup, LateChoice, command, option
-from blackbox_lb.cli.option_classes import SpendingOptions, TaskOptions
-from blackbox_lb.cli.options import spending_options, task_options
+from blackbox_lb.cli.grouped import COUNT, PATH, HelpGroup, LateChoice, argument, command, option, options
+from blackbox_lb.cli.options import PrintOptions, SpendingOptions, TaskOptions
 
 if TYPE_CHECKING:
     from blackbox_lb.types import Split
@@ -22,56 +20,25 @@ def _splits() -> tuple[str, ...]:
     return get_args(Split)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoreOptions(TaskOptions, SpendingOptions):
-    """Options of ``blb score``; ``max_tokens`` None stands for the limit that each completion was drawn with.
+@options
+class ScoreOptions(TaskOptions, SpendingOptions, PrintOptions):
+    """Options of ``blb score``."""
 
-    where: a store, or the folder of a run.
-    split: only these; none: all.
-    setting: only these, as in greedy; none: all.
-    policy: base or biased; None: both.
-    per_completion: file that gets a line for each completion.
-    as_json: print the result as JSON.
-    quiet: no progress and no remarks.
-    """
-
-    where: Path
-    split: tuple[Split, ...]
-    setting: tuple[str, ...]
-    policy: str | None
-    per_completion: Path | None
-    as_json: bool
-    quiet: bool
+    where: Path = argument(metavar="STORE_OR_RUN", type=PATH)
+    max_tokens: int | None = option(
+        HelpGroup.FIRST, "T of the reward. [default: the limit each was drawn with]", type=COUNT
+    )
+    split: tuple[Split, ...] = option(HelpGroup.STORED, "Only this split; repeatable.", type=LateChoice(_splits))
+    setting: tuple[str, ...] = option(
+        HelpGroup.STORED, "Only this setting, as in temperature=0.5 or greedy; repeatable."
+    )
+    policy: str | None = option(
+        HelpGroup.STORED, "Only completions without, or with, a bias.", type=click.Choice(["base", "biased"])
+    )
+    per_completion: Path | None = option(HelpGroup.OUTPUT, "Write every completion with its reward, a JSON line each.")
 
 
 @command("score", ScoreOptions)
-@click.argument("where", metavar="STORE_OR_RUN", type=click.Path(path_type=Path))
-@task_options()
-@option(
-    HelpGroup.FIRST,
-    "--max-tokens",
-    type=click.IntRange(1),
-    help="T of the reward. [default: the limit each was drawn with]",
-)
-@option(HelpGroup.STORED, "--split", multiple=True, type=LateChoice(_splits), help="Only this split; repeatable.")
-@option(
-    HelpGroup.STORED, "--setting", multiple=True, help="Only this setting, as in temperature=0.5 or greedy; repeatable."
-)
-@option(
-    HelpGroup.STORED,
-    "--policy",
-    type=click.Choice(["base", "biased"]),
-    help="Only completions without, or with, a bias.",
-)
-@option(
-    HelpGroup.OUTPUT,
-    "--per-completion",
-    type=click.Path(path_type=Path),
-    help="Write every completion with its reward, a JSON line each.",
-)
-@spending_options()
-@option(HelpGroup.OUTPUT, "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
-@option(HelpGroup.OUTPUT, "--quiet", is_flag=True, help="No progress and no remarks.")
 def score_command(options: ScoreOptions) -> None:
     """Score the completions in STORE_OR_RUN, a rollout store or a run's folder, with --reward; nothing is sampled.
 
