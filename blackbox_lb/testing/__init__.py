@@ -4,6 +4,5 @@ from __future__ import annotations
 
 from blackbox_lb.testing.model import ExactModel
 from blackbox_lb.testing.server import ExactServer
-from blackbox_lb.testing.truth import Exact
 
-__all__ = ["Exact", "ExactModel", "ExactServer"]
+__all__ = ["ExactModel", "ExactServer"]

@@ -19,7 +19,8 @@ from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
-from blackbox_lb.testing import Exact, ExactModel
+from blackbox_lb.testing import ExactModel
+from tests.support.truth import Exact
 
 TAU, TOP = 0.8, 3
 MODEL = ExactModel(8, 3, seed=7, end=True, prompts=2, sharpness=0.4, unigram=-0.8 * np.arange(8))

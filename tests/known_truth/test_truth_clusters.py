@@ -13,7 +13,8 @@ from blackbox_lb.estimate.counting.clusters import TiedIPS
 from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.testing import Exact, ExactModel
+from blackbox_lb.testing import ExactModel
+from tests.support.truth import Exact
 
 TAU = 0.8
 TAUS = (0.5, TAU, 1.0)

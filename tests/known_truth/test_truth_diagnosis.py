@@ -14,7 +14,7 @@ from blackbox_lb.estimate.diagnosis.context_dependence import context
 from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
 from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import headroom
-from blackbox_lb.estimate.diagnosis.reliability import Agreement, Precision, agreement, prompt_halves, split_half
+from blackbox_lb.estimate.diagnosis.reliability import Agreement, Precision, agreement, prompt_halves
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection, reward_weights
@@ -316,11 +316,9 @@ def test_split_half_agrees_with_the_standard_errors(seed: int) -> None:
     fit = projection(data, tau=0.5, l2=5.0, next_token=table)
     errors = standard_errors(data, table, fit, tau=0.5, l2=5.0)
 
-    def refit(half: Rollouts) -> tuple[np.ndarray, np.ndarray]:
-        found = projection(half, tau=0.5, l2=2.5)
-        return found.token_ids, found.delta
-
-    both = split_half(data, refit, fit.token_ids, errors.usage)
+    halves = [data.take(half) for half in prompt_halves(data.prompts)]
+    one, other = (projection(half, tau=0.5, l2=2.5) for half in halves)
+    both = agreement(table.align(one.token_ids, one.delta), table.align(other.token_ids, other.delta), errors.usage)
     assert both.reliability == pytest.approx(Precision.of(errors, data).reliability, abs=0.12)
     known = by_code(diagnose(Facts("projection", agreement=both)))["samples"]
     assert known.word == both.word

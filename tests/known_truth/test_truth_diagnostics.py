@@ -17,7 +17,8 @@ from blackbox_lb.estimate.reweighting.weight_diagnostics import (
     reward_variance,
     tail_coverage,
 )
-from blackbox_lb.testing import Exact, ExactModel
+from blackbox_lb.testing import ExactModel
+from tests.support.truth import Exact
 
 
 def reward(tokens: tuple[int, ...], prompt: int) -> float:

@@ -9,7 +9,8 @@ import pytest
 from scipy import optimize, stats
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.testing import Exact, ExactModel
+from blackbox_lb.testing import ExactModel
+from tests.support.truth import Exact
 
 
 def reward(tokens: tuple[int, ...], prompt: int) -> float:

@@ -12,8 +12,9 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.importance import log_mixture_ratios, log_policy_ratios
 from blackbox_lb.estimate.reweighting.trust_region import policy_kl, step_within
-from blackbox_lb.testing import Exact, ExactModel
+from blackbox_lb.testing import ExactModel
 from blackbox_lb.types import UNNAMED
+from tests.support.truth import Exact
 
 VOCAB = 10
 MODEL = ExactModel(VOCAB, 4, seed=5, end=True, sharpness=0.8, prompts=2)

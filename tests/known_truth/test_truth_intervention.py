@@ -19,7 +19,8 @@ from blackbox_lb.estimate.reweighting.intervention import (
     listed_shifts,
     shifts_after_bias,
 )
-from blackbox_lb.testing import Exact, ExactModel
+from blackbox_lb.testing import ExactModel
+from tests.support.truth import Exact
 
 V, T, N = 40, 3, 4000
 RARE = np.where(np.arange(V) < 25, 0.0, -3.0)

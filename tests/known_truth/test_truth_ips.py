@@ -13,8 +13,9 @@ from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.reweighting.weight_diagnostics import delta_statistics
-from blackbox_lb.testing import Exact, ExactModel
+from blackbox_lb.testing import ExactModel
 from blackbox_lb.testing.model import RewardOf
+from tests.support.truth import Exact
 
 TAU = 0.8
 TAUS = (0.3, 0.5, TAU, 1.0, 7.0)
@@ -228,7 +229,7 @@ def test_clipping_counts_and_adds_up() -> None:
     assert (found.drawn, found.positions) == (len(above), above.sum())
     assert found.completions == len(set(data.rollout_of[above].tolist()))
     np.testing.assert_allclose(ips.zhat(TAU) - found.bias, whole.zhat(TAU), rtol=1e-12)
-    np.testing.assert_allclose(found.token_shares, -found.bias / whole.zhat(TAU), rtol=1e-12)
+    np.testing.assert_allclose(found.removed / (found.kept + found.removed), -found.bias / whole.zhat(TAU), rtol=1e-12)
     assert found.removed_share == pytest.approx(-found.bias.sum() / whole.zhat(TAU).sum())
     none = whole.clipping(TAU)
     assert (none.positions, none.completions, none.removed_share) == (0, 0, 0.0)

@@ -11,7 +11,8 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.ratio import Ratio
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.testing import Exact, ExactModel
+from blackbox_lb.testing import ExactModel
+from tests.support.truth import Exact
 
 TAU = 0.8
 TAUS = (0.3, TAU, 1.0)

@@ -14,8 +14,9 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Fit, projection
 from blackbox_lb.estimate.reweighting.pooling import Pool, Round, pool
 from blackbox_lb.estimate.reweighting.trust_region import step_within
-from blackbox_lb.testing import Exact, ExactModel
+from blackbox_lb.testing import ExactModel
 from blackbox_lb.types import UNNAMED
+from tests.support.truth import Exact
 
 VOCAB, RARE, TAU, N, L2 = 40, 37, 0.5, 20_000, 5.0
 UNIGRAM = -0.7 * np.log1p(np.arange(VOCAB)) - 0.5 * (np.arange(VOCAB) == RARE)

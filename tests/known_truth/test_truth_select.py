@@ -24,8 +24,9 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks import Reward, parse_reward
-from blackbox_lb.testing import Exact, ExactModel
+from blackbox_lb.testing import ExactModel
 from blackbox_lb.types import Completion, Draw, EndTokens, Example, Prompt
+from tests.support.truth import Exact
 
 VOCABULARY, HORIZON, PROMPTS = 5, 4, 28
 EXAMPLES = tuple(Example(str(n), Prompt.user(f"question {n}")) for n in range(PROMPTS))

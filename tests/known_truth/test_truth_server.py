@@ -13,7 +13,8 @@ import openai
 import pytest
 from scipy import stats
 
-from blackbox_lb.testing import Exact, ExactModel, ExactServer
+from blackbox_lb.testing import ExactModel, ExactServer
+from tests.support.truth import Exact
 
 MODEL = ExactModel(5, 2, seed=11, end=True, prompts=2, sharpness=0.7)
 NEUTRAL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}

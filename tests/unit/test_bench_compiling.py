@@ -30,8 +30,9 @@ from blackbox_lb import RolloutStore, Trials, connect, load_task, parse_reward
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.rollouts.progress import Silent
-from blackbox_lb.testing import Exact, ExactModel, ExactServer
+from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Example, Prompt
+from tests.support.truth import Exact
 
 
 def test_expectations_without_enumeration_are_those_of_all_sequences() -> None:

@@ -17,7 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blackbox_lb.api.transport.error_answers import Fault, FaultKind, classify, retryable
+from blackbox_lb.api.transport.channel import Channel
+from blackbox_lb.api.transport.error_answers import Fault, FaultKind, classify
+from blackbox_lb.api.transport.retries import is_passing
+from blackbox_lb.providers.profile import load_profile
 
 same = settings(deadline=None, derandomize=True)
 
@@ -208,7 +211,6 @@ def test_what_a_model_lacks(status: int | None, said: Any, parameter: str, limit
     for body in shapes if isinstance(said, str) else [said]:
         fault = classify(status, body)
         assert (fault.kind, fault.parameter, fault.limit) == ("unsupported", parameter, limit)
-        assert not retryable(fault)
 
 
 BIASES: list[tuple[Any, FaultKind, int | None]] = [
@@ -234,14 +236,14 @@ def test_a_bias_that_is_not_accepted(body: Any, kind: FaultKind, limit: int | No
     """OpenAI's, vLLM's and SGLang's sentences tell how many entries, or up to which id."""
     fault = classify(400, body)
     assert (fault.kind, fault.parameter, fault.limit) == (kind, "logit_bias", limit)
-    assert not retryable(fault)
 
 
 def test_what_passes_by_itself() -> None:
     """Exactly the faults that waiting may cure are tried again: an empty account and a filtered prompt are not."""
     passing = {"rate limit", "overloaded", "server", "timeout", "conflict"}
+    channel = Channel(load_profile("vllm"), "http://127.0.0.1:9/v1")
     for kind in get_args(FaultKind):
-        assert retryable(Fault(kind, "no")) == (kind in passing)
+        assert is_passing(channel._error(Fault(kind, "no"), "a-model")) == (kind in passing)
     assert {kind for _, _, kind in CASES} | {"unsupported"} == set(get_args(FaultKind))
 
 

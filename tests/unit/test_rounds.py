@@ -24,8 +24,9 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.testing import Exact, ExactModel, ExactServer
+from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Example, Prompt
+from tests.support.truth import Exact
 
 VOCAB, HORIZON, TOP = 12, 4, 5
 MODEL = ExactModel(VOCAB, HORIZON, end=True, prompts=3, sharpness=0.7)

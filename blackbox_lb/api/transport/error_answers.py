@@ -36,7 +36,6 @@ FaultKind: TypeAlias = Literal[
 """quota: no credit is left, waiting does not help. too many entries, bad id: of ``logit_bias``. unsupported: the model or the
 server lacks a parameter. rejected: any other refusal of this request."""
 
-PASSING: frozenset[FaultKind] = frozenset({"rate limit", "overloaded", "server", "timeout", "conflict"})
 LONGEST_MESSAGE = 500
 """Characters kept of the provider's words; servers that validate repeat the whole request in them."""
 LONGEST_SEARCHED = 20_000
@@ -65,11 +64,6 @@ class Fault:
     def __str__(self) -> str:
         status = "an error" if self.status is None else self.status
         return f"{self.provider or 'the provider'} answered {status}: {self.message}"
-
-
-def retryable(fault: Fault) -> bool:
-    """Whether the same request may succeed later without anybody doing anything about it."""
-    return fault.kind in PASSING
 
 
 def classify(status: int | None, body: Any, profile_name: str = "", *, secrets: Iterable[str] = ()) -> Fault:

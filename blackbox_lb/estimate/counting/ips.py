@@ -34,12 +34,6 @@ class Clipping:
     log_scale: float
 
     @property
-    def token_shares(self) -> Vector:
-        """(s,) the estimated share of each token's Z that clipping takes away, between 0 and 1."""
-        whole = self.kept + self.removed
-        return np.divide(self.removed, whole, out=np.zeros_like(whole), where=whole > 0)
-
-    @property
     def removed_share(self) -> float:
         """The share of Zhat, summed over all tokens, that clipping takes away, between 0 and 1; 0 where Zhat is 0 everywhere."""
         removed, whole = float(self.removed.sum()), float(self.kept.sum() + self.removed.sum())

@@ -7,7 +7,6 @@ is worth ``1/2 sum_y u(y) (d(y) - mean d)^2`` nats of KL a position to second or
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,31 +109,6 @@ def prompt_halves(prompts: npt.ArrayLike, *, seed: int = 0) -> tuple[Bools, Bool
         raise InputError(f"{len(names)} prompts have no two halves; give at least 2 prompts")
     first = np.random.default_rng(seed).permutation(len(names))[where] < len(names) // 2
     return first, ~first
-
-
-def split_half(
-    rollouts: Rollouts,
-    fit: Callable[[Rollouts], tuple[npt.ArrayLike, npt.ArrayLike]],
-    token_ids: npt.ArrayLike,
-    usage: npt.ArrayLike,
-    *,
-    seed: int = 0,
-) -> Agreement:
-    """Agreement of ``fit`` on two random halves of the prompts; ``fit`` returns token ids and nats, any support.
-
-    token_ids: (s,) sorted, the support that the halves are compared on. usage: (s,) of the bias of all prompts. Where two
-    such halves are fitted anyway, as in cross-validation with two folds, give their biases to ``agreement`` instead.
-    """
-    ids = np.asarray(token_ids, dtype=np.int64)
-    one, other = (_aligned(ids, *fit(rollouts.take(half))) for half in prompt_halves(rollouts.prompts, seed=seed))
-    return agreement(one, other, usage)
-
-
-def _aligned(ids: npt.NDArray[np.int64], found: npt.ArrayLike, values: npt.ArrayLike) -> Vector:
-    full = np.zeros(len(ids))
-    _, there, here = np.intersect1d(ids, np.asarray(found, dtype=np.int64), return_indices=True)
-    full[there] = np.asarray(values, dtype=np.float64)[here]
-    return full
 
 
 def _centred(values: Vector, usage: Vector) -> Vector:

@@ -90,11 +90,6 @@ class StandardErrors:
         reach[~self.contributions.any(axis=0)] = 0.0
         return self.delta - reach, self.delta + reach
 
-    def distinguishable(self, level: float = 0.95) -> Bools:
-        """(s,) whether each interval leaves out 0, the bias of a token that is not sent."""
-        low, high = self.intervals(level)
-        return (low > 0) | (high < 0)
-
     @property
     def signal(self) -> float:
         """``sum usage (delta - mean)^2`` less ``noise``, at least 0: nats^2 per token, about twice a KL.
@@ -107,17 +102,6 @@ class StandardErrors:
     def noise(self) -> float:
         """``sum usage error^2`` of the same centred bias, in the same unit: the part of it that is sampling error."""
         return float(self.usage @ _errors(self._centred(self.contributions)) ** 2) / float(self.usage.sum())
-
-    def rollouts_needed(self, rollouts: int, noise_share: float = 0.2) -> float:
-        """How many rollouts like these ``rollouts`` would leave ``noise_share`` of the learned bias to chance; inf if no signal.
-
-        Noise falls as 1 / N and the signal stays: ``N noise (1 - share) / (signal share)``.
-        """
-        if not 0 < noise_share < 1:
-            raise InputError(f"noise_share is {noise_share}; it must be between 0 and 1")
-        if self.signal == 0:
-            return float("inf")
-        return rollouts * self.noise * (1 - noise_share) / (self.signal * noise_share)
 
     def _centred(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         mean: npt.NDArray[np.float64] = values @ self.usage / self.usage.sum()
