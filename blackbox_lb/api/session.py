@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.budget import Budget, prompt_bound
 from blackbox_lb.api.limits.concurrency import MOST, Pace
 from blackbox_lb.api.transport.channel import Channel
@@ -43,7 +42,7 @@ class Session:
     ``base_url`` and the API key default to the environment variables that the profile names. Without ``model`` the server's only
     model is taken, without ``endpoint`` the first of the profile. ``tokenizer`` names the vocabulary of a provider that does
     not tell token ids: a tiktoken encoding or a file (see ``load_vocabulary``). ``budget``: what all of its completion requests are
-    counted in; ``drift``: what has answered so far; ``pace``: how many of them are in flight; ``channel``: the HTTP below.
+    counted in; ``pace``: how many of them are in flight; ``channel``: the HTTP below.
 
     Raises:
         InputError: no such endpoint or address; on entering, no such vocabulary.
@@ -64,7 +63,6 @@ class Session:
     ) -> None:
         self.profile = profile
         self.budget = budget or Budget()
-        self.drift = DriftWatch(profile.models.fleet)
         in_flight = profile.connection.concurrency
         self.pace = Pace(in_flight, in_flight if profile.connection.embedded else MOST)
         self._prompt_tokens: dict[tuple[Prompt, Endpoint], int] = {}

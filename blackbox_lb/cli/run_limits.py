@@ -59,8 +59,8 @@ async def accounted(
     """
     session, budget = trials.session, trials.session.budget
     _price(budget, options, session, trials.reward)
-    session.drift.policy = options.on_drift
-    record.expect(session.drift)
+    trials.drift.policy = options.on_drift
+    record.expect(trials.drift)
     opened = budget.spent.requests > 0  # reproduce opens trials several times and asks once
 
     def opening() -> None:
@@ -85,7 +85,7 @@ async def accounted(
         raise
     finally:
         if sys.exc_info()[0] is None or error is not None:
-            record.end(session.drift, budget.spent, error)
+            record.end(trials.drift, budget.spent, error)
 
 
 def record_of(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.concurrency import Pace
 from blackbox_lb.api.limits.workers import run_all
 from blackbox_lb.api.session import Session
@@ -66,6 +67,7 @@ async def collect(
     samples: int,
     concurrency: int | None = None,
     watch: Watcher | None = None,
+    drift: DriftWatch | None = None,
 ) -> Collection:
     """Make sure that the store holds ``samples`` completions of every prompt; ask only for those that are missing.
 
@@ -86,12 +88,13 @@ async def collect(
     missing = _missing(store.keys(request), prompts, keys, batch)
 
     pace = session.pace if concurrency is None else Pace(concurrency, concurrency)
+    drift = drift or DriftWatch()
 
     async def receive(wanted: _Request) -> None:
         n, seed = len(wanted.samples), draw.sampling.seed
         seeded = draw if seed is None else replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, wanted)))
         completions = await session.complete_many(wanted.prompt, seeded, n)
-        drifted = session.drift.seen(completions)
+        drifted = drift.seen(completions, session.profile.models.fleet)
         of = settings if drifted is None else {**settings, **of_another(session.model, completions[0])}
         await writer.add_answer(of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))
         pace.ended(sum(len(each.token_ids) for each in completions), session.refusals, time.monotonic())

@@ -67,7 +67,7 @@ class BatchReader:
     def __init__(self, setup: Setup, job: BatchRecord, prices: Prices | None, watch: Watcher) -> None:
         self._session, self._store = setup.trials.session, setup.trials.store
         self._settings, self._sampling, self._job = setup.settings, setup.sampling, job
-        self._prices, self._watch = prices, watch
+        self._prices, self._watch, self._drift = prices, watch, setup.trials.drift
         self._there = self._store.keys(job.request)
         self._prompts: dict[str, Prompt | None] = {}
         self.tally = Tally()
@@ -136,7 +136,7 @@ class BatchReader:
             self._spend(body, ask)
             return self._faulty(error)
         self._spend(body, ask)
-        drifted = self._session.drift.seen(completions)
+        drifted = self._drift.seen(completions, self._session.profile.models.fleet)
         of = dict(self._settings)
         if drifted is not None:
             self.tally.drifted = self.tally.drifted or drifted
