@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from blackbox_lb.api.limits.budget import Budget, prompt_bound
-from blackbox_lb.api.limits.concurrency import MOST, Pace
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.transport.retries import ATTEMPTS
 from blackbox_lb.api.wire import AnswerReader, build_request, loads, messages_of, read_answer, takes_messages
@@ -42,7 +41,7 @@ class Session:
     ``base_url`` and the API key default to the environment variables that the profile names. Without ``model`` the server's only
     model is taken, without ``endpoint`` the first of the profile. ``tokenizer`` names the vocabulary of a provider that does
     not tell token ids: a tiktoken encoding or a file (see ``load_vocabulary``). ``budget``: what all of its completion requests are
-    counted in; ``pace``: how many of them are in flight; ``channel``: the HTTP below.
+    counted in; ``channel``: the HTTP below.
 
     Raises:
         InputError: no such endpoint or address; on entering, no such vocabulary.
@@ -63,8 +62,6 @@ class Session:
     ) -> None:
         self.profile = profile
         self.budget = budget or Budget()
-        in_flight = profile.connection.concurrency
-        self.pace = Pace(in_flight, in_flight if profile.connection.embedded else MOST)
         self._prompt_tokens: dict[tuple[Prompt, Endpoint], int] = {}
         self._lists: dict[Endpoint, AnswerReader] = {}
         self.endpoint = next(iter(profile.endpoints)) if endpoint is None else endpoint

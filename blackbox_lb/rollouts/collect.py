@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from blackbox_lb.api.drift import DriftWatch
-from blackbox_lb.api.limits.concurrency import Pace
+from blackbox_lb.api.limits.concurrency import MOST, Pace
 from blackbox_lb.api.limits.workers import run_all
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import most_completions
@@ -68,6 +68,7 @@ async def collect(
     concurrency: int | None = None,
     watch: Watcher | None = None,
     drift: DriftWatch | None = None,
+    pace: Pace | None = None,
 ) -> Collection:
     """Make sure that the store holds ``samples`` completions of every prompt; ask only for those that are missing.
 
@@ -87,8 +88,7 @@ async def collect(
     batch = batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
     missing = _missing(store.keys(request), prompts, keys, batch)
 
-    pace = session.pace if concurrency is None else Pace(concurrency, concurrency)
-    drift = drift or DriftWatch()
+    drift, pace = drift or DriftWatch(), pace or Pace()
 
     async def receive(wanted: _Request) -> None:
         n, seed = len(wanted.samples), draw.sampling.seed
@@ -109,7 +109,9 @@ async def collect(
                 "set sampling.n = 1 in its profile"
             )
 
-    pace.begin(len(missing))
+    connection = session.profile.connection
+    least = concurrency or connection.concurrency
+    pace.begin(len(missing), least, least if concurrency or connection.embedded else MOST)
     with Writer(store) as writer:
         await run_all(missing, receive, lambda: pace.level, session.budget, session.drop_waiting)
     return Collection(keys, sum(len(wanted.samples) for wanted in missing))

@@ -100,7 +100,7 @@ async def _run(
                 return found
         summary, remarks = await _collected(trials, examples, options.samples_per_prompt, reward)
         if not options.batch:
-            summary["in_flight"] = options.concurrency or trials.session.pace.level
+            summary["in_flight"] = trials.pace.level
         return summary, remarks
 
 

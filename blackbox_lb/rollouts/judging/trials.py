@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from blackbox_lb.api.drift import DriftWatch
+from blackbox_lb.api.limits.concurrency import Pace
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import ConnectionFailed, Drifted, ServerFailed
@@ -31,6 +32,7 @@ class Trials:
 
     ``engine``: who reads and sums the training rollouts, None for this process. ``used``: keys of the completions that were asked
     for through it, whether they were drawn now or were in the store. ``drift``: who has answered so far.
+    ``pace``: how many requests are in flight.
     """
 
     session: Session
@@ -45,6 +47,7 @@ class Trials:
     engine: FitEngine | None = None
     used: set[str] = field(default_factory=set, compare=False, repr=False)
     drift: DriftWatch = field(default_factory=DriftWatch)
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def may_cut_stops(self) -> bool:
@@ -97,6 +100,7 @@ class Trials:
                 concurrency=self.concurrency,
                 watch=watch,
                 drift=self.drift,
+                pace=self.pace,
             )
         self.used.update(*done.keys)
         if again := self.session.unreadable - unreadable:
