@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from blackbox_lb.api.drift import DriftWatch
+from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.api.limits.concurrency import MOST, Pace
 from blackbox_lb.api.limits.workers import run_all
 from blackbox_lb.api.session import Session
@@ -67,6 +68,7 @@ async def collect(
     samples: int,
     concurrency: int | None = None,
     watch: Watcher | None = None,
+    budget: Budget | None = None,
     drift: DriftWatch | None = None,
     pace: Pace | None = None,
 ) -> Collection:
@@ -79,7 +81,7 @@ async def collect(
 
     Raises:
         ProviderError: the first failure that retries did not cure.
-        BudgetExhausted, Interrupted: the session's budget allows no more.
+        BudgetExhausted, Interrupted: the budget allows no more.
         Drifted: another model or system answers.
     """
     settings = settings_of(session, tokenizer, draw)
@@ -87,8 +89,7 @@ async def collect(
     keys = tuple(tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples)) for prompt in prompts)
     batch = batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
     missing = _missing(store.keys(request), prompts, keys, batch)
-
-    drift, pace = drift or DriftWatch(), pace or Pace()
+    budget, drift, pace = budget or Budget(), drift or DriftWatch(), pace or Pace()
 
     async def receive(wanted: _Request) -> None:
         n, seed = len(wanted.samples), draw.sampling.seed
@@ -113,7 +114,7 @@ async def collect(
     least = concurrency or connection.concurrency
     pace.begin(len(missing), least, least if concurrency or connection.embedded else MOST)
     with Writer(store) as writer:
-        await run_all(missing, receive, lambda: pace.level, session.budget, session.drop_waiting)
+        await run_all(missing, receive, lambda: pace.level, budget, session.drop_waiting)
     return Collection(keys, sum(len(wanted.samples) for wanted in missing))
 
 

@@ -52,10 +52,7 @@ class Pace:
         next(self._course)
 
     def begin(self, requests: int, least: int, most: int = MOST) -> None:
-        """A stage of so many requests begins, from ``least`` to ``most`` of them in flight (where ``most`` is less: ``least``).
-
-        What was measured goes on, the pause before the stage does not count.
-        """
+        """A stage of so many requests begins, ``least`` to ``most`` of them in flight; the pause before it does not count."""
         self._left, self._begins = requests, True
         self._least, self._most = least, max(least, most)
         self.level = min(max(self.level, self._least), self._most)

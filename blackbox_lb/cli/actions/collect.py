@@ -106,7 +106,7 @@ async def _run(
 
 async def _by_batch(options: CollectOptions, trials: Trials, examples: tuple[Example, ...]) -> Summary | None:
     """Collect by batch; what to say where that was to cancel."""
-    budget, rules = trials.session.budget, trials.session.profile.batch
+    budget, rules = trials.budget, trials.session.profile.batch
     if budget.prices is not None and rules is not None:
         budget.prices = budget.prices.in_batch(rules.price)
     if options.cancel:

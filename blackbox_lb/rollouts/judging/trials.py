@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from blackbox_lb.api.drift import DriftWatch
+from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.api.limits.concurrency import Pace
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.records import Verdict
@@ -31,8 +32,8 @@ class Trials:
     """One model under test, with everything that drawing and scoring its completions needs.
 
     ``engine``: who reads and sums the training rollouts, None for this process. ``used``: keys of the completions that were asked
-    for through it, whether they were drawn now or were in the store. ``drift``: who has answered so far.
-    ``pace``: how many requests are in flight.
+    for through it, whether they were drawn now or were in the store. ``budget``: the one that the session charges
+    its requests to; ``drift``: who has answered so far; ``pace``: how many requests are in flight.
     """
 
     session: Session
@@ -46,6 +47,7 @@ class Trials:
     stop: tuple[str, ...] = ()
     engine: FitEngine | None = None
     used: set[str] = field(default_factory=set, compare=False, repr=False)
+    budget: Budget = field(default_factory=Budget)
     drift: DriftWatch = field(default_factory=DriftWatch)
     pace: Pace = field(default_factory=Pace)
 
@@ -99,6 +101,7 @@ class Trials:
                 samples=samples,
                 concurrency=self.concurrency,
                 watch=watch,
+                budget=self.budget,
                 drift=self.drift,
                 pace=self.pace,
             )
@@ -139,7 +142,7 @@ class Trials:
                 for example, row in zip(examples, keys, strict=True)
                 for each in self.store.completions(row)
             )
-            await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.session.budget)
+            await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.budget)
 
     async def scores(
         self,
