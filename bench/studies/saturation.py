@@ -22,7 +22,6 @@ import httpx2
 from bench.measuring import OUT, REPEATS, alternately, markdown, ratio, row, write
 from blackbox_lb import Prompt, RolloutStore, Sampling, connect
 from blackbox_lb.api.limits.concurrency import Pace
-from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.types import Completion, Draw
 
@@ -75,11 +74,11 @@ async def ours(provider: str, base_url: str, pace: Pace, tokens: int, requests: 
 
     with tempfile.TemporaryDirectory() as folder, RolloutStore(Path(folder, "rollouts.db")) as store:
         async with connect(provider, base_url=f"{base_url}/v1", endpoint="chat") as session:
-            session.pace = pace
             asked = [Prompt.user(each) for each in prompts(requests)]
             sampling = Sampling(max_tokens=tokens, top_logprobs=TOP)
-            await collect(session, store, await session.tokenizer(), asked, Draw(sampling), samples=1, watch=watch)
-            return rate_of(ended), session.pace.level
+            tokenizer = await session.tokenizer()
+            await collect(session, store, tokenizer, asked, Draw(sampling), samples=1, watch=watch, pace=pace)
+            return rate_of(ended), pace.level
 
 
 @click.command(help=__doc__)
@@ -112,7 +111,7 @@ def main(
     turns: dict[str, Callable[[], tuple[float, int]]] = {
         f"bare httpx2, {number} in flight": partial(loop, number) for number in in_flight
     }
-    pace = Pace(load_profile(provider).connection.concurrency)
+    pace = Pace()
     turns["blb"] = lambda: asyncio.run(ours(provider, base_url, pace, tokens, requests))
     asyncio.run(ours(provider, base_url, pace, tokens, warm_up))
     found = alternately(turns, repeats)

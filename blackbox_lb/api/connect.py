@@ -34,7 +34,7 @@ async def connect(
     embedded engine's slots.
 
     ``needs``: rows of the profile that must be known, or nothing is asked. own_vocabulary: read the vocabulary of an embedded model
-    from its file, for whoever wants the text of every token. budget: of all its completion requests. session: its kind.
+    from its file, for whoever wants the text of every token. budget: each completion request is charged to it. session: its kind.
 
     Raises:
         BlbError: unknown provider, missing key, model not found, server down.

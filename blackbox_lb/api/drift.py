@@ -22,34 +22,30 @@ GO_ON = (
 class DriftWatch:
     """The names (``model``) and systems (``system_fingerprint``) that answered, with how many completions each gave.
 
-    fleet: many systems answer under one name, so that another system is counted and remarked and no reason to stop. ``policy``
-    overrules that for both; None: another name stops, and another system does unless it is of a fleet. ``remarks``: for the user.
-    ``mixed``: the tokenizer changed, so that nobody knows whose ids the last completions have.
+    ``policy``: another name or system stops the run, or is noted; None: it stops, but for another system of a fleet. ``remarks``:
+    for the user. ``mixed``: the tokenizer changed, so that nobody knows whose ids the last completions have.
     """
 
-    def __init__(self, fleet: bool = False, policy: OnDrift | None = None) -> None:
-        self.fleet, self.policy = fleet, policy
+    def __init__(self, policy: OnDrift | None = None) -> None:
+        self.policy = policy
         self.models: Counter[str] = Counter()
         self.systems: Counter[str] = Counter()
         self.remarks: list[str] = []
         self.mixed = False
 
-    def seen(self, completions: Sequence[Completion]) -> Drifted | None:
+    def seen(self, completions: Sequence[Completion], fleet: bool) -> Drifted | None:
         """Take in the completions of one answer; why they are not of what answered before, where that is a reason to stop.
 
-        An answer that tells neither, and one that a content filter withheld, says nothing.
+        An answer that tells neither, and one that a content filter withheld, says nothing. ``fleet``: many
+        systems answer under one name, as the profile says.
         """
         told = [each for each in completions if not each.filtered]
         if not told:
             return None
         first = told[0]
         change = self._change("the model that answers", self.models, first.model, self.policy or "stop")
-        change = change or self._change(
-            "the system that answers",
-            self.systems,
-            first.fingerprint,
-            self.policy or ("note" if self.fleet else "stop"),
-        )
+        policy = self.policy or ("note" if fleet else "stop")
+        change = change or self._change("the system that answers", self.systems, first.fingerprint, policy)
         if change is not None:
             return Drifted(f"{change}; {GO_ON}")
         self.models[first.model] += len(told)

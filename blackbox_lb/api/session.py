@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.budget import Budget, prompt_bound
-from blackbox_lb.api.limits.concurrency import MOST, Pace
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.transport.retries import ATTEMPTS
 from blackbox_lb.api.wire import AnswerReader, build_request, loads, messages_of, read_answer, takes_messages
@@ -42,8 +40,8 @@ class Session:
 
     ``base_url`` and the API key default to the environment variables that the profile names. Without ``model`` the server's only
     model is taken, without ``endpoint`` the first of the profile. ``tokenizer`` names the vocabulary of a provider that does
-    not tell token ids: a tiktoken encoding or a file (see ``load_vocabulary``). ``budget``: what all of its completion requests are
-    counted in; ``drift``: what has answered so far; ``pace``: how many of them are in flight; ``channel``: the HTTP below.
+    not tell token ids: a tiktoken encoding or a file (see ``load_vocabulary``). ``budget``: what each completion
+    request is charged to before it is sent; ``channel``: the HTTP below.
 
     Raises:
         InputError: no such endpoint or address; on entering, no such vocabulary.
@@ -63,10 +61,7 @@ class Session:
         budget: Budget | None = None,
     ) -> None:
         self.profile = profile
-        self.budget = budget or Budget()
-        self.drift = DriftWatch(profile.models.fleet)
-        in_flight = profile.connection.concurrency
-        self.pace = Pace(in_flight, in_flight if profile.connection.embedded else MOST)
+        self._budget = budget or Budget()
         self._prompt_tokens: dict[tuple[Prompt, Endpoint], int] = {}
         self._lists: dict[Endpoint, AnswerReader] = {}
         self.endpoint = next(iter(profile.endpoints)) if endpoint is None else endpoint
@@ -127,13 +122,13 @@ class Session:
         except BaseException:
             await self.channel.close()
             raise
-        self.budget.closing.append(self.channel.drop_waiting)
+        self._budget.droppers.append(self.channel.drop_waiting)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.budget.closing.remove(self.channel.drop_waiting)
+        self._budget.droppers.remove(self.channel.drop_waiting)
         await self.channel.close()
 
     async def complete(
@@ -194,8 +189,7 @@ class Session:
 
     def drop_waiting(self) -> None:
         """Cancel the tasks whose requests have not been sent yet."""
-        self.budget.drop_waiting()
-        self.channel.drop_waiting()
+        self._budget.drop_waiting()
 
     def _check_model_behind(self, answer: Any) -> None:
         """A deployment's name may be another model's: the answer tells which one it is, and so which tokenizer.
@@ -236,16 +230,15 @@ class Session:
         path = self.profile.endpoint(where).path.replace("{model}", self.model)
         size = len(prompt.text) // CHARACTERS_A_TOKEN if isinstance(prompt, Prompt) else len(prompt)
         generated, most = n * sampling.max_tokens, self._most_tokens(prompt, where)
-        received = await self.channel.post(
+        answer, found = await self.channel.post(
             path,
             body,
             prompt_tokens=size,
             generated=generated,
-            around=lambda once: self.budget.metered(once, most, generated),
+            around=lambda once: self._budget.metered(once, most, generated),
             read=lambda answer: (answer, read(answer)),
             parse=parse,
         )
-        answer, found = received
         counted = count(answer, "prompt_tokens", "input_tokens") if isinstance(answer, dict) else None
         if counted is not None and isinstance(prompt, Prompt):
             self._prompt_tokens[prompt, where] = counted

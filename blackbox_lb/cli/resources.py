@@ -124,6 +124,7 @@ async def open_trials(
                 seed=options.seed,
                 concurrency=options.concurrency,
                 stop=task.stop,
+                budget=budget,
             )
             async with accounted(trials, options, record_of(trials, options, task, part, recorded or {}), stages):
                 yield trials

@@ -57,10 +57,13 @@ async def accounted(
     Raises:
         InputError: a limit on the cost of a model whose price is not known; or a run that is resumed under other settings.
     """
-    session, budget = trials.session, trials.session.budget
-    _price(budget, options, session, trials.reward)
-    session.drift.policy = options.on_drift
-    record.expect(session.drift)
+    budget = trials.budget
+    budget.prices = prices_of(options, trials.session)
+    if budget.prices is None:
+        _check_unpriced(options, trials.session.profile.name, trials.session.model)
+    price_judge(budget, options, trials.reward)
+    trials.drift.policy = options.on_drift
+    record.expect(trials.drift)
     opened = budget.spent.requests > 0  # reproduce opens trials several times and asks once
 
     def opening() -> None:
@@ -85,7 +88,7 @@ async def accounted(
         raise
     finally:
         if sys.exc_info()[0] is None or error is not None:
-            record.end(session.drift, budget.spent, error)
+            record.end(trials.drift, budget.spent, error)
 
 
 def record_of(
@@ -97,13 +100,6 @@ def record_of(
     prompts = [example.prompt for split in (task.train, task.validation, task.test) for example in split]
     settings = {**settings_of_run(trials, prompts), **more}
     return Manifest(options.out or trials.store.path.parent, name, settings, restart=options.restart)
-
-
-def _price(budget: Budget, options: LimitOptions, session: Session, reward: Reward) -> None:
-    budget.prices = prices_of(options, session)
-    if budget.prices is None:
-        _check_unpriced(options, session.profile.name, session.model)
-    price_judge(budget, options, reward)
 
 
 def price_judge(budget: Budget, options: SpendingOptions, reward: Reward) -> None:
@@ -147,8 +143,8 @@ def _announce(
     mean = size.tokens / size.completions if size.completions else 0.0
     hosted, key = _is_hosted(session, host), session.profile.connection.api_key_env
     owner = f", with the key in {key}" if hosted and key else ""
-    sentence = f"{session.model} at {host}{owner}: {total.sentence(session.budget.prices, size.completions, mean)}"
-    if hosted and session.budget.prices is None:
+    sentence = f"{session.model} at {host}{owner}: {total.sentence(trials.budget.prices, size.completions, mean)}"
+    if hosted and trials.budget.prices is None:
         sentence += "; the price is not known (--price PROMPT,COMPLETION)"
     asks = hosted and not options.yes and _is_terminal()
     if not asks:
@@ -172,7 +168,5 @@ def _with_store(error: BudgetExhausted | Interrupted, trials: Trials) -> BudgetE
     """The error with what is kept, and where."""
     kept = f"{trials.store.size().completions:,} completions are kept in {trials.store.path}"
     if isinstance(error, Interrupted):
-        return Interrupted(
-            f"{error} after {trials.session.budget.spent}: {kept}, and the same command goes on from there"
-        )
+        return Interrupted(f"{error} after {trials.budget.spent}: {kept}, and the same command goes on from there")
     return BudgetExhausted(f"{error}; {kept}")

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from blackbox_lb.api.limits.concurrency import Pace
+from blackbox_lb.api.drift import DriftWatch
+from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.concurrency import MOST, Pace
 from blackbox_lb.api.limits.workers import run_all
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import most_completions
@@ -66,6 +68,9 @@ async def collect(
     samples: int,
     concurrency: int | None = None,
     watch: Watcher | None = None,
+    budget: Budget | None = None,
+    drift: DriftWatch | None = None,
+    pace: Pace | None = None,
 ) -> Collection:
     """Make sure that the store holds ``samples`` completions of every prompt; ask only for those that are missing.
 
@@ -76,7 +81,7 @@ async def collect(
 
     Raises:
         ProviderError: the first failure that retries did not cure.
-        BudgetExhausted, Interrupted: the session's budget allows no more.
+        BudgetExhausted, Interrupted: the budget allows no more.
         Drifted: another model or system answers.
     """
     settings = settings_of(session, tokenizer, draw)
@@ -84,14 +89,13 @@ async def collect(
     keys = tuple(tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples)) for prompt in prompts)
     batch = batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
     missing = _missing(store.keys(request), prompts, keys, batch)
-
-    pace = session.pace if concurrency is None else Pace(concurrency, concurrency)
+    budget, drift, pace = budget or Budget(), drift or DriftWatch(), pace or Pace()
 
     async def receive(wanted: _Request) -> None:
         n, seed = len(wanted.samples), draw.sampling.seed
         seeded = draw if seed is None else replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, wanted)))
         completions = await session.complete_many(wanted.prompt, seeded, n)
-        drifted = session.drift.seen(completions)
+        drifted = drift.seen(completions, session.profile.models.fleet)
         of = settings if drifted is None else {**settings, **of_another(session.model, completions[0])}
         await writer.add_answer(of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))
         pace.ended(sum(len(each.token_ids) for each in completions), session.refusals, time.monotonic())
@@ -106,9 +110,11 @@ async def collect(
                 "set sampling.n = 1 in its profile"
             )
 
-    pace.begin(len(missing))
+    connection = session.profile.connection
+    least = concurrency or connection.concurrency
+    pace.begin(len(missing), least, least if concurrency or connection.embedded else MOST)
     with Writer(store) as writer:
-        await run_all(missing, receive, lambda: pace.level, session.budget, session.drop_waiting)
+        await run_all(missing, receive, lambda: pace.level, budget, session.drop_waiting)
     return Collection(keys, sum(len(wanted.samples) for wanted in missing))
 
 

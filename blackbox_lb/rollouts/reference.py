@@ -178,7 +178,7 @@ async def _asked(asker: _Asker, examples: Sequence[Example], rollouts: Rollouts,
                 if answer is not None:
                     found[position] = answer
 
-        await run_all(chosen.tolist(), receive, at_once, session.budget, session.drop_waiting)
+        await run_all(chosen.tolist(), receive, at_once, trials.budget, session.drop_waiting)
     return found
 
 

@@ -30,7 +30,7 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
-from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import SamplingRules
 from blackbox_lb.rollouts.collect import Collection, collect
 from blackbox_lb.store import RolloutStore
@@ -69,14 +69,16 @@ def run(
     sampling: Sampling = SAMPLING,
     bias: dict[int, float] | None = None,
     endpoint: Endpoint = "chat",
+    profile: Profile | None = None,
+    **more: Any,
 ) -> tuple[Collection, list[Completion]]:
     """Collect into the folder's store; also the stored completions in order."""
 
     async def go() -> tuple[Collection, list[Completion]]:
-        async with Session(load_profile("llamacpp"), base_url=server.base_url, endpoint=endpoint) as session:
+        async with Session(profile or load_profile("llamacpp"), base_url=server.base_url, endpoint=endpoint) as session:
             with RolloutStore(folder / "s.db") as store:
                 tokenizer = await session.tokenizer()
-                done = await collect(session, store, tokenizer, prompts, Draw(sampling, bias), samples=samples)
+                done = await collect(session, store, tokenizer, prompts, Draw(sampling, bias), samples=samples, **more)
                 return done, list(store.completions(key for row in done.keys for key in row))
 
     return asyncio.run(go())
@@ -104,13 +106,13 @@ class Told(Pace):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
-        super().__init__(4)
+        super().__init__()
         self.heard: list[tuple[str, int, int]] = []
 
-    def begin(self, requests: int) -> None:
-        """Remember the number."""
-        self.heard.append(("begin", requests, 0))
-        super().begin(requests)
+    def begin(self, requests: int, least: int, most: int = MOST) -> None:
+        """Remember the number, and the bounds."""
+        self.heard.append((str(requests), least, most))
+        super().begin(requests, least, most)
 
     def ended(self, tokens: int, refusals: int, now: float) -> None:
         """Remember the counts."""
@@ -123,37 +125,32 @@ def test_the_pace_is_told_of_every_request(tmp_path: Path, status: int, of_load:
     """How many there will be, the tokens of each, and the refusals for load before it, which a server's own faults are not."""
     pace = Told()
 
-    async def go(base_url: str, concurrency: int | None = None) -> Collection:
-        async with Session(load_profile("llamacpp"), base_url=base_url) as session:
-            session.pace = pace
-            with RolloutStore(tmp_path / "s.db") as store:
-                tokenizer = await session.tokenizer()
-                return await collect(
-                    session, store, tokenizer, PROMPTS, Draw(SAMPLING), samples=2, concurrency=concurrency
-                )
-
     with ExactServer(MODEL, faults=lambda number, answer: status if number == 1 else answer) as server:
-        keys = asyncio.run(go(server.base_url)).keys
+        keys = run(server, tmp_path, pace=pace)[0].keys
     with RolloutStore(tmp_path / "s.db") as store:
         tokens = sorted(each.n_tokens for each in store.completions(key for row in keys for key in row))
-    assert pace.heard[0] == ("begin", 10, 0)
+    assert pace.heard[0] == ("10", load_profile("llamacpp").connection.concurrency, MOST)
     assert sorted(count for _, count, _ in pace.heard[1:]) == tokens
     assert pace.heard[-1][2] == of_load
-    pace.heard.clear()
-    with ExactServer(MODEL) as server:
-        asyncio.run(go(server.base_url, concurrency=2))
-    assert not pace.heard
 
 
-def test_an_embedded_engine_keeps_its_slots() -> None:
-    """More requests than the slots that it was started with would only wait; a server may have more than its profile says."""
-    embedded = Session(load_profile("local"), base_url="http://127.0.0.1:9")
-    served = Session(load_profile("vllm"), base_url="http://127.0.0.1:9")
-    for session, most in ((embedded, 24), (served, MOST)):
-        session.pace.begin(20_000)
+def test_requests_in_flight_are_bounded(server: ExactServer, tmp_path: Path) -> None:
+    """By the number that is asked for; by the slots that an embedded engine was started with; else by what helps."""
+    profile = load_profile("llamacpp")
+    slots = profile.connection.concurrency
+    embedded = profile.model_copy(update={"connection": profile.connection.model_copy(update={"embedded": True})})
+    for using, concurrency, bounds in (
+        (profile, None, (slots, MOST)),
+        (embedded, None, (slots, slots)),
+        (profile, 2, (2, 2)),
+    ):
+        pace = Told()
+        run(server, tmp_path, profile=using, concurrency=concurrency, pace=pace)
+        assert pace.heard[0][1:] == bounds
+        pace.begin(20_000, *bounds)
         for number in range(20_000):
-            session.pace.ended(1, 0, number / session.pace.level)
-        assert session.pace.level == most
+            pace.ended(1, 0, number / pace.level)
+        assert pace.level == bounds[1]
 
 
 def test_equal_prompts_share_their_completions(server: ExactServer, tmp_path: Path) -> None:

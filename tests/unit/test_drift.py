@@ -225,19 +225,19 @@ def test_a_fleet_has_many_systems() -> None:
     """At OpenAI one name is answered by several systems: they are counted and remarked once each, and another name still stops."""
     assert load_profile("openai").models.fleet
     assert not load_profile("vllm").models.fleet
-    watch = DriftWatch(fleet=True)
+    watch = DriftWatch()
     for system in ("fp_1", "fp_2", "fp_1", "", "fp_2"):
-        assert watch.seen([completion("gpt", system)]) is None
+        assert watch.seen([completion("gpt", system)], fleet=True) is None
     assert len(watch.remarks) == 1
     assert watch.systems == {"fp_1": 2, "fp_2": 2, "": 1}
-    assert watch.seen([completion("gpt-2", "fp_1")]) is not None
+    assert watch.seen([completion("gpt-2", "fp_1")], fleet=True) is not None
     assert "gpt-2" not in watch.models
-    assert DriftWatch(fleet=True, policy="stop").seen([completion("gpt", "fp_1")]) is None
+    assert DriftWatch("stop").seen([completion("gpt", "fp_1")], fleet=True) is None
 
 
 def test_what_a_filter_withheld_says_nothing() -> None:
     """Azure answers a filtered prompt with an error, which names no model."""
     watch = DriftWatch()
-    assert watch.seen([completion("deployment", finish="content_filter")]) is None
-    assert watch.seen([completion("gpt")]) is None
+    assert watch.seen([completion("deployment", finish="content_filter")], fleet=False) is None
+    assert watch.seen([completion("gpt")], fleet=False) is None
     assert watch.models == {"gpt": 1}

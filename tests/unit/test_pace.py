@@ -45,15 +45,23 @@ class Course:
         return sum(work for _, work in self.ended[first:last]) / (self.ended[last][0] - self.ended[first][0])
 
 
-def run(server: Server, pace: Pace, requests: int = 6000, seed: int = 0, course: Course | None = None) -> Course:
-    """Let ``pace`` decide how many of these requests are in flight."""
-    rng, course = random.Random(seed), course or Course()
+def run(
+    server: Server,
+    pace: Pace | None = None,
+    requests: int = 6000,
+    seed: int = 0,
+    course: Course | None = None,
+    least: int = 8,
+    most: int = MOST,
+) -> Course:
+    """Let ``pace`` decide how many of these requests are in flight, from ``least`` on."""
+    rng, course, pace = random.Random(seed), course or Course(), pace or Pace()
     now = course.ended[-1][0] + 60.0 if course.ended else 0.0  # whoever collects does something else for a minute
     on_the_way: list[float] = []
     queue: deque[float] = deque()
     active: list[tuple[float, float]] = []  # when each ends, on a clock of the work that each gets, and its work
     worked, left, in_flight = 0.0, requests, 0
-    pace.begin(requests)
+    pace.begin(requests, least, most)
     while left or in_flight:
         while left and in_flight < pace.level:
             left, in_flight = left - 1, in_flight + 1
@@ -83,13 +91,13 @@ def run(server: Server, pace: Pace, requests: int = 6000, seed: int = 0, course:
 
 def best(server: Server) -> float:
     """The rate with the best fixed number."""
-    return max(run(server, Pace(each, each)).rate for each in (4, 8, 16, 32, 64, 128, 256, 512))
+    return max(run(server, least=each, most=each).rate for each in (4, 8, 16, 32, 64, 128, 256, 512))
 
 
 @pytest.mark.parametrize("slots", [4, 16, 48, 200])
 def test_the_slots_of_a_server_are_kept_busy(slots: int) -> None:
     """From 8 on, whatever the number of slots: .98 of the best fixed number's rate, with a queue that stays short."""
-    found = run(Server(slots), Pace(8))
+    found = run(Server(slots))
     assert found.rate >= 0.98 * best(Server(slots))
     assert slots <= found.levels[-1000] <= 8 * slots
 
@@ -98,13 +106,13 @@ def test_the_slots_of_a_server_are_kept_busy(slots: int) -> None:
 def test_a_server_that_shares_its_speed_is_saturated(half: int) -> None:
     """As a GPU does: each more request brings less. From 8 on, .96 of what the best fixed number brings."""
     server = Server(speed=lambda n: 1 / (1 + n / half))
-    assert run(server, Pace(8)).rate >= 0.96 * best(server)
+    assert run(server).rate >= 0.96 * best(server)
 
 
 def test_more_than_a_server_can_take_is_taken_back() -> None:
     """Beyond 40 at once this one gets slower, as where caches no longer fit: what was tried is undone."""
     server = Server(speed=lambda n: min(1.0, (40 / n) ** 2) if n else 1.0)
-    found = run(server, Pace(8))
+    found = run(server)
     assert sorted(found.levels)[len(found.levels) // 2] == 32
     assert found.rate >= 0.85 * best(server)
 
@@ -112,7 +120,7 @@ def test_more_than_a_server_can_take_is_taken_back() -> None:
 def test_refusals_ease_the_pace() -> None:
     """A server that refuses what is more than 40 at once has little to refuse, and is kept busy."""
     server = Server(room=40)
-    found = run(server, Pace(8))
+    found = run(server)
     assert found.refusals < REFUSED * 6000
     assert max(found.levels[1000:]) <= 64
     assert found.rate >= 0.7 * 40 / (1 + server.latency)
@@ -120,8 +128,8 @@ def test_refusals_ease_the_pace() -> None:
 
 def test_where_it_began_is_the_least() -> None:
     """A server that refuses everything for a while does not stop the work."""
-    pace = Pace(8)
-    pace.begin(ENOUGH)
+    pace = Pace()
+    pace.begin(ENOUGH, 8)
     for each in range(500):
         pace.ended(1, 10 * each, float(each))
     assert pace.level == 8
@@ -129,20 +137,20 @@ def test_where_it_began_is_the_least() -> None:
 
 def test_the_most_is_never_passed() -> None:
     """Not by a server without limits; and not the largest number of all, unless more were asked for."""
-    assert max(run(Server(), Pace(8, 50)).levels) == 50
-    assert max(run(Server(), Pace(8), 12_000).levels) == MOST
-    assert Pace(2 * MOST).level == 2 * MOST
+    assert max(run(Server(), most=50).levels) == 50
+    assert max(run(Server(), requests=12_000).levels) == MOST
+    assert set(run(Server(), least=2 * MOST).levels) == {2 * MOST}
 
 
 def test_no_more_are_tried_where_each_takes_minutes() -> None:
     """In a longer queue they would be given up before they are answered."""
     server = Server(4, speed=lambda n: 0.01)
-    assert max(run(server, Pace(8), 400).levels) == 8
+    assert max(run(server, requests=400).levels) == 8
 
 
 def test_stages_go_on_where_the_last_one_was() -> None:
     """Neither the end of a stage, when few are left, nor the pause before the next one is taken for a slow server."""
-    course, pace = Course(), Pace(8)
+    course, pace = Course(), Pace()
     for seed in range(40):
         run(Server(48), pace, 300, seed, course)
     assert 48 <= pace.level <= 256
@@ -151,7 +159,7 @@ def test_stages_go_on_where_the_last_one_was() -> None:
 
 def test_short_stages_change_nothing() -> None:
     """With fewer requests than are in flight there is nothing to learn."""
-    course, pace = Course(), Pace(8)
+    course, pace = Course(), Pace()
     for seed in range(20):
         run(Server(), pace, 8, seed, course)
     assert set(course.levels) == {8}
@@ -159,7 +167,7 @@ def test_short_stages_change_nothing() -> None:
 
 def test_what_changes_is_noticed() -> None:
     """Four times the slots after a while: more requests are tried again by then."""
-    course, pace = Course(), Pace(8)
+    course, pace = Course(), Pace()
     run(Server(16), pace, 3000, 0, course)
     assert pace.level <= 64
     run(Server(256), pace, 8000, 1, course)

@@ -123,6 +123,15 @@ def test_every_request_is_a_prompt_of_ids_and_asks_for_all(call: Call, server: S
     assert len({len(body["prompt"]) for body in server.wholes}) > 1
 
 
+def test_whole_distributions_are_paid_from_the_same_budget(call: Call, server: Server) -> None:
+    """With all completions stored, a limit of three requests lets three distributions through and no more."""
+    assert call("--quiet").exit_code == 0
+    stopped = call("--full-vocab", 10, "--max-requests", 3)
+    assert stopped.exit_code == 2, stopped.output
+    assert "stopped at --max-requests 3: sent were 3 requests" in plain(stopped.stderr)
+    assert len(server.wholes) == 3
+
+
 def test_prefixes_put_together_wrongly_are_not_believed(call: Call, server: Server, tmp_path: Path) -> None:
     """Where the template gives another prompt than chat has, nothing is called exact."""
 

@@ -98,7 +98,7 @@ def test_the_number_may_change_meanwhile() -> None:
 
 def test_a_pace_keeps_a_server_busy() -> None:
     """Found while it works, from 8 on: .95 of what a server of 48 slots can do, the search included."""
-    rng, pace, ended = random.Random(0), Pace(8), list[float]()
+    rng, pace, ended = random.Random(0), Pace(), list[float]()
 
     async def main() -> None:
         free = asyncio.Semaphore(48)
@@ -109,7 +109,7 @@ def test_a_pace_keeps_a_server_busy() -> None:
             ended.append(asyncio.get_running_loop().time())
             pace.ended(100, 0, ended[-1])
 
-        pace.begin(4000)
+        pace.begin(4000, 8)
         await run_all(range(4000), receive, lambda: pace.level, Budget())
 
     simulated(main)

@@ -77,7 +77,8 @@ class Budget:
 
     A request is reserved at the most that it can take. Where that does not fit, it waits for those in flight, which mostly take
     less; with none in flight the budget is exhausted. So no limit is passed while the provider's usage is honest, and what is
-    left at the end is less than one request could have taken. ``opening`` is called before the first request.
+    left at the end is less than one request could have taken. ``opening`` is called before the first request; each of ``droppers``
+    cancels the requests that wait in one session.
     """
 
     def __init__(self, limits: SpendingLimits | None = None, prices: Prices | None = None) -> None:
@@ -86,7 +87,7 @@ class Budget:
         self.spent = Spent()
         self.in_flight = 0
         self.closed = False
-        self.closing: list[Callable[[], None]] = []
+        self.droppers: list[Callable[[], None]] = []
         self._reserved: dict[object, Spent] = {}
         self._waiting: dict[asyncio.Task[Any] | None, asyncio.Future[None]] = {}
 
@@ -104,7 +105,7 @@ class Budget:
         taken = Spent()
         try:
             answer = await once()
-            taken = _used(answer, prompt, completion, rates)
+            taken = used_by(answer, prompt, completion, rates)
         except Exception as error:
             taken = _lost(error, most, _priced(prompt, 0, rates))
             raise
@@ -118,8 +119,7 @@ class Budget:
     def close(self) -> None:
         """Let nothing new begin; what is in flight goes on, what waits is dropped."""
         self.closed = True
-        for drop in [self.drop_waiting, *self.closing]:
-            drop()
+        self.drop_waiting()
 
     def check(self) -> None:
         """Raise Interrupted where the budget is closed."""
@@ -127,10 +127,12 @@ class Budget:
             raise Interrupted("Interrupted")
 
     def drop_waiting(self) -> None:
-        """Cancel the tasks that wait for room: nothing of theirs is on the way."""
+        """Cancel the tasks whose requests wait, here or in a session: nothing of theirs is on the way."""
         for task in self._waiting:
             if task is not None:
                 task.cancel()
+        for drop in self.droppers:
+            drop()
 
     async def _reserve(self, most: Spent, ticket: object) -> None:
         self.check()
@@ -181,7 +183,7 @@ def _priced(prompt: int, completion: int, prices: Prices | None) -> Spent:
     return Spent(1, prompt, completion, 0.0 if prices is None else prices.dollars(prompt, completion))
 
 
-def _used(answer: Any, prompt: int, completion: int, prices: Prices | None) -> Spent:
+def used_by(answer: Any, prompt: int, completion: int, prices: Prices | None) -> Spent:
     """What an answer says it took; the most it can have taken where it does not say."""
     usage = answer if isinstance(answer, dict) else {}
     asked, made = count(usage, "prompt_tokens", "input_tokens"), count(usage, "completion_tokens", "output_tokens")

@@ -38,23 +38,24 @@ class _End(NamedTuple):
 class Pace:
     """How many requests to keep in flight to one server; ``level`` is the number now.
 
-    From ``level`` on the number doubles as long as that makes completions come faster, measured in tokens a second. Where it does
+    From ``least`` on the number doubles as long as that makes completions come faster, measured in tokens a second. Where it does
     not, it stays, and the last doubling is kept as a queue unless the server slowed down. Later it tries again, ever more rarely,
-    since servers are shared and change. Refusals for load ease it, down to where it began. ``most``: requests that it never passes.
+    since servers are shared and change. Refusals for load ease it, down to where it began.
 
     No clock and no task of its own: whoever collects tells ``ended`` of each request.
     """
 
-    def __init__(self, level: int, most: int = MOST) -> None:
-        self.level = self._least = level
-        self._most = max(level, most)
+    def __init__(self) -> None:
+        self.level = self._least = self._most = 0
         self._left, self._begins, self._takes = 0, True, 0.0
         self._course = self._climb()
         next(self._course)
 
-    def begin(self, requests: int) -> None:
-        """A stage of so many requests begins: what was measured goes on, the pause before it does not count."""
+    def begin(self, requests: int, least: int, most: int = MOST) -> None:
+        """A stage of so many requests begins, ``least`` to ``most`` of them in flight; the pause before it does not count."""
         self._left, self._begins = requests, True
+        self._least, self._most = least, max(least, most)
+        self.level = min(max(self.level, self._least), self._most)
 
     def ended(self, tokens: int, refusals: int, now: float) -> None:
         """A request ended with ``tokens`` completion tokens; ``refusals``: for load, so far; ``now``: seconds.
@@ -95,7 +96,7 @@ class Pace:
         while True:
             end = yield
             if end.begins:
-                waiting, count, tokens = self.level, 0, 0
+                waiting, least, count, tokens = self.level, max(FEW, self.level), 0, 0
             if waiting:
                 waiting -= 1
                 start, refused = end.now, end.refusals

@@ -100,13 +100,13 @@ async def _run(
                 return found
         summary, remarks = await _collected(trials, examples, options.samples_per_prompt, reward)
         if not options.batch:
-            summary["in_flight"] = options.concurrency or trials.session.pace.level
+            summary["in_flight"] = trials.pace.level
         return summary, remarks
 
 
 async def _by_batch(options: CollectOptions, trials: Trials, examples: tuple[Example, ...]) -> Summary | None:
     """Collect by batch; what to say where that was to cancel."""
-    budget, rules = trials.session.budget, trials.session.profile.batch
+    budget, rules = trials.budget, trials.session.profile.batch
     if budget.prices is not None and rules is not None:
         budget.prices = budget.prices.in_batch(rules.price)
     if options.cancel:

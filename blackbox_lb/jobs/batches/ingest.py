@@ -11,16 +11,14 @@ from typing import Any
 
 import msgspec
 
-from blackbox_lb.api.limits.budget import Spent
+from blackbox_lb.api.limits.budget import Spent, used_by
 from blackbox_lb.api.transport.bounded_client import ceiling
 from blackbox_lb.api.transport.retries import is_passing
 from blackbox_lb.api.wire.columns.parse import loads
-from blackbox_lb.api.wire.envelope import count
 from blackbox_lb.errors import ContentFiltered, CorruptResponse, Drifted, InputError, NoLogprobs, ProviderError
 from blackbox_lb.jobs.batches.lines import Ask
 from blackbox_lb.jobs.batches.plan import Setup
 from blackbox_lb.jobs.batches.record import BatchRecord
-from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.collect import MOST_TOKENS, of_another
 from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.store.integrity import prompt_of
@@ -62,12 +60,12 @@ class Tally:
 
 
 class BatchReader:
-    """Reads the files of one job into a store. ``prices``: of what was answered; ``watch`` is called with every completion."""
+    """Reads the files of one job into a store. ``watch`` is called with every completion."""
 
-    def __init__(self, setup: Setup, job: BatchRecord, prices: Prices | None, watch: Watcher) -> None:
+    def __init__(self, setup: Setup, job: BatchRecord, watch: Watcher) -> None:
         self._session, self._store = setup.trials.session, setup.trials.store
         self._settings, self._sampling, self._job = setup.settings, setup.sampling, job
-        self._prices, self._watch = prices, watch
+        self._prices, self._watch, self._drift = setup.trials.budget.prices, watch, setup.trials.drift
         self._there = self._store.keys(job.request)
         self._prompts: dict[str, Prompt | None] = {}
         self.tally = Tally()
@@ -130,13 +128,12 @@ class BatchReader:
         return self._prompts[name]
 
     def _answered(self, ask: Ask, prompt: Prompt, body: dict[str, Any]) -> str:
+        self.tally.spent += used_by(body, 0, ask.count * self._sampling.max_tokens, self._prices)
         try:
             completions = self._session.completions_in(body, Draw(self._sampling), ask.count)
         except (CorruptResponse, NoLogprobs) as error:
-            self._spend(body, ask)
             return self._faulty(error)
-        self._spend(body, ask)
-        drifted = self._session.drift.seen(completions)
+        drifted = self._drift.seen(completions, self._session.profile.models.fleet)
         of = dict(self._settings)
         if drifted is not None:
             self.tally.drifted = self.tally.drifted or drifted
@@ -171,10 +168,3 @@ class BatchReader:
     def _faulty(self, error: ProviderError) -> str:
         self.tally.error = self.tally.error or error
         return "unreadable"
-
-    def _spend(self, body: dict[str, Any], ask: Ask) -> None:
-        prompt, made = (count(body, "prompt_tokens", "input_tokens"), count(body, "completion_tokens", "output_tokens"))
-        most = ask.count * self._sampling.max_tokens
-        tokens = (prompt or 0, most if made is None else made)
-        dollars = 0.0 if self._prices is None else self._prices.dollars(*tokens)
-        self.tally.spent += Spent(1, *tokens, dollars, int(made is None))

@@ -70,7 +70,7 @@ async def collect_batches(
     """
     async with _work(Setup.of(trials, most)) as work:
         work.open += work.setup.write(prompts, samples, work.open)
-        check_budget(trials.session.budget, [job for job in work.open if job.step in ("written", "uploaded")])
+        check_budget(trials.budget, [job for job in work.open if job.step in ("written", "uploaded")])
         await work.run(wait)
         work.report(prompts, samples)
 
@@ -135,12 +135,11 @@ class _Work:
         try:
             await asyncio.sleep(seconds)
         except asyncio.CancelledError as error:
-            session = self.setup.trials.session
-            if not session.budget.closed:
+            if not self.setup.trials.budget.closed:
                 raise
             names = ", ".join(job.batch_id or job.name for job in self.open)
             raise Interrupted(
-                f"Interrupted ({names} goes on at {session.profile.name} and is paid for; --cancel ends it)"
+                f"Interrupted ({names} goes on at {self.setup.trials.session.profile.name} and is paid for; --cancel ends it)"
             ) from error
 
     def _tell(self, states: Sequence[State]) -> None:
@@ -207,12 +206,11 @@ class _Work:
         paths = [path for path in (self.jobs.output(job), self.jobs.errors(job)) if path.exists()]
         if not paths:
             return Tally()
-        session = self.setup.trials.session
         with self._report.stage(f"batch {job.batch_id or job.name}", job.completions) as watch:
-            reader = BatchReader(self.setup, job, session.budget.prices, watch)
+            reader = BatchReader(self.setup, job, watch)
             for path in paths:
                 await reader.read(path)
-        session.budget.spent += reader.tally.spent
+        self.setup.trials.budget.spent += reader.tally.spent
         return reader.tally
 
     def _close(self, job: BatchRecord, tally: Tally) -> None:

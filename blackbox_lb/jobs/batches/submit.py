@@ -32,7 +32,7 @@ class Submission:
 
     async def submit(self, job: BatchRecord) -> None:
         """Bring a job that is not submitted yet to a running batch. Ctrl-C in mid-creation waits until it was heard of."""
-        jobs, budget = self._setup.jobs, self._setup.trials.session.budget
+        jobs, budget = self._setup.jobs, self._setup.trials.budget
         if job.step == "written":
             job.file_id = await self._api.upload(jobs.input(job.name))
             self._step(job, "uploaded")

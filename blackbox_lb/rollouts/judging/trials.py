@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from blackbox_lb.api.drift import DriftWatch
+from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.api.limits.concurrency import Pace
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import ConnectionFailed, Drifted, ServerFailed
@@ -29,7 +32,8 @@ class Trials:
     """One model under test, with everything that drawing and scoring its completions needs.
 
     ``engine``: who reads and sums the training rollouts, None for this process. ``used``: keys of the completions that were asked
-    for through it, whether they were drawn now or were in the store.
+    for through it, whether they were drawn now or were in the store. ``budget``: the one that the session charges
+    its requests to; ``drift``: who has answered so far; ``pace``: how many requests are in flight.
     """
 
     session: Session
@@ -43,6 +47,9 @@ class Trials:
     stop: tuple[str, ...] = ()
     engine: FitEngine | None = None
     used: set[str] = field(default_factory=set, compare=False, repr=False)
+    budget: Budget = field(default_factory=Budget)
+    drift: DriftWatch = field(default_factory=DriftWatch)
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def may_cut_stops(self) -> bool:
@@ -94,6 +101,9 @@ class Trials:
                 samples=samples,
                 concurrency=self.concurrency,
                 watch=watch,
+                budget=self.budget,
+                drift=self.drift,
+                pace=self.pace,
             )
         self.used.update(*done.keys)
         if again := self.session.unreadable - unreadable:
@@ -107,8 +117,8 @@ class Trials:
 
     async def _look_for_drift(self, received: int) -> None:
         """Tell which changes were noted, and make sure that the server still splits texts as it did before the stage."""
-        while self.session.drift.remarks:
-            self.report.remark(self.session.drift.remarks.pop(0))
+        while self.drift.remarks:
+            self.report.remark(self.drift.remarks.pop(0))
         if not received or self.session.profile.tokenizer.source != "server":
             return
         try:
@@ -117,7 +127,7 @@ class Trials:
             self.report.remark(f"the tokenizer was not asked for again after this stage: {error}")
             return
         if now.fingerprint != self.tokenizer.fingerprint:
-            self.session.drift.mixed = True
+            self.drift.mixed = True
             raise Drifted(
                 f"the tokenizer of {self.session.model} changed from {self.tokenizer.fingerprint} to {now.fingerprint} while "
                 "completions were drawn, so that nobody knows whose ids the last ones have; they are kept, and nothing is to be "
@@ -132,7 +142,7 @@ class Trials:
                 for example, row in zip(examples, keys, strict=True)
                 for each in self.store.completions(row)
             )
-            await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.session.budget)
+            await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.budget)
 
     async def scores(
         self,
