@@ -318,28 +318,40 @@ class Session:
 
         async def one(token: int) -> str:
             async with gate:
-                return await self._text_of(token)
+                return await self._decoded([token])
 
         return list(await asyncio.gather(*(one(token) for token in tokens)))
 
-    async def _text_of(self, token: int) -> str:
+    async def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens one after the other. InputError: nobody tells it."""
+        if self.vocabulary is None:
+            return await self._decoded(tokens)
+        return b"".join(self.vocabulary.bytes_of(token) or b"" for token in tokens).decode("utf-8", "replace")
+
+    async def _decoded(self, tokens: Sequence[int]) -> str:
         route = self.profile.tokenizer.detokenize
         if route is None:
             raise InputError(f"{self.profile.name} has no row tokenizer.detokenize")
-        return str(await self._field(route.path, route.answer, {"tokens": [token], **route.fields}, (str,)))
+        return str(await self._field(route.path, route.answer, {"tokens": [*tokens], **route.fields}, (str,)))
 
-    async def _served_tokenizer(self) -> Tokenizer:
+    async def encode(self, text: str) -> list[int]:
+        """The token ids of a text by itself, without special tokens. InputError: nobody tells them."""
+        return list(self.vocabulary.encode(text)) if self.vocabulary is not None else await self._encoded(text)
+
+    async def _encoded(self, text: str) -> list[int]:
+        """As the server splits it."""
         route = self.profile.tokenizer.tokenize
         if route is None:
-            raise InputError(f"{self.profile.name} has no row tokenizer.tokenize")
-        body = {"model": self.model, route.text: PROBE_TEXT, **route.fields}
-        answer = await self.channel.post(self.channel.root(route.path), body)
-        ids = answer.get("tokens") if isinstance(answer, dict) else None
-        if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids) or not ids:
-            raise CorruptResponse(
-                f"{self.profile.name} answered {route.path} without a list of token ids: {str(answer)[:200]}"
+            raise InputError(
+                f"{self.profile.name} does not tell how it splits a text into tokens; give the model's vocabulary with --tokenizer"
             )
-        return Tokenizer(fingerprint(ids), await self._vocabulary_size())
+        ids = await self._field(route.path, "tokens", {route.text: text, **route.fields}, (list,))
+        if not ids or not all(isinstance(token, int) for token in ids):
+            raise CorruptResponse(f"{self.profile.name} answered {route.path} without token ids: {str(ids)[:200]}")
+        return [checked_id(self.profile.name, token) for token in ids]
+
+    async def _served_tokenizer(self) -> Tokenizer:
+        return Tokenizer(fingerprint(await self._encoded(PROBE_TEXT)), await self._vocabulary_size())
 
     async def _vocabulary_size(self) -> int | None:
         row = self.profile.tokenizer.vocabulary_size

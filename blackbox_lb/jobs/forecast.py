@@ -102,17 +102,21 @@ def _of(trials: Trials, stage: ForecastStage) -> Forecast:
 def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
     """What a fit asks for at most: training, the validation of every candidate, the test, and whole distributions."""
     most, positions = _candidates(plan.sweep), task.train[:1] * bool(plan.full_vocab)
+    firsts = [ForecastStage(task.train[: plan.limit], 1, 1)] if plan.reads_answers else []
     settings = dict.fromkeys(plan.settings)
     extra = plan.goal.objective == "reward-kl" and SAMPLED not in settings
     judged = [
-        ForecastStage(task.validation, (1 + most) * _count(setting, plan.validation_samples))
+        ForecastStage(task.validation, 1, 1)
+        if plan.predicts
+        else ForecastStage(task.validation, (1 + most) * _count(setting, plan.validation_samples))
         for setting in [*settings, *[SAMPLED] * extra]
     ]
     judged += [ForecastStage(task.test, 2 * _count(setting, plan.test_samples)) for setting in settings]
     if SAMPLED not in settings:
         judged.append(ForecastStage(task.test[:KL_PROMPTS], 1))
     return [
-        ForecastStage(task.train[: plan.limit], plan.samples),
+        *firsts,
+        ForecastStage(task.train[: plan.limit], plan.samples if plan.learn_from != "answers" else 0),
         *judged,
         ForecastStage(positions, plan.full_vocab, 1),
     ]

@@ -132,21 +132,24 @@ def training_set(
     *,
     encode: Encode | None = None,
     vocab_size: int | None = None,
+    given: Rollouts | None = None,
 ) -> Training:
     """Score the completions ``keys[p]`` of ``examples[p]``. A completion that two equal prompts share counts once.
 
     The store is read in blocks, so that memory grows with the positions and not with what is listed at each.
     encode: the ids of a text in the vocabulary, for completions that came without any token; their positions have no list, and
-    logprobs 0 that are bounds. Without it they are left out. vocab_size: lists of that many tokens are complete.
+    logprobs 0 that are bounds. Without it they are left out. vocab_size: lists of that many tokens are complete. given: given
+    answers, which come after the completions and are learned with them.
 
     Raises:
         NoLogprobs: no completion has a complete list of tokens with alternatives.
     """
-    return _gathered(store, reading_of(store, examples, keys, reward, end_tokens, encode=encode, vocab_size=vocab_size))
+    reading = reading_of(store, examples, keys, reward, end_tokens, encode=encode, vocab_size=vocab_size)
+    return _gathered(store, reading, given)
 
 
-def _gathered(store: CompletionSource, reading: Reading) -> Training:
-    """All that ``reading`` names, in this process."""
+def _gathered(store: CompletionSource, reading: Reading, given: Rollouts | None = None) -> Training:
+    """All that ``reading`` names, and after it ``given`` answers, in this process."""
     count: Counter[str] = Counter()
     parts: list[Rollouts] = []
 
@@ -156,10 +159,15 @@ def _gathered(store: CompletionSource, reading: Reading) -> Training:
             yield block
         if not any(part.token_ids.size for part in parts):
             raise reading.nothing(count)
+        if given is not None:
+            parts.append(given.without_lists())
+            yield given
 
     scratch = Scratch(store.path.parent, LISTS_IN_MEMORY)
     next_token = NextToken.gather(blocks(), vocab_size=reading.vocab_size, allocate=scratch)
-    return Training(Rollouts.join(parts), next_token, 0, 0).leaving(count, reading)
+    rollouts = Rollouts.join(parts)
+    base = None if given is None else ~rollouts.given
+    return Training(rollouts, next_token, 0, 0, base=base).leaving(count, reading)
 
 
 def scored(

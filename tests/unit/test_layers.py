@@ -22,7 +22,7 @@ ROOMS = (
 ESTIMATE = (
     ("inputs",),
     ("next_token",),
-    ("counting", "reweighting"),
+    ("counting", "decisions", "reweighting"),
     ("projection",),
     ("sparse",),
     ("choice",),

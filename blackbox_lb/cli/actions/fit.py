@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,8 @@ from blackbox_lb.cli.terminal import findings_list, print_table, settings_text, 
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.choice.table import estimator
+from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.fitting.list_fidelity import Fidelity
 from blackbox_lb.jobs.fitting.plan import FitPlan
@@ -27,17 +29,22 @@ from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.jobs.forecast import fit_stages
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
-from blackbox_lb.rollouts.judging.verdict import parse_setting
+from blackbox_lb.rollouts.judging.verdict import GREEDY, parse_setting
 from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks.sets.labels import Labels
 
 ALL = "all"
+CORRECTNESS = frozenset({"exact-match", "contains", "accuracy", "log-accuracy"})
+"""Rewards that are 1 or nothing, by whether the answer is right."""
+TRIED_L2 = (0.3, 1.0, 3.0, 10.0, 30.0)
+"""Strengths that are tried beside the cross-validated ones where trying costs no request."""
 
 
 def execute(options: FitOptions) -> None:
     """Everything that the command does."""
     task, reward = load(options)
-    plan = _plan(options)
+    plan = _plan(options, task, reward)
     folder = run_folder(options, task)
     result, remarks = run(options, lambda budget: _run(options, task, reward, plan, budget))
     document = result.as_json() | {"bias": str(folder / "bias.json"), "uncompiled": str(folder / "learned.json")}
@@ -66,8 +73,20 @@ def _write(result: FitResult, document: dict[str, Any], folder: Path) -> dict[st
     return unwritten
 
 
-def _plan(options: FitOptions) -> FitPlan:
-    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or FitPlan().settings
+def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
+    training = task.train[: options.limit]
+    labels = Labels.found_in(training)
+    if options.labels is not None:
+        labels = Labels.named(options.labels.split(","), training)
+    learn_from = options.learn_from or ("answers" if _suits_answers(options, reward, labels) else "samples")
+    if learn_from != "samples" and not reward.needs_answer:
+        raise InputError(
+            f"--learn-from {learn_from} needs right answers, and the reward {reward.spec} has none; use a reward such as contains "
+            "or exact-match, or --learn-from samples"
+        )
+    unasked = (GREEDY,) if learn_from == "answers" else FitPlan().settings
+    settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or unasked
+    free = learn_from == "answers" and options.l2 == Sweep().l2  # a candidate costs no request
     return FitPlan(
         samples=options.samples_per_prompt,
         limit=options.limit,
@@ -76,7 +95,7 @@ def _plan(options: FitOptions) -> FitPlan:
         sweep=Sweep(
             estimators=tuple(dict.fromkeys(options.estimator)),
             tau=options.tau,
-            l2=options.l2,
+            l2=(*options.l2, *TRIED_L2) if free else options.l2,
             weights=options.weights,
             alpha=options.alpha,
             alpha_scale=options.alpha_scale,
@@ -96,7 +115,16 @@ def _plan(options: FitOptions) -> FitPlan:
         entries=_entries(options.entries),
         integers=options.integers,
         settings=settings,
+        learn_from=learn_from,
+        listed=options.top_logprobs,
+        labels=labels,
     )
+
+
+def _suits_answers(options: FitOptions, reward: Reward, labels: Labels | None) -> bool:
+    """Whether the answers of the data are learned unasked: a decision whose reward is being right, and nothing asks for samples."""
+    asked = options.rounds > 1 or options.full_vocab or options.engine != "here" or options.rollouts
+    return labels is not None and reward.name in CORRECTNESS and options.estimator == Sweep().estimators and not asked
 
 
 def _entries(text: str) -> int | None:
@@ -138,6 +166,8 @@ def _engine(options: FitOptions) -> AbstractContextManager[FitEngine | None]:
 def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
     bias = result.bias
     verdict_table(bias.verdict)
+    for setting, (base, biased) in result.decisions.items():
+        _print_decisions(setting, base, biased)
     click.echo(
         f"{bias.estimator} ({settings_text(bias.settings)}), {len(bias.entries)} entries, learned from {bias.rollouts} rollouts, "
         f"{result.kl_sentence}"
@@ -155,6 +185,33 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
         click.echo(
             f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned values, for blb compile"
         )
+
+
+def _print_decisions(setting: str, base: DecisionScores, biased: DecisionScores) -> None:
+    """What decisions are worth, and which label was said for which: each cell without and with the bias."""
+    told = (
+        ("accuracy", base.accuracy, biased.accuracy),
+        ("macro-F1", base.macro_f1, biased.macro_f1),
+        ("no label", base.no_label, biased.no_label),
+        ("calibration error", base.calibration_error, biased.calibration_error),
+    )
+    shown = [f"{name} {one:.3f} -> {two:.3f}" for name, one, two in told if one is not None and two is not None]
+    print_table(
+        f"Decisions at {setting}, base -> biased: {'; '.join(shown)}",
+        ("label", "precision", "recall", "F1", *(f"said {name}" for name in base.names), "said none"),
+        (
+            (
+                name,
+                *(f"{one[row]:.2f} -> {two[row]:.2f}" for one, two in _measures(base, biased)),
+                *(f"{one} -> {two}" for one, two in zip(base.confusion[row], biased.confusion[row], strict=True)),
+            )
+            for row, name in enumerate(base.names)
+        ),
+    )
+
+
+def _measures(base: DecisionScores, biased: DecisionScores) -> Iterable[tuple[Vector, Vector]]:
+    return ((base.precision, biased.precision), (base.recall, biased.recall), (base.f1, biased.f1))
 
 
 def _print_fidelity(found: Fidelity) -> None:

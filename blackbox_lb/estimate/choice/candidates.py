@@ -56,13 +56,14 @@ class CompileLimits:
 class Projected:
     """The projection behind a candidate, for its standard errors: ``fit`` on ``support`` (ids, None for all) with ``weights``.
 
-    cross_validation: how ``l2`` was chosen, None where it was given.
+    cross_validation: how ``l2`` was chosen, None where it was given. shares: (n,) as in ``Rollouts``.
     """
 
     fit: Fit
     support: Ids | None
     weights: Scale
     cross_validation: L2Choice | None
+    shares: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +134,7 @@ def _candidate(name: str, learned: LearnedVector, data: EstimatorInput, limits: 
     if support is not None:
         fit = refit.again(support)
     sparse = against(table, learned.values, limits.compiled(table, fit.delta))
-    projected = Projected(fit, support, refit.weights, refit.chosen)
+    projected = Projected(fit, support, refit.weights, refit.chosen, refit.shares)
     return Candidate(learned.settings, learned.values, sparse, name, projected)
 
 
@@ -145,7 +146,8 @@ def _support(data: EstimatorInput, refit: Refit, limits: CompileLimits) -> Ids |
     if limits.entries is None or used.sum() <= limits.entries:
         return next_token.token_ids[used] if used.sum() < np.count_nonzero(learned) else None
     table = next_token.named()
-    weights = (reward_weights(rollouts, refit.tau, refit.weights) * (rollouts.lengths > 0))[rollouts.rollout_of]
+    weighed = reward_weights(replace(rollouts, shares=refit.shares), refit.tau, refit.weights)
+    weights = (weighed * (rollouts.lengths > 0))[rollouts.rollout_of]
     problem = Problem(table, table.sampled_counts(weights), weights, allowed, refit.l2)
     found = best_support(problem, limits.entries, np.zeros(len(learned)))
     return next_token.token_ids[found.support]

@@ -68,6 +68,7 @@ class Refit:
     tau, l2, weights: its settings.
     chosen: how ``l2`` was chosen, None where it was given.
     again: the fit with these ids alone.
+    shares: (n,) what the spellings of given answers weighed, None where all rollouts were drawn.
     """
 
     fit: Fit
@@ -76,6 +77,7 @@ class Refit:
     weights: Scale
     chosen: L2Choice | None
     again: Callable[[Ids], Fit]
+    shares: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

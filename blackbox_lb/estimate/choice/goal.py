@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from blackbox_lb.estimate.inputs.checks import positive
 if TYPE_CHECKING:
     from blackbox_lb.estimate.reweighting.off_policy import ByPrompt, OffPolicy, Outcome
 
-Objective: TypeAlias = Literal["reward", "reward-kl", "pareto"]
+Objective: TypeAlias = Literal["reward", "reward-kl", "pareto", "macro-f1"]
 
 CLEARLY = 3.0
 """Standard errors by which a candidate must be worse to be dropped unsampled: of 50 true equals one sweep in fifteen drops one."""
@@ -62,7 +62,8 @@ class Goal:
     -inf gives every policy, the base too, an expectation of -inf, and the objective would rank nothing. So ``tau`` is a price, in
     units of what is read, and need not be the tau of any fit. pareto: the fewest tokens among candidates that keep the base's
     accuracy (the paper, section on the experimental setup), where keeping means not to lose more than one standard error of the
-    paired difference: without it, noise alone would exclude half of the candidates that lose nothing.
+    paired difference: without it, noise alone would exclude half of the candidates that lose nothing. macro-f1: the mean F1 over
+    the labels of a decision, of greedy decisions that are predicted from lists.
 
     The best is the best: among those within a standard error of it, to prefer the smallest KL (the one-standard-error rule of
     Breiman et al. 1984) lost between 1 and 60 % of the gain in every one of nine simulated sweeps.
@@ -73,8 +74,8 @@ class Goal:
 
     def __post_init__(self) -> None:
         """InputError: an unknown objective, or a price that is not above 0."""
-        if self.objective not in ("reward", "reward-kl", "pareto"):
-            raise InputError(f"objective {self.objective!r} is unknown; choose 'reward', 'reward-kl' or 'pareto'")
+        if self.objective not in get_args(Objective):
+            raise InputError(f"objective {self.objective!r} is unknown; choose {', '.join(get_args(Objective))}")
         if self.objective == "reward-kl":
             positive("tau", self.tau)
 

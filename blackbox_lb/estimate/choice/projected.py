@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+
+import numpy as np
 
 from blackbox_lb.estimate.choice.estimator import (
     EstimatorFacts,
@@ -13,7 +16,10 @@ from blackbox_lb.estimate.choice.estimator import (
     Refit,
 )
 from blackbox_lb.estimate.inputs.checks import Ids
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.estimate.next_token.potential import LoggedPositions
+from blackbox_lb.estimate.projection.answer_sets import fit_sets, posterior_shares
 from blackbox_lb.estimate.projection.cross_validation import L2Choice, choose_l2
 from blackbox_lb.estimate.projection.projection import Fit, projection
 
@@ -25,30 +31,41 @@ class _Projection:
 
     def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
         """At each tau, the largest l2 first."""
-        start = None
+        start, drawn, table = None, data.drawn, data.positions
+        if drawn.given.any():  # spellings weigh what they have under the base model, until a fit says more
+            drawn = replace(drawn, shares=posterior_shares(drawn, table, np.zeros(len(table.token_ids)))[0])
         for tau in sweep.tau:
-            for l2, chosen in _strengths(data, sweep, tau):
-                make = partial(projection, data.drawn, tau=tau, l2=l2, weights=sweep.weights, next_token=data.positions)
-                fit = start = make(start=start)
+            for l2, chosen in _strengths(drawn, table, sweep, tau):
+                make = partial(projection, tau=tau, l2=l2, weights=sweep.weights, next_token=table)
+                if drawn.given.any():
+                    found = fit_sets(drawn, table, make)
+                    fit, rollouts = found.fit, found.rollouts
+                else:
+                    fit, rollouts = make(drawn, start=start), drawn
+                start = fit
                 settings: EstimatorSettings = {"tau": tau, "l2": l2}
                 if sweep.weights != "global":
                     settings["weights"] = sweep.weights
-                refit = Refit(fit, tau, l2, sweep.weights, chosen, partial(_again, make, fit))
+                refit = Refit(
+                    fit, tau, l2, sweep.weights, chosen, partial(_again, make, rollouts, fit), rollouts.shares
+                )
                 yield LearnedVector(settings, fit.token_ids, fit.delta, refit)
 
 
 PROJECTION = _Projection()
 
 
-def _again(make: Callable[..., Fit], fit: Fit, support: Ids) -> Fit:
+def _again(make: Callable[..., Fit], rollouts: Rollouts, fit: Fit, support: Ids) -> Fit:
     """The fit to the tokens of ``support`` alone, from the one to all."""
-    return make(start=fit, support=support)
+    return make(rollouts, start=fit, support=support)
 
 
-def _strengths(data: EstimatorInput, sweep: Sweep, tau: float) -> list[tuple[float, L2Choice | None]]:
+def _strengths(
+    rollouts: Rollouts, table: LoggedPositions, sweep: Sweep, tau: float
+) -> list[tuple[float, L2Choice | None]]:
     """Each l2 of the sweep, the largest first, with how it was chosen where it was not given."""
     found: dict[float, L2Choice | None] = {value: None for value in sweep.l2 if not isinstance(value, str)}
     if "cv" in sweep.l2:
-        choice = choose_l2(data.drawn, data.positions, tau=tau, weights=sweep.weights)
+        choice = choose_l2(rollouts, table, tau=tau, weights=sweep.weights)
         found |= {choice.best: choice, choice.l2: choice}
     return sorted(found.items(), key=lambda pair: -pair[0])

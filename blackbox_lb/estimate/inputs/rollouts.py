@@ -27,6 +27,8 @@ class Rollouts:
     bounded: (m,), True where the provider gave no logprob: ``logprobs`` then holds an upper bound. None where all were given.
     log_ratios: (n,) ``log p_0(y_n) - log q(y_n)`` in nats where a policy q (or a mixture of several) drew the completions instead
     of the base p_0: what must be added to ``r / tau`` to learn from them as if the base had. None: the base drew them all.
+    shares: (n,) weights of given answers, which nobody drew; the spellings of one answer share the weight of their prompt, by which
+    they belong together. NaN for a drawn completion, whose weight its reward says. None: all were drawn.
     """
 
     keys: tuple[str, ...]
@@ -39,6 +41,7 @@ class Rollouts:
     top_logprobs: npt.NDArray[np.float32]
     bounded: npt.NDArray[np.bool_] | None = None
     log_ratios: npt.NDArray[np.float64] | None = None
+    shares: npt.NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         n, m = len(self.keys), int(self.lengths.sum())
@@ -54,6 +57,8 @@ class Rollouts:
             raise InputError(f"bounded must be {m} booleans, one a token position")
         if self.log_ratios is not None and (self.log_ratios.shape != (n,) or not np.isfinite(self.log_ratios).all()):
             raise InputError(f"log_ratios must be {n} finite numbers, one a rollout")
+        if self.shares is not None and (self.shares.shape != (n,) or (self.shares < 0).any()):
+            raise InputError(f"shares must be {n} numbers from 0, NaN for a drawn completion")
         bad = np.flatnonzero(np.isnan(self.rewards) | (self.rewards == np.inf))
         if bad.size:
             raise InputError(
@@ -75,6 +80,15 @@ class Rollouts:
         """(n,) ``log_ratios``, 0 where the base drew the completions."""
         return np.zeros(len(self.keys)) if self.log_ratios is None else self.log_ratios
 
+    @property
+    def _shares(self) -> npt.NDArray[np.float64]:
+        return np.full(len(self.keys), np.nan) if self.shares is None else self.shares
+
+    @property
+    def given(self) -> npt.NDArray[np.bool_]:
+        """(n,) which rollouts are given answers."""
+        return np.zeros(len(self.keys), np.bool_) if self.shares is None else ~np.isnan(self.shares)
+
     def take(self, chosen: npt.ArrayLike) -> Self:
         """The rollouts at the indices ``chosen`` (or where it is True), in that order."""
         where = np.asarray(chosen)
@@ -95,6 +109,7 @@ class Rollouts:
             top_logprobs=self.top_logprobs[at],
             bounded=None if self.bounded is None else self.bounded[at],
             log_ratios=None if self.log_ratios is None else self.log_ratios[picked],
+            shares=None if self.shares is None else self.shares[picked],
         )
 
     def without_lists(self) -> Self:
@@ -122,6 +137,7 @@ class Rollouts:
                 top_logprobs=self.top_logprobs[at],
                 bounded=None if self.bounded is None else self.bounded[at],
                 log_ratios=None if self.log_ratios is None else self.log_ratios[rows],
+                shares=None if self.shares is None else self.shares[rows],
             )
             first = last
 
@@ -132,6 +148,7 @@ class Rollouts:
             raise InputError("no rollouts to join; give at least one part")
         width = max(part.top_ids.shape[1] for part in parts)
         tilted = any(part.log_ratios is not None for part in parts)
+        shared = any(part.shares is not None for part in parts)
         return Rollouts(
             keys=tuple(key for part in parts for key in part.keys),
             prompts=np.concatenate([part.prompts for part in parts]),
@@ -143,6 +160,7 @@ class Rollouts:
             top_logprobs=np.concatenate([padded(part.top_logprobs, width, -np.inf) for part in parts]),
             bounded=np.concatenate([part.is_bounded for part in parts]),
             log_ratios=np.concatenate([part.tilt for part in parts]) if tilted else None,
+            shares=np.concatenate([part._shares for part in parts]) if shared else None,
         )
 
 

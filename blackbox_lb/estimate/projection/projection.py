@@ -52,17 +52,20 @@ def reward_weights(rollouts: Rollouts, tau: float, scale: Scale = "global", amon
     """(n,) ``exp(r_n / tau)`` scaled to mean 1 over all rollouts, or within each prompt (the paper's Z(x)).
 
     Completions that another policy q drew count ``p_0 / q`` times as much (``Rollouts.tilt``). A prompt whose rollouts all have
-    reward -inf keeps weights 0. among: (n,) which rollouts there are, all if None; the others have weights 0. InputError if all
-    rollouts have reward -inf.
+    reward -inf keeps weights 0. Given answers have their ``shares``, whatever the rewards of the others. among: (n,) which rollouts
+    there are, all if None; the others have weights 0. InputError if all rollouts have reward -inf.
     """
     if scale not in ("global", "prompt"):
         raise InputError(f"weights {scale!r} are unknown; choose 'global' or 'prompt'")
     exponents, prompts = rollouts.rewards / positive("tau", tau) + rollouts.tilt, rollouts.prompts
-    if among is not None:
-        weights = np.zeros(len(exponents))
-        weights[among] = _scaled(exponents[among], prompts[among], scale)
-        return weights
-    return _scaled(exponents, prompts, scale)
+    there = np.ones(len(exponents), np.bool_) if among is None else among
+    given, weights = rollouts.given & there, np.zeros(len(exponents))
+    drawn = there & ~given
+    if rollouts.shares is not None:
+        weights[given] = rollouts.shares[given]
+    if not given.any() or (exponents[drawn] > -np.inf).any():
+        weights[drawn] = _scaled(exponents[drawn], prompts[drawn], scale)
+    return weights
 
 
 def _scaled(exponents: Vector, prompts: Ids, scale: Scale) -> Vector:

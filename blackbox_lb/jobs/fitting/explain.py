@@ -74,6 +74,8 @@ def explain(
 ) -> Explanation:
     """Why the chosen candidate, which was fitted to ``training``, helped, or did not."""
     rollouts, next_token = training.rollouts, training.next_token
+    if chosen.projected is not None:
+        rollouts = replace(rollouts, shares=chosen.projected.shares)
     tau = float(chosen.settings["tau"] or 1.0)
     weights = reward_weights(rollouts, tau, sweep.weights)
     errors = _errors(rollouts, next_token, chosen)
@@ -87,8 +89,8 @@ def explain(
         precision=None if errors is None else Precision.of(errors, rollouts),
         agreement=halves,
         effective_sample=size,
-        censoring=Censoring.of(rollouts, next_token),
-        tail=tail_coverage(next_token),
+        censoring=None if rollouts.given.any() else Censoring.of(rollouts, next_token),
+        tail=None if rollouts.given.any() else tail_coverage(next_token),
         touched=Touched.of(rollouts, next_token, sent),
         context=_context(rollouts, next_token, chosen, weights),
         top_logprobs=top_logprobs,

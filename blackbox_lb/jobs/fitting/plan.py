@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
+from blackbox_lb.tasks.sets.labels import Labels
+
+LearnFrom: TypeAlias = Literal["samples", "answers", "both"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,8 @@ class FitPlan:
     rounds: how many times the training samples are split, each part drawn with the bias learned from those before; trust: most nats
     a completion between the policies of two rounds. settings: those to deploy with, for which the bias is chosen and at which it is
     judged. clusters, embedding: of the estimator "clusters". go_on: collect on although the first prompts show nothing to learn.
+    learn_from: the completions that are drawn, the answers that the training rows have, or the sum of both objectives; listed:
+    alternatives at the place of an answer, None for as many as help. labels: of a decision, None where there are none to score.
     full_vocab: positions at which whole distributions are asked for, 0 for none.
     """
 
@@ -34,3 +40,16 @@ class FitPlan:
     settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
     go_on: bool = False
     full_vocab: int = 0
+    learn_from: LearnFrom = "samples"
+    listed: int | None = None
+    labels: Labels | None = None
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether it learns from given answers."""
+        return self.learn_from != "samples"
+
+    @property
+    def predicts(self) -> bool:
+        """Whether what a candidate does on the validation prompts is known from lists alone: greedy decisions."""
+        return self.learn_from == "answers" and all(setting.deterministic for setting in self.settings)

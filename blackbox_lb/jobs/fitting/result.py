@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.jobs.compiling.compile import Kept
 from blackbox_lb.jobs.fitting.choice import Measured, TriedCandidate
 from blackbox_lb.jobs.fitting.list_fidelity import Fidelity
@@ -34,7 +36,8 @@ class FitResult:
     listed, or those of a stop text, so that it is the KL of the tokens given that the completion goes on, which is less than the
     whole. ``base``, ``base_by_setting`` and ``tried``: of the validation prompts, which chose. ``entries_curve``: the gain kept by
     number of entries, None where it was not computed. ``incomplete``, ``filtered``: completions left out of the fit; ``encoded``:
-    those whose tokens are not the provider's own list (see ``Training``).
+    those whose tokens are not the provider's own list (see ``Training``). ``decisions``: setting -> those of the base and of the
+    biased model on the test prompts, where the task has labels.
     """
 
     bias: Bias
@@ -51,6 +54,7 @@ class FitResult:
     base_by_setting: tuple[Measured, ...] = ()
     entries_curve: tuple[Kept, ...] | None = None
     usage: FitUsage | None = None
+    decisions: Mapping[str, tuple[DecisionScores, DecisionScores]] = field(default_factory=dict)
 
     @property
     def kl_sentence(self) -> str:
@@ -92,6 +96,10 @@ class FitResult:
             "censoring": None if bias.censoring is None else bias.censoring.model_dump(),
             "fidelity": None if self.fidelity is None else self.fidelity.as_json(),
             "entries_curve": None if self.entries_curve is None else [_curve(row) for row in self.entries_curve],
+            "decisions": {
+                setting: {"base": base.as_json(), "biased": biased.as_json()}
+                for setting, (base, biased) in self.decisions.items()
+            },
             "usage": None if self.usage is None else asdict(self.usage),
         }
 

@@ -14,6 +14,7 @@ from blackbox_lb.bias.records import Censored, Learned, RecordedFinding, Samplin
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.choice.table import rule
+from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -21,11 +22,13 @@ from blackbox_lb.jobs.compiling.compile import Kept, gain_by_entries, losses
 from blackbox_lb.jobs.fitting.choice import Choice
 from blackbox_lb.jobs.fitting.choose import choose
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
+from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, choose_predicted
 from blackbox_lb.jobs.fitting.list_fidelity import Fidelity, fidelity
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
 from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan, clusters_of
 from blackbox_lb.jobs.fitting.vectors import sent_entries, uncompiled_of
+from blackbox_lb.rollouts.judging.decisions import decision_scores
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.reference import Reference, ask_reference, check_reference
@@ -64,10 +67,12 @@ class _Fit:
     limits: what the provider takes of a bias.
     data: the training completions while they are collected, read and scored once.
     training: their rollouts, with the table of next tokens.
+    given: the answers of the training rows, None where nothing is learned from them.
     reference: whole distributions at reference positions, None where the plan wants none.
     clusters: (v,) the cluster of each token id, None where the plan wants none.
     choice: the candidate that won on the validation prompts.
     verdict: a row a metric and setting, on the test prompts.
+    decisions: setting -> what the decisions of the base and of the biased model are worth, where the task has labels.
     why: what explains the verdict.
     bias: the result, as its file holds it.
     exact: what lists and compiles are worth against ``reference``.
@@ -75,6 +80,7 @@ class _Fit:
 
     data: TrainingData
     training: Training
+    given: GivenAnswers | None
     reference: Reference | None = None
     clusters: Ids | None
     choice: Choice
@@ -82,11 +88,13 @@ class _Fit:
     why: Explanation
     bias: Bias
     exact: Fidelity | None = None
+    decisions: dict[str, tuple[DecisionScores, DecisionScores]]
 
     def __init__(self, trials: Trials, task: Task, plan: FitPlan) -> None:
         self.trials, self.task, self.plan = trials, task, plan
         self.examples = task.train[: plan.limit]
         self.limits = _limits(trials.session, plan)  # before anything is paid for
+        self.decisions = {}
 
     async def check(self) -> None:
         """Refuse what cannot be carried out, before training completions are paid for."""
@@ -104,6 +112,7 @@ class _Fit:
     async def collect(self) -> None:
         """Draw, read and score what else the plan asks for."""
         self.training = await self.data.collect(self.limits)
+        self.given = self.data.given
         del self.data  # what it remembers of each completion is not needed any more
 
     async def compare_lists(self) -> None:
@@ -120,7 +129,8 @@ class _Fit:
     async def choose(self) -> None:
         """Learn a candidate for each setting of the sweep, and choose one on the validation prompts."""
         training, plan = self.training, self.plan
-        self.trials.report.remark(self._censored(plan.sweep).sentence(self.trials.top_logprobs))
+        if plan.learn_from != "answers":
+            self.trials.report.remark(self._censored(plan.sweep).sentence(self.trials.top_logprobs))
         field = candidates(
             training.rollouts,
             training.next_token,
@@ -129,6 +139,9 @@ class _Fit:
             clusters=self.clusters,
             whole=training.whole,
         )
+        if plan.predicts and self.given is not None:
+            self.choice = await choose_predicted(self.trials, self.task.validation, list(field), plan, self.given)
+            return
         self.choice = await choose(
             self.trials,
             self.task.validation,
@@ -142,7 +155,17 @@ class _Fit:
     async def judge(self) -> None:
         """Compare fresh completions of the test prompts, with the chosen bias and without."""
         bias = self.choice.candidate.logit_bias
-        self.verdict = await self.trials.judge(self.task.test, self.plan.settings, self.plan.test_samples, bias)
+        plan, labels = self.plan, self.plan.labels
+        self.verdict = await self.trials.judge(self.task.test, plan.settings, plan.test_samples, bias)
+        for setting in plan.settings:
+            count = 1 if setting.deterministic else plan.test_samples
+            if labels is None:
+                continue
+            pair = [
+                await decision_scores(self.trials, self.task.test, setting, count, each, labels)
+                for each in (None, bias)
+            ]
+            self.decisions[setting.name] = (pair[0], pair[1])
 
     def explain(self) -> None:
         """Find out why the bias helped, or did not."""
@@ -175,7 +198,7 @@ class _Fit:
             task=self.task.name,
             reward=trials.reward.spec,
             estimator=chosen.estimator,
-            settings=chosen.settings,
+            settings=chosen.settings | ({"learn_from": self.plan.learn_from} if self.plan.reads_answers else {}),
             data_hash=self.task.data_hash,
             rollouts=len(self.training.everything.keys),
             tokens=len(self.training.everything.token_ids),
@@ -184,7 +207,9 @@ class _Fit:
                 top_logprobs=trials.top_logprobs,
                 endpoint=trials.session.endpoint,
             ),
-            censoring=self._censored(replace(self.plan.sweep, estimators=(chosen.estimator,))),
+            censoring=None
+            if self.plan.learn_from == "answers"
+            else self._censored(replace(self.plan.sweep, estimators=(chosen.estimator,))),
             compiled=compiled,
             learned=learned,
             findings=tuple(RecordedFinding(**asdict(each)) for each in why.findings),
@@ -212,6 +237,7 @@ class _Fit:
             base_by_setting=choice.base_by_setting,
             entries_curve=_entries_curve(trials, uncompiled, self.bias, training.next_token),
             usage=FitUsage(*trials.store.spent(trials.used)),
+            decisions=self.decisions,
         )
 
     def _censored(self, sweep: Sweep) -> Censored:

@@ -14,7 +14,9 @@ from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.candidates import CompileLimits
 from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.explain import room_for_gain
+from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone, check_answers, given_answers
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.rounds import Rounds, check_rounds, explore
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -38,6 +40,8 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
     _check_logprobs(trials, plan)
     _check_goal(trials, task, plan)
     _check_engine(trials, plan)
+    if plan.reads_answers:
+        check_answers(trials, task, plan)
     if plan.rounds == 1:
         return
     others = [name for name, each in estimators(plan.sweep).items() if not each.facts.any_policy]
@@ -82,6 +86,11 @@ def _check_logprobs(trials: Trials, plan: FitPlan) -> None:
 
 def _check_goal(trials: Trials, task: Task, plan: FitPlan) -> None:
     session, objective = trials.session, plan.goal.objective
+    if objective == "macro-f1" and (plan.labels is None or not plan.predicts):
+        raise InputError(
+            "objective 'macro-f1' is predicted for greedy decisions between labels, from given answers; use it with --learn-from "
+            "answers, --deploy greedy and data whose answers are few labels, or --labels"
+        )
     if objective == "reward-kl" and not session.tells_base_logprobs and not session.end_tokens.listed:
         raise InputError(
             f"objective 'reward-kl' needs the KL of each candidate, but {session.profile.name} is not known to return the base "
@@ -102,12 +111,14 @@ class TrainingData:
     trials: with a reward that remembers its values.
     examples: the training prompts.
     plan: how many completions are drawn, and how.
+    given: the answers of the prompts, None until they are collected, and where nothing is learned from them.
     """
 
     def __init__(self, trials: Trials, examples: Sequence[Example], plan: FitPlan) -> None:
         self.trials, self.examples, self.plan = replace(trials, reward=_remembered(trials.reward)), examples, plan
         self._rounds = Rounds(plan.rounds, plan.samples, plan.trust, min(plan.sweep.tau))
         self._source = ReadOnce(trials.store)
+        self.given: GivenAnswers | None = None
 
     async def first_look(self) -> None:
         """Say what there is to learn after the first prompts.
@@ -115,6 +126,8 @@ class TrainingData:
         Raises:
             InputError: it is nothing and the plan does not say to go on, or a reward is not finite or too large.
         """
+        if self.plan.learn_from == "answers":
+            return
         first, trials = self.examples[:FIRST_LOOK], self.trials
         keys = await trials.collect(
             f"training, first {len(first)} prompts", first, trials.draw(SAMPLED), self._rounds.sizes[0]
@@ -127,7 +140,8 @@ class TrainingData:
             trials.report.remark("what there is to learn was not checked: it takes two completions a prompt")
             return
         trials.report.remark(f"first {len(first)} prompts: {room.sentence}")
-        if room.decision == "nothing" and len(first) < len(self.examples) and not self.plan.go_on:
+        going_on = self.plan.go_on or self.plan.reads_answers
+        if room.decision == "nothing" and len(first) < len(self.examples) and not going_on:
             raise InputError(
                 f"{room.sentence}; stopped after {len(first)} of {len(self.examples)} prompts, before more is paid for: use "
                 "another reward, or prompts that the model sometimes gets right, or --go-on to collect all the same (what came is "
@@ -140,24 +154,31 @@ class TrainingData:
         Raises:
             InputError: all rewards are equal, or one is not finite or too large.
         """
+        if self.plan.reads_answers:
+            self.given = await given_answers(self.trials, self.examples, self.plan)
+        given = None if self.given is None else self.given.rollouts
+        if given is not None and self.plan.learn_from == "answers":
+            return alone(given, self.trials.tokenizer.vocabulary_size)
         if self.plan.rounds > 1:
             training = (await explore(self.trials, self.examples, self._rounds, limits, self._source)).training
         else:
             keys = await self.trials.collect("training", self.examples, self.trials.draw(SAMPLED), self.plan.samples)
             engine = self.trials.engine
-            training = self._spread(engine, keys) if engine else self._read(self.examples, keys)
+            training = self._spread(engine, keys) if engine else self._read(self.examples, keys, given)
         self._source.let_go()
         _remark_on(training, self.trials)
         return training
 
-    def _read(self, examples: Sequence[Example], keys: Sequence[Sequence[str]]) -> Training:
+    def _read(
+        self, examples: Sequence[Example], keys: Sequence[Sequence[str]], given: Rollouts | None = None
+    ) -> Training:
         """In this process."""
         trials, vocabulary = self.trials, self.trials.session.vocabulary
         needed = any(each.facts.needs_logprobs for each in estimators(self.plan.sweep).values())
         encode = vocabulary.encode if vocabulary and not needed else None
         size = trials.tokenizer.vocabulary_size
         return training_set(
-            self._source, examples, keys, trials.reward, trials.end_tokens, encode=encode, vocab_size=size
+            self._source, examples, keys, trials.reward, trials.end_tokens, encode=encode, vocab_size=size, given=given
         )
 
     def _spread(self, engine: FitEngine, keys: Sequence[Sequence[str]]) -> Training:
@@ -190,13 +211,13 @@ def _remembered(reward: Reward) -> Reward:
 
 def _remark_on(training: Training, trials: Trials) -> None:
     reward, report = trials.reward, trials.report
-    values = _check(reward, training.everything.rewards)
+    values = _check(reward, training.everything.rewards[~training.everything.given])
     report.remark(
         f"{len(values)} rollouts, {len(training.everything.token_ids):,} tokens, mean {reward.label} {short(values.mean())}"
     )
     for sentence in training.remarks:
         report.remark(sentence)
-    if np.ptp(values) == 0:
+    if np.ptp(values) == 0 and not training.everything.given.any():
         raise InputError(
             f"every completion has the same {reward.label} ({values[0]:.3g}): there is nothing to learn from this reward; "
             "use another reward or harder prompts"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from blackbox_lb.estimate.choice.goal import Objective
     from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
     from blackbox_lb.estimate.inputs.sweep import L2, AlphaScale
-    from blackbox_lb.jobs.fitting.plan import FitPlan
+    from blackbox_lb.jobs.fitting.plan import FitPlan, LearnFrom
 
 
 @functools.cache
@@ -33,8 +33,15 @@ def _choice(field: str) -> LateChoice:
         from blackbox_lb.estimate.choice.table import ROWS
         from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
         from blackbox_lb.estimate.inputs.sweep import AlphaScale
+        from blackbox_lb.jobs.fitting.plan import LearnFrom
 
-        aliases = {"weights": Scale, "alpha_scale": AlphaScale, "unobserved": Unobserved, "objective": Objective}
+        aliases = {
+            "weights": Scale,
+            "alpha_scale": AlphaScale,
+            "unobserved": Unobserved,
+            "objective": Objective,
+            "learn_from": LearnFrom,
+        }
         return tuple(ROWS) if field == "estimator" else get_args(aliases[field])
 
     return LateChoice(values)
@@ -64,6 +71,17 @@ class FitOptions(TaskOptions, TrialOptions):
         metavar="SOURCE",
     )
     limit: int | None = option(HelpGroup.SAMPLING, "Use only the first N training prompts.", type=COUNT)
+    labels: str | None = option(
+        HelpGroup.TASK,
+        "Labels of a decision, as in yes,no. [default: the answers of --data, where they are few]",
+        metavar="LABEL,...",
+    )
+    learn_from: LearnFrom | None = option(
+        HelpGroup.LEARNING,
+        "samples: completions that are drawn and rewarded; answers: those of the data, one token a prompt; both. "
+        "[default: answers, where the reward is correctness and the answers are few labels; else samples]",
+        type=_choice("learn_from"),
+    )
     estimator: tuple[str, ...] = option(
         HelpGroup.LEARNING,
         "projection; the paper's ips and its baseline clusters; snips; ratio, which needs no logprobs. Repeatable.",
@@ -153,7 +171,8 @@ class FitOptions(TaskOptions, TrialOptions):
     integers: bool = option(HelpGroup.CHOOSING, "Whole numbers only.")
     objective: Objective = option(
         HelpGroup.CHOOSING,
-        "Choose by reward, reward less --kl-price x KL, or fewest tokens that keep the base's accuracy (pareto).",
+        "Choose by reward, reward less --kl-price x KL, or fewest tokens that keep the base's accuracy (pareto), or "
+        "the mean F1 of the labels of a greedy decision (macro-f1).",
         type=_choice("objective"),
         default=lambda: _plan().goal.objective,
     )
@@ -172,7 +191,7 @@ class FitOptions(TaskOptions, TrialOptions):
     deploy: tuple[str, ...] = option(
         HelpGroup.CHOOSING,
         "Setting that you deploy with, greedy or as in temperature=0.5: the bias is chosen for it and judged at it; repeatable. "
-        "[default: temperature=1 and greedy]",
+        "[default: temperature=1 and greedy; greedy alone with --learn-from answers]",
     )
     test_samples: int = option(
         HelpGroup.JUDGING,

@@ -1,0 +1,74 @@
+"""Prediction: the greedy first token under any bias, from the base model's list at that position.
+
+Exact where the token that wins is listed: ``argmax_y [log pi_0(y) + delta(y)]`` needs no normaliser. A token outside a list is
+below its least listed one, so it can win only with a bias that makes up for the difference.
+
+Index letters: ``p`` prompts, ``k`` listed tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+
+COMPLETE = 1e-6
+"""A list that leaves out less probability than this is complete: the rest is rounding of float32."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FirstLists:
+    """The base model's lists at the first position of p prompts.
+
+    ids: (p, k) token ids, -1 where a list is shorter. logprobs: (p, k) nats, -inf there.
+    """
+
+    ids: npt.NDArray[np.integer]
+    logprobs: npt.NDArray[np.floating]
+
+    def greedy(self, bias: Mapping[int, float]) -> Ids:
+        """(p,) the token that greedy decoding begins with under ``bias`` (id -> nats)."""
+        best = self.tilted(bias).argmax(axis=1)
+        return np.asarray(self.ids[np.arange(len(best)), best], np.int64)
+
+    def unsure(self, bias: Mapping[int, float]) -> Bools:
+        """(p,) whether a token outside the list might win: it is at most as likely as the least listed one, or all that is left."""
+        won = self.tilted(bias).max(axis=1)
+        least = np.where(self.ids >= 0, self.logprobs, np.inf).min(axis=1)
+        unlisted = 1.0 - np.exp(self.logprobs.astype(np.float64)).sum(axis=1)
+        most = np.minimum(least, np.log(np.maximum(unlisted, COMPLETE)))
+        found: Bools = (most > won) & (unlisted > COMPLETE)
+        for token, value in bias.items():
+            if value > 0:
+                found |= (most + value > won) & (unlisted > COMPLETE) & ~(self.ids == token).any(axis=1)
+        return found
+
+    def tilted(self, bias: Mapping[int, float]) -> Vector:
+        """(p, k) ``log pi_0 + delta``, -inf where a list is shorter."""
+        return self.logprobs.astype(np.float64) + _values(self.ids, bias)
+
+    def share(self, bias: Mapping[int, float], groups: Sequence[Ids]) -> Vector:
+        """(p, g) the probability of each group of tokens under ``bias``, among all groups; NaN where a list holds none of them."""
+        tilted = self.tilted(bias)
+        parts = np.stack([np.exp(np.where(np.isin(self.ids, ids), tilted, -np.inf)).sum(axis=1) for ids in groups], 1)
+        whole = parts.sum(axis=1, keepdims=True)
+        return np.asarray(np.divide(parts, whole, out=np.full(parts.shape, np.nan), where=whole > 0))
+
+
+def begins_right(tokens: Ids, accepted: Sequence[Ids]) -> Bools:
+    """(p,) whether each token is one of those that begin an accepted answer of its prompt."""
+    return np.array([token in wanted for token, wanted in zip(tokens.tolist(), accepted, strict=True)], np.bool_)
+
+
+def _values(ids: npt.NDArray[np.integer], bias: Mapping[int, float]) -> Vector:
+    """(p, k) the bias of each listed token."""
+    tokens = np.array(sorted(bias), np.int64)
+    if not tokens.size:
+        return np.zeros(ids.shape)
+    values = np.array([bias[token] for token in tokens.tolist()], np.float64)
+    where = np.minimum(np.searchsorted(tokens, ids), len(tokens) - 1)
+    return np.where(tokens[where] == ids, values[where], 0.0)

@@ -1,0 +1,126 @@
+"""Scores of decisions: accuracy, F1 of each label and its mean, the confusion matrix, and how far confidence can be trusted.
+
+Index letters: ``n`` decisions, ``l`` labels. A decision of -1 says none of the labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
+
+BINS = 10
+"""Of confidence, equally wide: the usual number of the expected calibration error (Guo et al. 2017)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecisionScores:
+    """What decisions are worth.
+
+    names: (l,) the labels.
+    confusion: (l, l + 1) how many with the label of the row were decided as the label of the column; the last column: no label.
+    calibration_error: mean difference between confidence and accuracy, by confidence, from 0 to 1; None where no list tells it.
+    """
+
+    names: tuple[str, ...]
+    confusion: Ids
+    calibration_error: float | None = None
+
+    @classmethod
+    def of(
+        cls, names: tuple[str, ...], right: npt.ArrayLike, said: npt.ArrayLike, confidence: npt.ArrayLike | None = None
+    ) -> DecisionScores:
+        """right, said: (n,) numbers of labels, -1 in ``said`` for none. confidence: (n,) in what was said, NaN where unknown.
+
+        InputError: not of one length, or a number that names no label.
+        """
+        truth, told = np.asarray(right, np.int64), np.asarray(said, np.int64)
+        size = len(names)
+        if truth.shape != told.shape or truth.ndim != 1:
+            raise InputError(f"{truth.shape} labels and {told.shape} decisions; there must be one decision a label")
+        if truth.size and not (truth.min() >= 0 and truth.max() < size and told.min() >= -1 and told.max() < size):
+            raise InputError(f"a label is none of the {size} that were named")
+        table = np.zeros((size, size + 1), np.int64)
+        np.add.at(table, (truth, np.where(told < 0, size, told)), 1)
+        error = None if confidence is None else expected_calibration_error(confidence, truth == told)
+        return cls(names, table, error)
+
+    @property
+    def accuracy(self) -> float:
+        """The share that was decided right; NaN without a decision."""
+        return _share(float(np.trace(self.confusion[:, :-1])), float(self.confusion.sum()))
+
+    @property
+    def no_label(self) -> float:
+        """The share that says none of the labels."""
+        return _share(float(self.confusion[:, -1].sum()), float(self.confusion.sum()))
+
+    @property
+    def precision(self) -> Vector:
+        """(l,) of those decided as a label, the share that have it; NaN where none was."""
+        return _shares(np.diagonal(self.confusion), self.confusion[:, :-1].sum(axis=0))
+
+    @property
+    def recall(self) -> Vector:
+        """(l,) of those that have a label, the share that was decided as it; NaN where none has."""
+        return _shares(np.diagonal(self.confusion), self.confusion.sum(axis=1))
+
+    @property
+    def f1(self) -> Vector:
+        """(l,) the harmonic mean of precision and recall; 0 for a label that was never right, NaN where none has it."""
+        hits, there = np.diagonal(self.confusion), self.confusion.sum(axis=1)
+        return np.where(there > 0, _shares(2 * hits, there + self.confusion[:, :-1].sum(axis=0)), np.nan)
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean F1 over the labels that occur; NaN without a decision."""
+        found = self.f1[~np.isnan(self.f1)]
+        return float(found.mean()) if found.size else float("nan")
+
+    def as_json(self) -> dict[str, Any]:
+        """For a program; null for what is not known."""
+        rows = zip(self.names, self.precision, self.recall, self.f1, self.confusion.sum(axis=1).tolist(), strict=True)
+        return {
+            "accuracy": _known(self.accuracy),
+            "macro_f1": _known(self.macro_f1),
+            "no_label": _known(self.no_label),
+            "calibration_error": self.calibration_error,
+            "labels": [
+                {"label": name, "precision": _known(p), "recall": _known(r), "f1": _known(f), "count": count}
+                for name, p, r, f, count in rows
+            ],
+            "confusion": self.confusion.tolist(),
+        }
+
+
+def expected_calibration_error(confidence: npt.ArrayLike, right: npt.ArrayLike) -> float | None:
+    """The mean over ``BINS`` bins of confidence, as many count as fall into each, of |accuracy - confidence|; None without one.
+
+    confidence: (n,) from 0 to 1, NaN where unknown. right: (n,) whether the decision was right. (Naeini et al. 2015.)
+    """
+    sure, hit = np.asarray(confidence, np.float64), np.asarray(right, np.float64)
+    known = ~np.isnan(sure)
+    if not known.any():
+        return None
+    sure, hit = sure[known], hit[known]
+    bins = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
+    gaps = np.bincount(bins, weights=hit - sure, minlength=BINS)
+    return float(np.abs(gaps).sum() / len(sure))
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else float("nan")
+
+
+def _shares(part: npt.ArrayLike, whole: npt.ArrayLike) -> Vector:
+    top, below = np.asarray(part, np.float64), np.asarray(whole, np.float64)
+    return np.asarray(np.divide(top, below, out=np.full(top.shape, np.nan), where=below > 0))
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,222 @@
+"""Learning from the answers that the training rows have: collecting their lists, and choosing a candidate without a request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.choice.candidates import Candidate
+from blackbox_lb.estimate.choice.goal import Objective
+from blackbox_lb.estimate.choice.table import estimators
+from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
+from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.jobs.fitting.choice import Choice, Measured, TriedCandidate
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.rollouts.given_answers import FirstTokens, first_tokens, followed
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.training import Training
+from blackbox_lb.tasks import Task
+from blackbox_lb.tasks.rewards.matching import normalise
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import Example
+
+RARE = 0.02
+"""Share of the training rows below which a label is named as rare: of 300 rows fewer than six say anything of it."""
+
+
+def check_answers(trials: Trials, task: Task, plan: FitPlan) -> None:
+    """Raise InputError where nothing can be learned from the answers of ``task``; name labels that training hardly has."""
+    others = ", ".join(name for name, each in estimators(plan.sweep).items() if not each.facts.any_policy)
+    if others:
+        raise InputError(
+            f"given answers are learned by projection, and not by {others}, which need completions that were drawn; use "
+            "--learn-from samples, or --estimator projection alone"
+        )
+    if trials.engine is not None or plan.rounds > 1 or plan.full_vocab:
+        raise InputError(
+            f"--learn-from {plan.learn_from} works in one process, in one round and without --full-vocab; leave those out, or use "
+            "--learn-from samples"
+        )
+    training = task.train[: plan.limit]
+    if len({tuple(sorted(map(normalise, example.answers))) for example in training}) == 1:
+        raise InputError(
+            f"all {len(training)} training rows have the same answer, {training[0].answers[0]!r}: no decision can be learned from "
+            "it; give rows with other answers, too"
+        )
+    if plan.labels is not None:
+        for sentence in unequal(plan.labels, task, plan.limit):
+            trials.report.remark(sentence)
+
+
+def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
+    """A sentence on the labels, and one on those that training hardly has."""
+    counts = labels.counts(task.train[:limit])
+    total = sum(counts.values())
+    sentences = [f"{len(counts)} labels in {total} training rows: {', '.join(f'{k} {v}' for k, v in counts.items())}"]
+    if rare := [f"{name} ({count})" for name, count in counts.items() if count < RARE * total]:
+        sentences.append(f"labels with too few training rows to be learned: {', '.join(rare)}")
+    unseen = sorted(
+        {answer for each in (*task.validation, *task.test) if labels.of(each) is None for answer in each.answers[:1]}
+    )
+    if unseen:
+        sentences.append(f"answers of validation or test that no training row has: {', '.join(unseen[:10])}")
+    return sentences
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenAnswers:
+    """The answers of the training rows with their lists.
+
+    rollouts: as they are learned from.
+    after: the lists of what follows each answer, None where nobody tells.
+    begins: the tokens that begin an answer, sorted.
+    """
+
+    rollouts: Rollouts
+    after: FirstLists | None
+    begins: Ids
+
+    def repeated(self, bias: Mapping[int, float]) -> float:
+        """The share of answers after which ``bias`` makes greedy decoding begin an answer once more; 0 where nobody tells."""
+        if self.after is None:
+            return 0.0
+        base, biased = self.after.greedy({}), self.after.greedy(bias)
+        return float(((base != biased) & np.isin(biased, self.begins)).mean())
+
+
+async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPlan) -> GivenAnswers:
+    """The given answers of ``examples`` with their lists, drawn unless they are in the store."""
+    found = await first_tokens(trials, examples, "training", plan.listed)
+    trials.report.remark(found.sentence)
+    given = found.rollouts(_weights(found, plan))
+    begins = np.unique(np.concatenate([np.zeros(0, np.int64), *found.accepted]))
+    rest = await followed(trials, found) if plan.learn_from == "answers" else None
+    if rest is None:
+        return GivenAnswers(given, None, begins)
+    return GivenAnswers(Rollouts.join([given, rest]), FirstLists(rest.top_ids, rest.top_logprobs), begins)
+
+
+def alone(given: Rollouts, vocab_size: int | None) -> Training:
+    """What is learned from given answers and nothing else; ``vocab_size``: lists of that many tokens are complete."""
+    table = NextToken.of(given, vocab_size=vocab_size)
+    return Training(given.without_lists(), table, 0, 0, base=np.zeros(len(given.keys), np.bool_))
+
+
+def _weights(found: FirstTokens, plan: FitPlan) -> Vector | None:
+    """(p,) how much each prompt counts: all labels alike where the goal is their mean F1, else all prompts alike."""
+    if plan.goal.objective != "macro-f1" or plan.labels is None:
+        return None
+    numbers = np.array([plan.labels.of(example) for example in found.examples], np.float64)
+    known = ~np.isnan(numbers)
+    counts = np.bincount(numbers[known].astype(np.int64), minlength=len(plan.labels.names))
+    weights = np.ones(len(numbers))
+    weights[known] = known.sum() / np.count_nonzero(counts) / counts[numbers[known].astype(np.int64)]
+    return weights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Predicted:
+    """What a bias is predicted to do on some prompts.
+
+    accuracy: the share that begins right.
+    score: what the goal counts.
+    likelihood: mean log-probability of the accepted answers' first tokens, in nats.
+    unsure: prompts at which a token outside the list might win.
+    """
+
+    accuracy: float
+    score: float
+    likelihood: float
+    unsure: int
+
+
+async def choose_predicted(
+    trials: Trials, examples: Sequence[Example], field: Sequence[Candidate], plan: FitPlan, given: GivenAnswers
+) -> Choice:
+    """The candidate whose greedy decisions on ``examples`` are best: known from one list a prompt, so that no candidate is drawn.
+
+    What is right counts as far as nothing begins an answer once more after it, which the ``given`` ones tell. Among equals the one
+    is taken under which the answers are likeliest. InputError: no candidate, or no label to score a macro-F1 by.
+    """
+    if not field:
+        raise InputError("the sweep is empty: give at least one --l2")
+    found = await first_tokens(trials, examples, "validation", plan.listed)
+    judge = _Judge(found, plan.goal.objective, plan.labels, given)
+    base = judge.of({})
+    rows = [judge.of(each.logit_bias) for each in field]
+    best = max(range(len(field)), key=lambda number: (round(rows[number].score, 9), rows[number].likelihood))
+    tried = tuple(
+        TriedCandidate(
+            each.estimator,
+            each.settings,
+            each.sparse.entries,
+            reward=row.score,
+            accuracy=row.accuracy,
+            fate="chosen" if number == best else "predicted to be worse on the validation prompts",
+        )
+        for number, (each, row) in enumerate(zip(field, rows, strict=True))
+    )
+    goal = "macro-F1" if plan.goal.objective == "macro-f1" else "right first tokens"
+    unsure = f", {rows[best].unsure} of them unsure" if rows[best].unsure else ""
+    trials.report.remark(
+        f"chosen: {field[best].label}; predicted for greedy decoding on {len(found.examples)} validation prompts, without drawing: "
+        f"{goal} {rows[best].score:.3f} (base {base.score:.3f}){unsure}"
+    )
+    if rows[best].score <= base.score:
+        trials.report.remark(
+            "no candidate is predicted to beat the base on the validation prompts; the best of them is judged all the same, and no "
+            "bias may well be better"
+        )
+    return Choice(field[best], tried, Measured(base.score, math.nan, base.accuracy))
+
+
+class _Judge:
+    """Predicts what biases do at the first positions of some prompts."""
+
+    def __init__(self, found: FirstTokens, objective: Objective, labels: Labels | None, given: GivenAnswers) -> None:
+        self.found, self.lists, self.labels, self.given = found, FirstLists(found.ids, found.logprobs), None, given
+        if objective == "macro-f1":
+            if labels is None:
+                raise InputError(
+                    "objective 'macro-f1' is the mean over labels, and the data has none that are few enough; name them with "
+                    "--labels"
+                )
+            self.labels = labels
+            self.of_token = label_of_tokens(found, labels)
+
+    def of(self, bias: Mapping[int, float]) -> _Predicted:
+        """What ``bias`` does."""
+        tokens = self.lists.greedy(bias)
+        hit = begins_right(tokens, self.found.accepted)
+        score = float(hit.mean())
+        if self.labels is not None:
+            numbers = [self.labels.of(example) for example in self.found.examples]
+            there = [place for place, number in enumerate(numbers) if number is not None]
+            said = [self.of_token.get(token, -1) for token in tokens[there].tolist()]
+            score = DecisionScores.of(self.labels.names, [numbers[place] for place in there], said).macro_f1  # type: ignore[arg-type]
+        whole = 1.0 - self.given.repeated(bias)
+        accuracy = float(hit.mean()) * whole
+        return _Predicted(accuracy, score * whole, self._likelihood(bias), int(self.lists.unsure(bias).sum()))
+
+    def _likelihood(self, bias: Mapping[int, float]) -> float:
+        tilted = self.lists.tilted(bias)
+        wanted = np.stack([np.isin(row, ids) for row, ids in zip(self.lists.ids, self.found.accepted, strict=True)])
+        whole = np.logaddexp.reduce(tilted, axis=1)
+        return float((np.logaddexp.reduce(np.where(wanted, tilted, -np.inf), axis=1) - whole).mean())
+
+
+def label_of_tokens(found: FirstTokens, labels: Labels) -> dict[int, int]:
+    """Token -> the label whose spellings it begins, as far as the prompts of ``found`` have that label."""
+    known: dict[int, int] = {}
+    for example, tokens in zip(found.examples, found.accepted, strict=True):
+        number = labels.of(example)
+        if number is not None:
+            known |= dict.fromkeys(tokens.tolist(), number)
+    return known

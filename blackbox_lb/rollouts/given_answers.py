@@ -1,0 +1,299 @@
+"""Given answers as rollouts: the model's list of next tokens at the place of each answer, with the answer in the place of a sample.
+
+One token a prompt is asked for. The list at that first position holds the probability of every likely way to begin; the tokens
+that begin a spelling of an accepted answer are the given answers of the prompt. Where the server takes a prompt as token ids, the
+likeliest spelling is followed to its end, and what the base model says after it is drawn: without it, a bias that lifts a label
+would lift it again at the next place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.rollouts.columns import columns
+from blackbox_lb.rollouts.continued import continued
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.tasks.sets.labels import spellings
+from blackbox_lb.types import NO_TOKEN, Completion, Example
+
+MOST_LISTED = 1_000
+"""Alternatives that are asked for at a first position where the provider has no limit: the tokens of rare labels are among them,
+and an answer stays below 100 kB."""
+MOST_KEPT = 50
+"""Listed tokens of a prompt that may get a bias, the likeliest, beside those that begin an answer: a less likely one wins no greedy
+decision, and thousands of them would be learned and sent for nothing."""
+MOST_WANTED = 64
+"""Tokens that begin an answer and get a bounded probability wherever a list misses them, the commonest first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FirstTokens:
+    """The first position of each prompt, with the tokens that begin one of its accepted answers.
+
+    places: (p,) the number of each among all that were asked for.
+    ids, logprobs: (p, k) the list of each prompt, likeliest first, in nats; tokens that begin an answer of another prompt and are
+    not listed stand at its end with the bound. Padded with -1 and -inf.
+    known: (p, k) False where the logprob is such a bound.
+    accepted: (p,) the tokens that begin an accepted answer of each.
+    spelled: (p,) all tokens of the spelling that is likeliest to begin, over all prompts that accept the same.
+    width: alternatives that were asked for.
+    unanswered: prompts that came back without a list, which are not among the p.
+    longer: prompts whose answers are all longer than one token.
+    ambiguous: tokens that begin answers of prompts that accept different ones, which are left out.
+    """
+
+    examples: tuple[Example, ...]
+    places: Ids
+    ids: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]
+    known: Bools
+    accepted: tuple[Ids, ...]
+    spelled: tuple[tuple[int, ...], ...]
+    width: int
+    unanswered: int
+    longer: int
+    ambiguous: int
+
+    @property
+    def outside(self) -> int:
+        """Prompts none of whose answers begins with a listed token."""
+        return sum(
+            not np.isin(row[seen], wanted).any()
+            for row, seen, wanted in zip(self.ids, self.known, self.accepted, strict=True)
+        )
+
+    @property
+    def sentence(self) -> str:
+        """What was found, and what of it is not exact."""
+        size = len(self.examples)
+        parts = [f"{size} prompts with the first token of their answers, from lists of up to {self.width:,} tokens"]
+        if self.outside:
+            parts.append(f"{self.outside} answers begin outside the list and are taken at its least probability")
+        if self.longer:
+            parts.append(f"{self.longer} answers are longer than one token")
+        if self.unanswered:
+            parts.append(f"{self.unanswered} prompts came without a list")
+        if self.ambiguous:
+            parts.append(f"{self.ambiguous} tokens begin different answers and are left out")
+        return "; ".join(parts)
+
+    def rollouts(self, weights: Vector | None = None) -> Rollouts:
+        """A rollout of one token for each token that begins an accepted answer; ``weights`` (p,): of the prompts, 1 if None."""
+        prompts = np.repeat(np.arange(len(self.accepted)), [len(wanted) for wanted in self.accepted])
+        tokens = np.concatenate([np.zeros(0, np.int64), *self.accepted])
+        at = self.ids[prompts] == tokens[:, None]
+        number = np.bincount(prompts, minlength=len(self.accepted))
+        total = np.ones(len(self.accepted)) if weights is None else weights
+        where = at.argmax(axis=1)
+        rows = np.arange(len(tokens))
+        return Rollouts(
+            keys=tuple(f"{self.examples[p].id}\0{token}" for p, token in zip(prompts, tokens.tolist(), strict=True)),
+            prompts=self.places[prompts],
+            rewards=np.zeros(len(tokens)),
+            lengths=np.ones(len(tokens), np.int64),
+            token_ids=tokens.astype(np.int32),
+            logprobs=self.logprobs[prompts][rows, where],
+            top_ids=self.ids[prompts],
+            top_logprobs=self.logprobs[prompts],
+            bounded=~self.known[prompts][rows, where],
+            shares=(total / np.maximum(number, 1))[prompts],
+        )
+
+
+class AnswerTokens:
+    """The tokens of the spellings of answers, asked of the model's tokenizer once for each text."""
+
+    def __init__(self, trials: Trials) -> None:
+        self._trials, self._ids = trials, dict[str, tuple[int, ...]]()
+
+    async def of(self, example: Example) -> dict[int, tuple[int, ...]]:
+        """Token -> the spelling that it begins, for all that begin an accepted answer of ``example``.
+
+        Of the spellings of an answer those with the fewest tokens count: a model hardly writes the others, and what they begin with
+        ("B" of "BUSINESS") begins much else.
+        """
+        found: dict[int, tuple[int, ...]] = {}
+        for answer in example.answers:
+            known = []
+            for text in spellings([answer]):
+                if text not in self._ids:
+                    self._ids[text] = await self._encoded(text)
+                known.append(self._ids[text])
+            fewest = min((len(ids) for ids in known if ids), default=0)
+            found |= {ids[0]: ids for ids in known if ids and len(ids) == fewest}
+        return found
+
+    async def _encoded(self, text: str) -> tuple[int, ...]:
+        """The tokens of ``text``; none where they do not read as it, but for spaces around it."""
+        session = self._trials.session
+        ids = await session.encode(text)
+        return tuple(ids) if (await session.decode(ids)).strip() == text.strip() else ()
+
+
+async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, listed: int | None) -> FirstTokens:
+    """The first position of every example, drawn unless it is in the store.
+
+    title: of the split, for messages. listed: alternatives of each list; None for as many as help and the provider lists.
+
+    Raises:
+        InputError: an example without an answer, or with one that no token sequence of the tokenizer spells.
+        NoLogprobs: no prompt came back with a list.
+        ProviderError: the API failed; what was received is kept.
+    """
+    silent = [example.id for example in examples if not example.answers]
+    if silent:
+        raise InputError(
+            f"{len(silent)} of {len(examples)} {title} rows have no answer, the first {silent[0]!r}; give every row an answer, or "
+            "use --learn-from samples"
+        )
+    limit = trials.session.profile.most_logprobs(trials.session.endpoint)
+    width = listed or min(MOST_LISTED, MOST_LISTED if limit is None else limit)
+    draw = replace(trials, top_logprobs=width).draw(SAMPLED, max_tokens=1)
+    keys = await trials.collect(f"{title}, first tokens", examples, draw, 1, scored=False)
+    tokens = AnswerTokens(trials)
+    begins = [await tokens.of(example) for example in examples]
+    for example, found in zip(examples, begins, strict=True):
+        if not found:
+            raise InputError(
+                f"no token of {trials.session.model} begins the answer {example.answers[0]!r} of example {example.id!r}; give "
+                "another answer"
+            )
+    ambiguous = _ambiguous(examples, begins)
+    wanted = [np.array(sorted(set(found) - ambiguous or set(found)), np.int64) for found in begins]
+    completions = [next(iter(trials.store.completions(row))) for row in keys]
+    there = [place for place, each in enumerate(completions) if len(each.top_ids) and (each.top_ids[0] >= 0).any()]
+    if not there:
+        raise NoLogprobs(
+            f"none of {len(examples)} first tokens came with a list of alternatives; use a provider that returns logprobs"
+        )
+    accepted = tuple(wanted[place] for place in there)
+    common = _commonest(accepted)
+    rows = [_kept(completions[place], own, common) for place, own in zip(there, accepted, strict=True)]
+    kept = tuple(examples[place] for place in there)
+    likeliest = _likeliest(rows, accepted)
+    spelled = tuple(begins[place][token] for place, token in zip(there, likeliest, strict=True))
+    return FirstTokens(
+        kept,
+        np.array(there, np.int64),
+        *_stacked(rows),
+        accepted,
+        spelled,
+        width,
+        len(examples) - len(there),
+        sum(len(ids) > 1 for ids in spelled),
+        len(ambiguous),
+    )
+
+
+async def followed(trials: Trials, found: FirstTokens) -> Rollouts | None:
+    """What comes after the first token of each answer: the rest of a longer one, then the likeliest token of the base model.
+
+    Both count as completions of reward 0, which weigh 1: so the rest is learned too, and what greedy decoding says after an answer
+    stays as it is. None on a server that takes no prompt as token ids, which is remarked.
+    """
+    session, rules = trials.session, trials.session.profile.reference
+    if rules is None:
+        longer = f"; of {found.longer} longer answers the first token is learned" if found.longer else ""
+        trials.report.remark(
+            f"{session.profile.name} is not known to continue a given answer: nothing is learned of what follows it{longer}"
+        )
+        return None
+    begun = list(zip(found.places.tolist(), found.examples, found.spelled, strict=True))
+    most = trials.reward.max_tokens
+    parts = [
+        (place, example.prompt, ids[:size], ids[size : size + 1])
+        for place, example, ids in begun
+        for size in range(1, min(len(ids), most - 1) + 1)
+    ]
+    wide = replace(trials, top_logprobs=found.width)
+    said = await continued(wide, "training, along the answers", [part[1:3] for part in parts], rules, 1)
+    common, rows, places = _commonest(found.accepted), dict[str, Completion](), []
+    for (place, _, ids, wanted), each in zip(parts, said, strict=True):
+        if each.whole and len(each.token_ids):
+            token = wanted[0] if wanted else int(each.top_ids[0][0])
+            rows[f"{place}\0{len(ids)}"] = _with_token(each, token, common)
+            places.append(place)
+    return columns(rows, places, [0.0] * len(rows), trials.end_tokens) if rows else None
+
+
+Listed = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], Bools]
+"""The ids of a list, their logprobs in nats, and which of these are known and no bounds."""
+
+
+def _kept(completion: Completion, own: Ids, common: Ids) -> Listed:
+    """The likeliest tokens of a first list with ``own`` and ``common`` ones: at its least probability where it misses them.
+
+    The bounds together take at most half of what the list leaves out.
+    """
+    listed = completion.top_ids[0] != NO_TOKEN
+    ids, logprobs = completion.top_ids[0][listed], completion.top_logprobs[0][listed].astype(np.float64)
+    wanted = np.union1d(common, own)
+    missing = np.setdiff1d(wanted, ids)
+    kept = (np.arange(len(ids)) < MOST_KEPT) | np.isin(ids, wanted)
+    left = max(1.0 - float(np.exp(logprobs).sum()), 1e-9) / 2
+    bound = min(float(logprobs[-1]), float(np.log(left / max(len(missing), 1))))
+    return (
+        np.append(ids[kept], missing).astype(np.int32),
+        np.append(logprobs[kept], np.full(len(missing), bound)).astype(np.float32),
+        np.append(np.ones(int(kept.sum()), np.bool_), np.zeros(len(missing), np.bool_)),
+    )
+
+
+def _with_token(completion: Completion, token: int, common: Ids) -> Completion:
+    """The first position of a completion with ``token`` in the place of the one that was drawn."""
+    ids, logprobs, known = _kept(completion, np.array([token], np.int64), common)
+    at = int(np.flatnonzero(ids == token)[0])
+    return replace(
+        completion,
+        token_ids=np.array([token], np.int32),
+        logprobs=logprobs[at : at + 1],
+        propensities=None,
+        bounded=~known[at : at + 1],
+        top_ids=ids[None],
+        top_logprobs=logprobs[None],
+    )
+
+
+def _stacked(rows: Sequence[Listed]) -> Listed:
+    """(p, k) the lists one below the other, the shorter ones padded."""
+    width = max(len(ids) for ids, _, _ in rows)
+    ids = np.full((len(rows), width), NO_TOKEN, np.int32)
+    logprobs, known = np.full((len(rows), width), -np.inf, np.float32), np.zeros((len(rows), width), np.bool_)
+    for at, row in enumerate(rows):
+        size = len(row[0])
+        ids[at, :size], logprobs[at, :size], known[at, :size] = row
+    return ids, logprobs, known
+
+
+def _commonest(accepted: Sequence[Ids]) -> Ids:
+    """The tokens that begin most answers."""
+    counts = Counter(token for tokens in accepted for token in tokens.tolist())
+    return np.array([token for token, _ in counts.most_common(MOST_WANTED)], np.int64)
+
+
+def _likeliest(rows: Sequence[Listed], accepted: Sequence[Ids]) -> list[int]:
+    """(p,) of each prompt's accepted tokens the one with the largest mean logprob over all prompts that accept the same."""
+    sums: dict[tuple[int, ...], npt.NDArray[np.float64]] = {}
+    for (ids, logprobs, _), own in zip(rows, accepted, strict=True):
+        at = np.argsort(ids)[np.searchsorted(np.sort(ids), own)]
+        sums[tuple(own.tolist())] = sums.get(tuple(own.tolist()), np.zeros(len(own))) + logprobs[at]
+    best = {own: own[int(total.argmax())] for own, total in sums.items()}
+    return [best[tuple(own.tolist())] for own in accepted]
+
+
+def _ambiguous(examples: Sequence[Example], begins: Sequence[dict[int, tuple[int, ...]]]) -> set[int]:
+    """Tokens that begin answers of examples that share no answer: they do not tell one from the other."""
+    owners: dict[int, set[frozenset[str]]] = {}
+    for example, found in zip(examples, begins, strict=True):
+        for token in found:
+            owners.setdefault(token, set()).add(frozenset(answer.casefold() for answer in example.answers))
+    return {token for token, sets in owners.items() if len(sets) > 1 and not frozenset.intersection(*sets)}

@@ -1,0 +1,57 @@
+"""Decisions: which label fresh completions say, with and without a bias, and how sure the model was of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from blackbox_lb.estimate.decisions.prediction import FirstLists
+from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.rollouts.given_answers import AnswerTokens
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import Setting
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import Completion, Example, Prompt
+
+
+async def label_tokens(trials: Trials, labels: Labels) -> list[Ids]:
+    """(l,) the tokens that begin the spellings of each label."""
+    tokens = AnswerTokens(trials)
+    spelled = [(name, *sorted(texts)) for name, texts in zip(labels.names, labels.accepted, strict=True)]
+    found = [await tokens.of(Example("", Prompt(()), answers)) for answers in spelled]
+    return [np.array(sorted(each), np.int64) for each in found]
+
+
+async def decision_scores(
+    trials: Trials,
+    examples: Sequence[Example],
+    setting: Setting,
+    samples: int,
+    bias: Mapping[int, float] | None,
+    labels: Labels,
+) -> DecisionScores:
+    """The decisions of such completions, drawn unless they are in the store; examples without one of the labels are left out."""
+    draw = trials.draw(setting, bias, trials.session.biased_endpoint)
+    keys = await trials.collect(f"test at {setting.name}, decisions", examples, draw, samples, scored=False)
+    begins = await label_tokens(trials, labels)
+    right, said, sure = [], [], []
+    for example, row in zip(examples, keys, strict=True):
+        number = labels.of(example)
+        for completion in trials.store.completions(row) if number is not None else ():
+            told = labels.said(completion.text)
+            right.append(number)
+            said.append(-1 if told is None else told)
+            sure.append(_confidence(completion, told, bias if trials.session.tells_base_logprobs else None, begins))
+    return DecisionScores.of(labels.names, right, said, sure)  # type: ignore[arg-type]
+
+
+def _confidence(
+    completion: Completion, told: int | None, bias: Mapping[int, float] | None, begins: Sequence[Ids]
+) -> float:
+    """The probability of the label that was said among all labels, at the first position; NaN where no list tells it."""
+    if told is None or not len(completion.top_ids):
+        return float("nan")
+    shares: Vector = FirstLists(completion.top_ids[:1], completion.top_logprobs[:1]).share(bias or {}, begins)
+    return float(shares[0, told])

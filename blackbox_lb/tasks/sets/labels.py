@@ -1,0 +1,96 @@
+"""Labels: the few answers of a decision task, the ways to spell each, and which of them a completion says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.tasks.rewards.matching import normalise
+from blackbox_lb.types import Example
+
+MOST_LABELS = 50
+"""Distinct answers of data that is taken for a decision task unasked: more are answers of their own, not labels."""
+LEAST_ROWS = 3
+"""Training rows a label on average, below which answers are not taken for labels unasked."""
+
+
+def spellings(answers: Iterable[str]) -> tuple[str, ...]:
+    """The ways to write ``answers``: as they are, in lower and upper case and with capitals, each alone and after a space."""
+    found: dict[str, None] = {}
+    for answer in answers:
+        text = answer.strip()
+        for written in (text, text.lower(), text.capitalize(), text.title(), text.upper()):
+            if written:
+                found |= {written: None, f" {written}": None}
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The labels of a decision task.
+
+    names: (l,) as users read them, in alphabetical order.
+    accepted: (l,) the normalised texts that count as each.
+    """
+
+    names: tuple[str, ...]
+    accepted: tuple[frozenset[str], ...]
+
+    @classmethod
+    def found_in(cls, training: Sequence[Example]) -> Labels | None:
+        """The distinct answers of ``training``, where each row has one and they are few; None otherwise."""
+        firsts = [example.answers[0] for example in training if example.answers]
+        kinds = Counter(normalise(answer) for answer in firsts)
+        many = len(kinds) > MOST_LABELS or len(firsts) < LEAST_ROWS * len(kinds)
+        if len(firsts) < len(training) or len(kinds) < 2 or many or "" in kinds:
+            return None
+        return cls.named(dict.fromkeys(sorted(firsts, key=str.casefold)), training)
+
+    @classmethod
+    def named(cls, names: Iterable[str], training: Sequence[Example]) -> Labels:
+        """The labels ``names``; answers that stand in one row of ``training`` with a label count as it.
+
+        InputError: fewer than two, one twice, one that no training row has, or a row without a label.
+        """
+        first: dict[str, str] = {}
+        for name in names:
+            first.setdefault(normalise(name), name.strip())
+        if len(first) < 2 or "" in first:
+            raise InputError(
+                f"a decision has at least two labels, and these are {shorten(', '.join(first.values()))}; name all of them with "
+                "--labels, as in --labels yes,no"
+            )
+        accepted = {key: {key} for key in first}
+        for example in training:
+            keys = [normalise(answer) for answer in example.answers]
+            mine = [key for key in keys if key in first]
+            if not mine:
+                raise InputError(
+                    f"example {example.id!r} has the answer {shorten(', '.join(example.answers) or 'none')}, which is none of the "
+                    f"labels {shorten(', '.join(first.values()))}; correct the row or name the label with --labels"
+                )
+            accepted[mine[0]].update(keys)
+        return cls(tuple(first.values()), tuple(frozenset(accepted[key]) for key in first))
+
+    def of(self, example: Example) -> int | None:
+        """The number of the example's label; None where it has none of them."""
+        keys = {normalise(answer) for answer in example.answers}
+        return next((number for number, accepted in enumerate(self.accepted) if keys & accepted), None)
+
+    def said(self, text: str) -> int | None:
+        """The number of the label that ``text`` says first, at word boundaries; None where it says none of them."""
+        words = f" {normalise(text)} "
+        places = {
+            number: min(place for key in accepted if (place := words.find(f" {key} ")) >= 0)
+            for number, accepted in enumerate(self.accepted)
+            if any(f" {key} " in words for key in accepted)
+        }
+        return min(places, key=lambda number: places[number]) if places else None
+
+    def counts(self, examples: Iterable[Example]) -> dict[str, int]:
+        """How many of ``examples`` have each label, the commonest first."""
+        found = Counter(number for each in examples if (number := self.of(each)) is not None)
+        return {self.names[number]: found[number] for number in sorted(range(len(self.names)), key=lambda n: -found[n])}

@@ -1,0 +1,81 @@
+"""Decisions: their scores against scikit-learn's, and greedy predictions against the whole distribution."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import confusion_matrix, f1_score, precision_score, recall_score
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
+from blackbox_lb.estimate.decisions.scores import DecisionScores, expected_calibration_error
+
+NAMES = ("a", "b", "c")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 2)), min_size=1, max_size=60))
+def test_scores_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:
+    """Precision, recall, F1 and the confusion matrix, with "no label" as a class that nothing has."""
+    truth, said = np.array(pairs).T
+    found = DecisionScores.of(NAMES, truth, said)
+    there = sorted(set(truth.tolist()))
+    common = {"labels": there, "average": None, "zero_division": 0}
+    np.testing.assert_allclose(found.f1[there], f1_score(truth, said, **common))
+    np.testing.assert_allclose(found.recall[there], recall_score(truth, said, **common))
+    decided = [label for label in there if (said == label).any()]
+    np.testing.assert_allclose(
+        found.precision[decided], precision_score(truth, said, labels=decided, average=None, zero_division=0)
+    )
+    assert found.macro_f1 == pytest.approx(f1_score(truth, said, labels=there, average="macro", zero_division=0))
+    whole = confusion_matrix(truth, np.where(said < 0, 3, said), labels=[0, 1, 2, 3])
+    np.testing.assert_array_equal(found.confusion, whole[:3])
+    assert found.accuracy == pytest.approx(np.mean(truth == said))
+    assert found.no_label == pytest.approx(np.mean(said < 0))
+
+
+def test_calibration_error_is_the_gap_between_confidence_and_accuracy() -> None:
+    """Sure and right, or half sure and right half of the time, is no error; sure and wrong is all of it."""
+    assert expected_calibration_error([1.0, 1.0], [1, 1]) == 0
+    assert expected_calibration_error([0.55, 0.55], [1, 0]) == pytest.approx(0.05)
+    assert expected_calibration_error([1.0, np.nan], [0, 1]) == 1
+    assert expected_calibration_error([np.nan], [1]) is None
+
+
+def test_what_is_no_decision_is_refused() -> None:
+    """Decisions and labels must be as many, and labels must be among those that are named."""
+    with pytest.raises(InputError, match="one decision a label"):
+        DecisionScores.of(NAMES, [0, 1], [0])
+    with pytest.raises(InputError, match="none of the 3"):
+        DecisionScores.of(NAMES, [3], [0])
+    assert DecisionScores.of(NAMES, [], []).as_json()["accuracy"] is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12))
+def test_greedy_is_exact_where_it_is_sure(seed: int, width: int) -> None:
+    """From a list of the likeliest tokens, the greedy token under a bias is that of the whole distribution unless it is unsure."""
+    rng = np.random.default_rng(seed)
+    whole = np.log(rng.dirichlet(np.ones(12), 5))
+    bias = {
+        int(token): float(value)
+        for token, value in zip(rng.choice(12, 4, replace=False), rng.normal(0, 2, 4), strict=True)
+    }
+    order = np.argsort(-whole, axis=1)[:, :width]
+    lists = FirstLists(order, np.take_along_axis(whole, order, 1))
+    full = (whole + np.array([bias.get(token, 0.0) for token in range(12)])).argmax(axis=1)
+    sure = ~lists.unsure(bias)
+    np.testing.assert_array_equal(lists.greedy(bias)[sure], full[sure])
+    if width == 12:
+        assert sure.all()
+    assert begins_right(full, [np.array([token]) for token in full]).all()
+
+
+def test_shares_of_groups_are_probabilities_among_them() -> None:
+    """The bias moves them, they sum to 1, and a list that holds none of the groups tells nothing."""
+    lists = FirstLists(np.array([[0, 1, 2], [5, 6, -1]]), np.log([[0.5, 0.3, 0.2], [0.5, 0.5, 1e-9]]))
+    found = lists.share({1: np.log(2)}, [np.array([0]), np.array([1])])
+    np.testing.assert_allclose(found[0], [5 / 11, 6 / 11])
+    assert np.isnan(found[1]).all()

@@ -1,0 +1,71 @@
+"""Labels of a decision: found in the data or named, spelled in several ways, read off a completion."""
+
+from __future__ import annotations
+
+import pytest
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.tasks.sets.labels import MOST_LABELS, Labels, spellings
+from blackbox_lb.types import Example, Prompt
+
+pytestmark = pytest.mark.quick
+
+
+def rows(*answers: tuple[str, ...] | str) -> list[Example]:
+    """An example for each answer, or tuple of accepted answers."""
+    return [
+        Example(str(number), Prompt.user(f"question {number}"), (each,) if isinstance(each, str) else each)
+        for number, each in enumerate(answers)
+    ]
+
+
+def test_spellings_differ_in_case_and_leading_space_alone() -> None:
+    """Every spelling is the answer but for case and one space before it, and none stands twice."""
+    found = spellings(["yes", "New York"])
+    assert {"yes", " yes", "Yes", " YES", "New York", " new york"} <= set(found)
+    assert len(set(found)) == len(found)
+    assert {each.strip().casefold() for each in found} == {"yes", "new york"}
+    assert spellings([" "]) == ()
+
+
+def test_labels_are_the_few_answers_of_the_training_rows() -> None:
+    """Case makes no label; too many answers, too few rows of each, one label or a row without an answer are no decision."""
+    labels = Labels.found_in(rows(*["yes"] * 3, *["No"] * 2, "no"))
+    assert labels is not None
+    assert labels.names == ("No", "yes")
+    assert Labels.found_in(rows("yes", "no")) is None
+    assert Labels.found_in(rows(*["yes"] * 9)) is None
+    assert Labels.found_in([*rows(*["yes"] * 9, *["no"] * 9), Example("x", Prompt.user("?"))]) is None
+    many = [f"label {number}" for number in range(MOST_LABELS + 1) for _ in range(3)]
+    assert Labels.found_in(rows(*many)) is None
+    assert Labels.found_in(rows(*many[:-3])) is not None
+
+
+def test_answers_beside_a_label_count_as_it() -> None:
+    """A row's list of accepted answers says which texts are one label."""
+    labels = Labels.named(["yes", "no"], rows(("yes", "correct"), "no", ("true", "Yes")))
+    assert [labels.said(text) for text in ("Correct!", "TRUE.", "No, it is not true", "maybe", "yesterday")] == [
+        1 - 1,
+        0,
+        1,
+        None,
+        None,
+    ]
+    assert labels.of(rows("correct")[0]) == 0
+    assert labels.of(rows("perhaps")[0]) is None
+    assert labels.counts(rows("yes", "no", "no")) == {"no": 2, "yes": 1}
+
+
+@pytest.mark.parametrize(
+    ("names", "answers", "sentence"),
+    [
+        (["yes"], ["yes"], "at least two labels"),
+        (["yes", "YES "], ["yes"], "at least two labels"),
+        (["yes", ""], ["yes"], "at least two labels"),
+        (["yes", "no"], ["yes", "maybe"], "'maybe', which is none of the labels"),
+    ],
+)
+def test_wrong_labels_are_refused(names: list[str], answers: list[str], sentence: str) -> None:
+    """One label is no decision, and a row without a label is named."""
+    with pytest.raises(InputError, match=sentence):
+        Labels.named(names, rows(*answers))

@@ -1,0 +1,169 @@
+"""``blb fit --learn-from``: given answers through the command line, on exact models and through the rules gateway."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.cli import main
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.testing import ExactModel, ExactServer
+
+KINDS = 12
+MODEL = ExactModel(14, 2, seed=3, prompts=KINDS, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True)
+"""Tokens 1 and 2, " b" and " c", are the labels; the model hardly says either."""
+SPLITS = (("train", range(60)), ("validation", range(60, 100)), ("test", range(100, 180)))
+
+
+def prompt_of(text: str) -> int:
+    """The kind of a prompt."""
+    return zlib.crc32(text.encode()) % KINDS
+
+
+def row(number: int, split: str) -> dict[str, Any]:
+    """The right label is the one that the model finds likelier of the two."""
+    prompt = f"question {number}"
+    logprobs = MODEL.logprobs([], prompt_of(prompt))
+    return {"prompt": prompt, "answer": "b" if logprobs[1] > logprobs[2] else "c", "split": split}
+
+
+ROWS = [row(number, split) for split, numbers in SPLITS for number in numbers]
+
+
+def blb(*arguments: object) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """A data file with ``rows``."""
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The rows as a file."""
+    return written(tmp_path / "data.jsonl", ROWS)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ExactServer]:
+    """The model behind a llama.cpp server."""
+    with ExactServer(MODEL, prompt_of=prompt_of) as running:
+        yield running
+
+
+def fit(server: ExactServer, data: Path, out: Path, *more: object, reward: str = "exact-match") -> Result:
+    """A fit with two tokens a completion."""
+    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", out)
+    return blb("fit", *where, "--reward", reward, "--max-tokens", 1, "--quiet", *more)
+
+
+def test_answers_are_learned_from_one_token_a_prompt(server: ExactServer, data: Path, tmp_path: Path) -> None:
+    """Unasked, as the answers are two labels: a greedy decision that was never right is mostly right on unseen prompts.
+
+    What was predicted without drawing is what fresh completions show; training asked for one token a prompt, and a second run for
+    nothing.
+    """
+    result = fit(server, data, tmp_path / "run", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    (verdict,) = [each for each in found["verdict"] if each["metric"] == "accuracy"]
+    assert (verdict["setting"], verdict["verdict"]) == ("greedy", "HELPS")
+    assert verdict["base"] < 0.2
+    assert verdict["biased"] > 0.9
+    chosen = next(each for each in found["validation"]["tried"] if each["fate"] == "chosen")
+    assert chosen["accuracy"] == pytest.approx(verdict["biased"], abs=0.1)
+    decisions = found["decisions"]["greedy"]
+    assert decisions["biased"]["accuracy"] == pytest.approx(verdict["biased"])
+    assert [each["label"] for each in decisions["biased"]["labels"]] == ["b", "c"]
+    assert np.sum(decisions["biased"]["confusion"]) == 80
+    bias = Bias.load(tmp_path / "run" / "bias.json")
+    assert bias.settings["learn_from"] == "answers"
+    assert min(bias.logit_bias[1], bias.logit_bias[2]) > 1
+    with RolloutStore(tmp_path / "run" / "rollouts.db", read_only=True) as store:
+        settings = store.requests().values()
+        assert {each["sampling"]["max_tokens"] for each in settings} == {1}
+        size = store.size().completions
+    again = fit(server, data, tmp_path / "run", "--json")
+    assert json.loads(again.stdout) | {"provenance": found["provenance"]} == found
+    with RolloutStore(tmp_path / "run" / "rollouts.db", read_only=True) as store:
+        assert store.size().completions == size
+
+
+def test_both_reads_samples_too(server: ExactServer, data: Path, tmp_path: Path) -> None:
+    """The sum of both objectives, judged where the user says."""
+    more = ("--learn-from", "both", "--samples-per-prompt", 3, "--deploy", "greedy", "--l2", 1.5, "--json")
+    result = fit(server, data, tmp_path / "run", *more)
+    assert result.exit_code == 0, result.output
+    (verdict,) = [each for each in json.loads(result.stdout)["verdict"] if each["metric"] == "accuracy"]
+    assert verdict["biased"] > verdict["base"] + 0.1
+
+
+def test_macro_f1_is_chosen_by(server: ExactServer, data: Path, tmp_path: Path) -> None:
+    """With one label rare, the goal macro-F1 weighs labels alike, and the rare one is said."""
+    rare = [each for each in ROWS if each["split"] != "train"]
+    train = [each for each in ROWS if each["split"] == "train"]
+    few = [each for each in train if each["answer"] == "b"][:8] + [each for each in train if each["answer"] == "c"]
+    path = written(tmp_path / "rare.jsonl", [*few, *rare])
+    found = {}
+    for objective in ("reward", "macro-f1"):
+        result = fit(server, path, tmp_path / objective, "--objective", objective, "--l2", 1.5, "--json")
+        assert result.exit_code == 0, result.output
+        found[objective] = json.loads(result.stdout)["decisions"]["greedy"]["biased"]["labels"]
+    assert found["macro-f1"][0]["recall"] > found["reward"][0]["recall"]
+
+
+@pytest.mark.parametrize(
+    ("more", "reward", "change", "sentence"),
+    [
+        (("--learn-from", "answers"), "length", {}, "the reward length has none"),
+        (("--learn-from", "answers", "--estimator", "ips"), "contains", {}, "not by ips"),
+        (("--learn-from", "answers", "--rounds", "2"), "contains", {}, "in one round"),
+        (("--labels", "b"), "contains", {}, "at least two labels"),
+        (("--labels", "b,d"), "contains", {}, "none of the labels"),
+        (("--learn-from", "answers"), "contains", {"answer": "c"}, "have the same answer, 'c'"),
+        (("--learn-from", "answers", "--labels", "北,c"), "contains", {"answer": "北"}, "begins the answer"),
+        (("--objective", "macro-f1", "--learn-from", "samples"), "contains", {}, "macro-f1"),
+        (("--objective", "macro-f1", "--deploy", "temperature=1"), "contains", {}, "macro-f1"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused(
+    server: ExactServer, tmp_path: Path, more: tuple[str, ...], reward: str, change: dict[str, str], sentence: str
+) -> None:
+    """A sentence and exit code 2, before anything is drawn from the model."""
+    rows = [each | change if change and (change["answer"] == "c" or each["answer"] == "b") else each for each in ROWS]
+    result = fit(server, written(tmp_path / "data.jsonl", rows), tmp_path / "run", *more, reward=reward)
+    assert result.exit_code == 2, result.output
+    assert sentence in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_rows_without_an_answer_are_refused(server: ExactServer, tmp_path: Path) -> None:
+    """Asked to learn from answers, a training row that has none is an error of the data."""
+    rows = [{**each, "answer": None} if number == 3 else each for number, each in enumerate(ROWS)]
+    result = fit(
+        server, written(tmp_path / "data.jsonl", rows), tmp_path / "run", "--learn-from", "answers", reward="contains"
+    )
+    assert result.exit_code == 2
+    assert "answer" in result.stderr
+
+
+def test_unequal_labels_are_named(server: ExactServer, tmp_path: Path) -> None:
+    """How many rows each label has, and which answers of validation or test no training row has."""
+    rows = [*ROWS, {"prompt": "another", "answer": "e", "split": "test"}]
+    path = written(tmp_path / "data.jsonl", rows)
+    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", path, "--out", tmp_path / "run")
+    result = blb("fit", *where, "--reward", "exact-match", "--max-tokens", 1)
+    assert result.exit_code == 0, result.output
+    assert "2 labels in 60 training rows: " in result.stderr
+    assert "that no training row has: e" in result.stderr
