@@ -1,4 +1,4 @@
-"""What all tests share: tiers, workers, bytecode, Ctrl-C, and OpenAI's rank files without internet, from a package that has them."""
+"""What all tests share: tiers, workers, bytecode, Ctrl-C, and OpenAI's rank files, from a package instead of the internet."""
 
 from __future__ import annotations
 
