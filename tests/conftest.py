@@ -1,4 +1,4 @@
-"""What all tests share: tiers, workers, Ctrl-C, and OpenAI's rank files without internet, from a package that carries them."""
+"""What all tests share: tiers, workers, bytecode, Ctrl-C, and OpenAI's rank files, from a package instead of the internet."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import importlib.util
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,13 @@ import pytest
 
 # Before numpy is imported: threads of BLAS wait for each other on cores that are busy, and small matrices gain nothing by them.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Where no bytecode shall lie beside the sources it lies here: hundreds of commands would compile all that they import.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 RANK_FILES = {
     "cl100k_base": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",

@@ -17,7 +17,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.testing import ExactModel
 
 NAMES = tuple(ROWS)
-VOCAB, N = 12, 24
+VOCAB, N = 8, 24
 BASE = ExactModel(VOCAB, 4, end=True, seed=1, prompts=4).rollouts(N, lambda tokens, _: float(5 in tokens), 2, top=4)
 
 LIMITS = {

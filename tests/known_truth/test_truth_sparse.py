@@ -244,9 +244,9 @@ def test_integer_search_is_never_worse_than_rounding(seed: int) -> None:
 
 
 def test_integer_search_improves_on_rounding_somewhere() -> None:
-    """Rounding one entry shifts what is best for the others: over 20 problems the search is strictly better in some."""
+    """Rounding one entry shifts what is best for the others: over 8 problems the search is strictly better in some."""
     better = 0
-    for seed in range(20):
+    for seed in range(8):
         table, delta = problem(seed, top=4)
         real = sparsify(table, delta, entries=5)
         rounded = sparsify(table, np.rint(table.align(real.token_ids, real.values)))
@@ -259,7 +259,7 @@ def test_integer_search_improves_on_rounding_somewhere() -> None:
         better += loss(table.align(whole.token_ids, whole.values)) < (
             loss(table.align(rounded.token_ids, rounded.values)) - 1e-9
         )
-    assert better > 2
+    assert better > 2, better
 
 
 @pytest.mark.parametrize("seed", [4, 10, 61, 149, 151, 176, 189, 286])

@@ -25,14 +25,14 @@ END = 2
 
 
 def test_fit_and_judge(tmp_path: Path) -> None:
-    """Rewarded for brevity, SmolLM2 answers shorter on prompts that it was not fitted on."""
+    """Rewarded for brevity, SmolLM2 answers shorter on prompts that it was not fitted on (4 standard errors)."""
     task = load_task("capitals")
     rows = [
         {"prompt": example.prompt.text, "answer": list(example.answers), "split": split}
         for split, examples in (
             ("train", task.train[:24]),
-            ("validation", task.validation[:6]),
-            ("test", task.test[:24]),
+            ("validation", task.validation[:2]),
+            ("test", task.test[:20]),
         )
         for example in examples
     ]
@@ -50,8 +50,9 @@ def test_fit_and_judge(tmp_path: Path) -> None:
         "--reward",
         "length",
     ]
-    command += ["--max-tokens", "32", "--samples-per-prompt", "6", "--validation-samples", "1", "--test-samples", "3"]
+    command += ["--max-tokens", "24", "--samples-per-prompt", "6", "--validation-samples", "1", "--test-samples", "2"]
     command += ["--out", str(tmp_path / "run"), "--l2", "2", "--tau", "0.15", "--quiet", "--json"]
+    command += ["--deploy", "temperature=1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -89,6 +90,10 @@ def test_ctrl_c_stops_the_command_and_its_engine(tmp_path: Path) -> None:
         "capitals",
         "--reward",
         "length",
+        "--max-tokens",
+        "8",
+        "--concurrency",
+        "4",
     ]
     running = subprocess.Popen(
         [*command, "--out", str(tmp_path), "--quiet"], stderr=subprocess.PIPE, text=True, start_new_session=True

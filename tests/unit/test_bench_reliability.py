@@ -95,7 +95,7 @@ def test_damage_is_seen(tmp_path: Path) -> None:
     assert path.read_bytes() == noise
 
 
-@pytest.mark.parametrize(("number", "seconds"), [(4, 2.0), pytest.param(24, 15.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("number", "seconds"), [(4, 1.0), pytest.param(24, 15.0, marks=pytest.mark.slow)])
 def test_writers_share_a_store(tmp_path: Path, number: int, seconds: float) -> None:
     """Every acknowledged row is there once, as it was written, and a reader never sees half an answer."""
     row = writers(WritersPlan(number, seconds), tmp_path)
@@ -104,7 +104,7 @@ def test_writers_share_a_store(tmp_path: Path, number: int, seconds: float) -> N
 
 
 @pytest.mark.parametrize(
-    "plan", [SoakPlan(4.0, QUICK, prompts=4, samples=2), pytest.param(SoakPlan(60.0), marks=pytest.mark.slow)]
+    "plan", [SoakPlan(2.0, QUICK, prompts=4, samples=2), pytest.param(SoakPlan(60.0), marks=pytest.mark.slow)]
 )
 def test_a_soak_leaves_nothing_behind(tmp_path: Path, plan: SoakPlan) -> None:
     """No descriptor, no task, no unnamed error; every completion that arrived is stored once."""

@@ -85,7 +85,7 @@ def test_providers() -> None:
 
 def test_a_fit_from_prompts_to_a_verdict(call: Callable[..., tuple[object, ...]], tmp_path: Path) -> None:
     """A bias for short completions shortens them on unseen prompts; the files say so; a second run asks for nothing new."""
-    options = call("--samples-per-prompt", 40, "--validation-samples", 10, "--test-samples", 40, "--seed", 1)
+    options = call("--samples-per-prompt", 20, "--validation-samples", 4, "--test-samples", 16, "--seed", 1)
     first = blb("fit", *options, "--json")
     assert first.exit_code == 0, first.output
     result = json.loads(first.stdout)

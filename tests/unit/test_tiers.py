@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,13 @@ import pytest
 from tests.conftest import _alone
 
 TESTS = Path(__file__).parents[1]
+
+
+def test_commands_are_compiled_once() -> None:
+    """Whatever the environment says, a command that a test starts keeps the bytecode of what it imports."""
+    assert not sys.dont_write_bytecode
+    assert not os.environ.get("PYTHONDONTWRITEBYTECODE")
+    assert os.environ.get("PYTHONPYCACHEPREFIX") == sys.pycache_prefix
 
 
 @pytest.mark.quick
