@@ -167,3 +167,29 @@ def test_unequal_labels_are_named(server: ExactServer, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "2 labels in 60 training rows: " in result.stderr
     assert "that no training row has: e" in result.stderr
+
+
+def test_check_says_beforehand_what_a_fixed_bias_can_do(server: ExactServer, data: Path, tmp_path: Path) -> None:
+    """From 60 prompts: a fixed bias can; its predicted share is what the fit then shows, which says the same at its start."""
+    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", tmp_path / "run")
+    result = blb("check", *where, "--reward", "exact-match", "--max-tokens", 1, "--quiet", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["answer"] == "fixed"
+    assert len(found["margins"]) == 60
+    told = blb("check", *where, "--reward", "exact-match", "--max-tokens", 1, "--quiet")
+    assert told.stdout.startswith("a fixed bias can: predicted ")
+    fitted = fit(server, data, tmp_path / "run", "--json")
+    (verdict,) = [each for each in json.loads(fitted.stdout)["verdict"] if each["metric"] == "accuracy"]
+    assert abs(found["predicted"] - verdict["biased"]) < 2 * found["error"] + 0.1
+    assert "a fixed bias can" in "".join(json.loads(fitted.stdout)["provenance"]["remarks"])
+
+
+def test_check_refuses_what_is_no_decision(server: ExactServer, tmp_path: Path) -> None:
+    """Answers that differ from row to row are no labels."""
+    rows = [{**each, "answer": f"answer {number}"} for number, each in enumerate(ROWS)]
+    path = written(tmp_path / "data.jsonl", rows)
+    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", path, "--out", tmp_path / "run")
+    result = blb("check", *where, "--reward", "contains", "--quiet")
+    assert result.exit_code == 2
+    assert "name the labels with --labels" in result.stderr

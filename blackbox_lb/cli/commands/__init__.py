@@ -10,6 +10,7 @@ __all__ = ["COMMANDS", "load_command"]
 
 COMMANDS = {
     "analyze": ("learning", "Tell what a bias does to each token: scores, families, minimal pairs."),
+    "check": ("learning", "Say whether a bias can mend a decision, before a fit is paid for."),
     "collect": ("learning", "Sample completions of the training prompts into the store, and nothing else."),
     "completion": ("setup", "Print the script that lets bash, zsh or fish complete commands, options and values."),
     "compile": ("learning", "Make a learned bias fit another provider or limit, and say what that loses."),

@@ -17,6 +17,7 @@ from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.jobs.check import judged
 from blackbox_lb.jobs.fitting.choice import Choice, Measured, TriedCandidate
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.given_answers import FirstTokens, first_tokens, followed
@@ -95,6 +96,8 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPl
     """The given answers of ``examples`` with their lists, drawn unless they are in the store."""
     found = await first_tokens(trials, examples, "training", plan.listed)
     trials.report.remark(found.sentence)
+    if plan.labels is not None:
+        trials.report.remark(f"first lists: {judged(found, plan.labels).sentence}")
     given = found.rollouts(_weights(found, plan))
     begins = np.unique(np.concatenate([np.zeros(0, np.int64), *found.accepted]))
     rest = await followed(trials, found) if plan.learn_from == "answers" else None

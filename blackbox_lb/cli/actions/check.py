@@ -1,0 +1,39 @@
+"""What ``blb check`` does: look at a few prompts, and say what a bias can do."""
+
+from __future__ import annotations
+
+import click
+
+from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.cli.commands.learning.check import CheckOptions
+from blackbox_lb.cli.json_output import print_json
+from blackbox_lb.cli.resources import load, open_trials
+from blackbox_lb.cli.run_limits import run
+from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.check import LOOKED_AT, Checked, check
+from blackbox_lb.jobs.forecast import ForecastStage
+from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks.sets.labels import Labels
+
+
+def execute(options: CheckOptions) -> None:
+    """Everything that the command does."""
+    task, reward = load(options)
+    labels = Labels.named(options.labels.split(","), task.train) if options.labels else Labels.found_in(task.train)
+    if labels is None:
+        raise InputError(
+            "blb check looks at decisions between few labels, and the answers of this data are not; name the labels with --labels"
+        )
+    found = run(options, lambda budget: _run(options, task, reward, labels, budget))
+    if options.as_json:
+        print_json(found.as_json())
+        return
+    click.echo(found.found.sentence)
+    click.echo(found.read)
+
+
+async def _run(options: CheckOptions, task: Task, reward: Reward, labels: Labels, budget: Budget) -> Checked:
+    looked = task.train[:LOOKED_AT]
+    stages = [ForecastStage(looked, 1), ForecastStage(looked, 1, 1)]
+    async with open_trials(options, task, reward, budget, stages=lambda trials: stages) as trials:
+        return await check(trials, task.train, labels, options.top_logprobs)

@@ -1,0 +1,31 @@
+"""``blb check``: can a bias do it, before anything is paid for."""
+
+from __future__ import annotations
+
+from blackbox_lb.cli.grouped import HelpGroup, command, option, options
+from blackbox_lb.cli.options import TaskOptions, TrialOptions
+
+
+@options
+class CheckOptions(TaskOptions, TrialOptions):
+    """Options of ``blb check``."""
+
+    labels: str | None = option(
+        HelpGroup.TASK,
+        "Labels of the decision, as in yes,no. [default: the answers of --data, where they are few]",
+        metavar="LABEL,...",
+    )
+
+
+@command("check", CheckOptions)
+def check_command(options: CheckOptions) -> None:
+    """Say whether a bias can mend a decision, before a fit is paid for.
+
+    Looks at the greedy answers of at most 60 training prompts and at one list of next tokens each, 120 short requests at most, and
+    says which it is: a fixed bias can, with the share of right answers to expect; only one that depends on the prompt can; or none,
+    and why (already right, the right answer is not listed, the model does not tell the labels apart). blb fit --learn-from answers
+    reads the same lists from the store of --out.
+    """
+    from blackbox_lb.cli.actions.check import execute
+
+    execute(options)

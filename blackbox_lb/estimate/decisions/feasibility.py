@@ -1,0 +1,191 @@
+"""Feasibility: whether a bias can mend a decision, from the base model's first lists and the right answers alone.
+
+A fixed bias adds one number to each label, the same on every prompt. It can do what prompts have in common: a margin that they
+share. Where the lists tell the labels apart but prompts want corrections of opposite sign, only a bias that depends on the prompt
+can; where the lists do not tell them apart, none can.
+
+Index letters: ``p`` prompts, ``l`` labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from scipy import optimize
+from scipy.special import log_softmax, logsumexp
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+
+Answer: TypeAlias = Literal["fixed", "depends on the prompt", "already right", "not listed", "no skill"]
+
+ENOUGH = 0.95
+"""Share of right greedy decisions above which there is nothing worth mending."""
+LISTED = 0.5
+"""Least share of the wrong prompts whose right answer is listed: below it, lists do not tell what a bias would have to be."""
+SURE = 2.4
+"""Standard errors of a paired difference that a gain must exceed: by chance it does in one of a hundred checks."""
+FOLDS = 10
+NOBODY = np.array([-2], np.int64)
+"""The tokens of a label that no prompt has."""
+L2 = 0.1
+"""Pull of an offset to 0, in prompts: a tenth of one keeps an offset finite where every prompt wants it larger."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Feasibility:
+    """What was found on p prompts; shares of prompts, and nats.
+
+    answer: what can mend the decision.
+    base: share that greedy decoding decides right.
+    predicted: share that a fixed bias would, each prompt predicted from the others, with its standard ``error``.
+    repaired, broken: of the prompts that are wrong, the share that it mends; of those that are right, the share that it breaks.
+    margins: (p,) nats by which the right answer is behind what greedy decoding takes; 0 where it is right, inf where not listed.
+    listed: of the prompts that are wrong, the share whose right answer is listed.
+    informed: share that the lists tell right among the labels, with any weight for the model's logprobs; ``majority``: that the
+    commonest label gets.
+    """
+
+    answer: Answer
+    base: float
+    predicted: float
+    error: float
+    repaired: float
+    broken: float
+    margins: Vector
+    listed: float
+    informed: float
+    majority: float
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words, with the numbers that it rests on."""
+        behind = self.margins[np.isfinite(self.margins) & (self.margins > 0)]
+        margin = (
+            f"; right answers are {np.median(behind):.1f} nats behind (median of the wrong ones)" if len(behind) else ""
+        )
+        found = f"greedy decoding is right on {self.base:.0%} of {len(self.margins)} prompts"
+        mends = f"mends {self.repaired:.0%} of the wrong ones and breaks {self.broken:.0%} of the right ones"
+        told = {
+            "fixed": f"a fixed bias can: predicted {self.predicted:.0%} right (standard error {self.error:.0%}), it {mends}",
+            "depends on the prompt": "only a bias that depends on the prompt can: prompts want corrections of opposite sign, and a "
+            f"fixed one {mends}",
+            "already right": "no bias is needed: there is little left to mend",
+            "not listed": f"none can be learned: of the wrong prompts only {self.listed:.0%} list the right answer; ask for more "
+            "alternatives, or say the labels in the prompt",
+            "no skill": f"none can: the model's probabilities tell the labels apart no better ({self.informed:.0%} right) than the "
+            f"commonest label alone ({self.majority:.0%})",
+        }[self.answer]
+        return f"{told}; {found}{margin}"
+
+
+def feasibility(lists: FirstLists, accepted: Sequence[Ids], labels: Ids, right: Bools | None = None) -> Feasibility:
+    """Whether a bias can mend these decisions.
+
+    accepted: (p,) the tokens that begin an accepted answer of each. labels: (p,) the number of each prompt's label, from 0. right:
+    (p,) whether the greedy answer is right; whether it begins right, where None. InputError: fewer than two prompts or labels.
+    """
+    size = int(labels.max(initial=-1)) + 1
+    if len(labels) < 2 or len(np.unique(labels)) < 2:
+        raise InputError(
+            f"{len(labels)} prompts with {len(np.unique(labels))} labels say nothing of a decision; give at least two of each"
+        )
+    numbers = labels.tolist()
+    tokens = [
+        np.concatenate([ids for ids, own in zip(accepted, numbers, strict=True) if own == number] or [NOBODY])
+        for number in range(size)
+    ]
+    members = np.stack([np.isin(lists.ids, ids) for ids in tokens])
+    logprobs = lists.logprobs.astype(np.float64)
+    best = np.stack([np.where(member, logprobs, -np.inf).max(axis=1) for member in members], 1)
+    other = np.where(members.any(axis=0), -np.inf, logprobs).max(axis=1)
+    begins = begins_right(lists.greedy({}), accepted)
+    hit = begins if right is None else right
+    own = best[np.arange(len(labels)), labels]
+    margins = np.where(begins, 0.0, logprobs.max(axis=1) - own)
+    wrong = ~hit
+    listed = float(np.isfinite(own[wrong]).mean()) if wrong.any() else 1.0
+    floor = logprobs[np.isfinite(logprobs)].min(initial=0.0)
+    scores = np.where(np.isfinite(best), best, floor)
+    fixed, informed, majority = _predicted(scores, other, labels)
+    gain = fixed.astype(np.float64) - begins
+    answer = _answer(hit, listed, gain, informed.astype(np.float64) - majority)
+    return Feasibility(
+        answer,
+        float(hit.mean()),
+        float(fixed.mean()),
+        float(fixed.std() / np.sqrt(len(fixed))),
+        float(fixed[~begins].mean()) if (~begins).any() else 0.0,
+        float((~fixed)[begins].mean()) if begins.any() else 0.0,
+        margins,
+        listed,
+        float(informed.mean()),
+        float(majority.mean()),
+    )
+
+
+def _answer(hit: Bools, listed: float, gain: Vector, more: Vector) -> Answer:
+    if hit.mean() >= ENOUGH:
+        return "already right"
+    if listed < LISTED:
+        return "not listed"
+    if _above(gain):
+        return "fixed"
+    return "depends on the prompt" if _above(more) else "no skill"
+
+
+def _above(difference: Vector) -> bool:
+    """Whether a paired difference is above 0 by more than chance explains."""
+    return bool(difference.mean() > SURE * difference.std() / np.sqrt(len(difference)) and difference.mean() > 0)
+
+
+def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools, Bools]:
+    """(p,) thrice: whether a fixed bias, the lists with any weight, and the commonest label decide right, from the other folds."""
+    fold = np.random.default_rng(0).permutation(len(labels)) % min(FOLDS, len(labels))
+    fixed, informed, majority = (np.zeros(len(labels), np.bool_) for _ in range(3))
+    size = scores.shape[1]
+    for number in range(int(fold.max()) + 1):
+        held, train = fold == number, fold != number
+        offsets = _offsets(scores[train], labels[train], other[train])
+        tilted = scores[held] + offsets
+        fixed[held] = (tilted.argmax(axis=1) == labels[held]) & (tilted.max(axis=1) > other[held])
+        slope, weighed = _weighed(scores[train], labels[train])
+        informed[held] = (slope * scores[held] + weighed).argmax(axis=1) == labels[held]
+        majority[held] = np.bincount(labels[train], minlength=size).argmax() == labels[held]
+    return fixed, informed, majority
+
+
+def _offsets(scores: Vector, labels: Ids, other: Vector) -> Vector:
+    """(l,) the offsets of maximum likelihood, beside the likeliest token that begins no label."""
+    rows = np.arange(len(labels))
+
+    def loss(offsets: Vector) -> tuple[float, Vector]:
+        tilted = np.column_stack([scores + offsets, other])
+        whole = logsumexp(tilted, axis=1)
+        shares = np.exp(tilted - whole[:, None])[:, :-1]
+        value = float((whole - tilted[rows, labels]).sum() + L2 / 2 * offsets @ offsets)
+        slope = shares.sum(axis=0) - np.bincount(labels, minlength=scores.shape[1]) + L2 * offsets
+        return value, slope
+
+    found = optimize.minimize(loss, np.zeros(scores.shape[1]), jac=True, method="L-BFGS-B")
+    return np.asarray(found.x, np.float64)
+
+
+def _weighed(scores: Vector, labels: Ids) -> tuple[float, Vector]:
+    """A weight of the model's logprobs, and (l,) offsets, of maximum likelihood among the labels."""
+    rows, size = np.arange(len(labels)), scores.shape[1]
+
+    def loss(x: Vector) -> tuple[float, Vector]:
+        logs = log_softmax(x[0] * scores + x[1:], axis=1)
+        shares = np.exp(logs)
+        away = shares.copy()
+        away[rows, labels] -= 1.0
+        value = float(-logs[rows, labels].sum() + L2 / 2 * x @ x)
+        return value, np.append((away * scores).sum(), away.sum(axis=0)) + L2 * x
+
+    found = optimize.minimize(loss, np.zeros(size + 1), jac=True, method="L-BFGS-B")
+    return float(found.x[0]), np.asarray(found.x[1:], np.float64)
