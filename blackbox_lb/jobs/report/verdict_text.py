@@ -48,6 +48,11 @@ class VerdictRow:
         """Whether both sides are the same on every prompt."""
         return self.difference == self.low == self.high == 0
 
+    @property
+    def widest(self) -> float:
+        """The end of the interval that is farthest from 0."""
+        return max(abs(self.low), abs(self.high), abs(self.difference))
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
