@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import tomli_w
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding
+from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding, value_of
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.providers.schema import Json
 from blackbox_lb.safety.atomic_file import replacing
@@ -128,9 +128,9 @@ def _unproven(report: Report) -> tuple[dict[str, Json], list[str]]:
     careful: dict[str, Json] = {}
     left: list[str] = []
     for guess in report.profile.unknown:
-        rows = _leaves(_value(document, guess), guess)
+        rows = _leaves(value_of(document, guess), guess)
         values = {row: _careful(report, shown, row) for row in rows if not _is_proven(report, shown, row)}
-        careful |= {row: value for row, value in values.items() if value not in (None, _value(document, row))}
+        careful |= {row: value for row, value in values.items() if value not in (None, value_of(document, row))}
         open_rows = [row for row, value in values.items() if value is None]
         left += [guess] if open_rows == rows else open_rows
     return careful, left
@@ -138,12 +138,6 @@ def _unproven(report: Report) -> tuple[dict[str, Json], list[str]]:
 
 def _shown(report: Report) -> set[str]:
     return {finding.row for finding in report.findings if finding.status != "NOT CHECKED"}
-
-
-def _value(document: Any, row: str) -> Any:
-    for part in row.split("."):
-        document = document[part]
-    return document
 
 
 def _leaves(value: Any, row: str) -> list[str]:

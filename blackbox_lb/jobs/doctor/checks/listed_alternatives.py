@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 
 from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, ServerFailed
-from blackbox_lb.jobs.doctor.asking.exam import WORDS, Exam, count_listed, gaps
+from blackbox_lb.jobs.doctor.asking.exam import WORDS, Exam, count_listed, gaps, mean_logprobs
 from blackbox_lb.jobs.doctor.asking.probe import ProbesSpent, Withheld
 from blackbox_lb.providers.schema import EndpointRules
 
@@ -121,8 +121,8 @@ def hinted(refusal: ProviderError) -> list[int]:
 
 def _steadiness(exam: Exam) -> None:
     rows = exam.openings()
-    common = set.intersection(*(set(row) for row in rows)) if rows else set()
-    values = np.array([[row[token] for token in sorted(common)] for row in rows])
+    common = mean_logprobs(rows)
+    values = np.array([[row[token] for token in common] for row in rows])
     exam.noise = float(np.ptp(values, axis=0).max()) if values.size else 0.0
     exam.findings.add(
         "logprobs.noise",
