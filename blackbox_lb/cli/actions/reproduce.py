@@ -17,20 +17,12 @@ from blackbox_lb.cli.run_limits import run as run_within_limits
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.forecast import Forecast, at_most
-from blackbox_lb.jobs.paper import (
-    BenchmarkRun,
-    Configuration,
-    Reproduction,
-    Scaled,
-    load_configuration,
-    load_lora,
-    rewards_of,
-    scaled,
-)
+from blackbox_lb.jobs.paper.configuration import Configuration, load_configuration
 from blackbox_lb.jobs.paper.notes import differences, plan_sentences
 from blackbox_lb.jobs.paper.problems import load_problems
-from blackbox_lb.jobs.paper.results import BenchmarkResult
-from blackbox_lb.jobs.paper.run import run
+from blackbox_lb.jobs.paper.results import BenchmarkResult, Reproduction, load_lora
+from blackbox_lb.jobs.paper.run import BenchmarkRun, rewards_of, run
+from blackbox_lb.jobs.paper.scaling import Scaled, scaled
 from blackbox_lb.jobs.paper.tables import TextTable, comparison, details, markdown
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.providers.profile import load_profile
