@@ -299,7 +299,7 @@ def test_offline_uses_what_is_cached(endpoint: str, tmp_path: Path, monkeypatch:
 
 def test_the_environment_is_honoured(endpoint: str, tmp_path: Path) -> None:
     """HF_ENDPOINT, HF_HOME and HF_TOKEN, read when huggingface_hub is imported, reach a fresh process; the bar is shown there."""
-    script = "from blackbox_lb.api.local.engine import resolve_model; print(resolve_model('org/gated'))"
+    script = "from blackbox_lb.api.local.hub import resolve_model; print(resolve_model('org/gated'))"
     environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_TOKEN": FakeHub.token}
     environment["TQDM_POSITION"] = "-1"  # shows the bar although stderr is no terminal
     done = subprocess.run(
