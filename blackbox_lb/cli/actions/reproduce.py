@@ -173,7 +173,7 @@ def _write(folder: Path, document: Reproduction, tables: Sequence[TextTable]) ->
 
 def _print(tables: Sequence[TextTable], notes: Sequence[str], folder: Path) -> None:
     for table in tables:
-        print_table(table.title, table.header, table.rows, left=table.left)
+        print_table(table.title, table.header, table.rows)
     click.echo("What differs from the paper:")
     for note in notes:
         click.echo(f"- {note}")

@@ -102,11 +102,9 @@ def judged(rows: Iterable[VerdictRow]) -> tuple[Judged, ...]:
 
 def setting_words(setting: str) -> str:
     """The setting as a part of a sentence."""
-    return (
-        "with greedy decoding"
-        if setting == "greedy"
-        else f"at {setting}".replace("temperature ", "temperature\N{NO-BREAK SPACE}")
-    )
+    if setting == "greedy":
+        return "with greedy decoding"
+    return f"at {setting}".replace("temperature ", "temperature\N{NO-BREAK SPACE}")
 
 
 def amount(metric: str, value: float) -> str:
