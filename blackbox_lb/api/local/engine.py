@@ -5,7 +5,6 @@ It is reached over loopback HTTP like any other llama.cpp server; ``_engine_proc
 
 from __future__ import annotations
 
-import http.client
 import importlib.util
 import json
 import os
@@ -17,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
+
+import httpx2
 
 from blackbox_lb.api.local._engine_process import HOST, EngineSettings
 from blackbox_lb.api.local.hub import EXTRA, check_gguf
@@ -127,20 +128,12 @@ class LocalEngine:
     def _wait_healthy(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            with suppress(OSError, http.client.HTTPException):
-                if _get_status(self._port, "/health") == 200:
+            with suppress(httpx2.HTTPError):
+                address = f"http://{HOST}:{self._port}/health"
+                if httpx2.get(address, timeout=START_SECONDS, trust_env=False).status_code == httpx2.codes.OK:
                     return
             time.sleep(0.05)
         raise InputError(f"the engine did not become healthy within {START_SECONDS} s; is port {self._port} filtered?")
-
-
-def _get_status(port: int, path: str) -> int:
-    connection = http.client.HTTPConnection(HOST, port, timeout=START_SECONDS)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status
-    finally:
-        connection.close()
 
 
 def _cores() -> int:
