@@ -147,7 +147,7 @@ class ExactModel:
         return Rollouts(
             keys=tuple(f"{seed}/{i:07d}" for i in range(n)),
             prompts=of.astype(np.int64),
-            rewards=_rewards(tokens, of, reward),
+            rewards=np.array([reward(trim(row), int(p)) for row, p in zip(tokens, of, strict=True)], dtype=np.float64),
             lengths=(tokens != NOTHING).sum(axis=1).astype(np.int64),
             token_ids=ids[order].astype(np.int32),
             logprobs=np.where(bounded, bounds, logprobs)[order].astype(np.float32),
@@ -176,10 +176,6 @@ def _listed(table: Vector, sampled: Ids, k: int) -> tuple[Ids, Vector, Ids, Vect
     listed = np.take_along_axis(some, order, axis=1)
     own = np.take_along_axis(table, sampled[:, None], axis=1)[:, 0]
     return sampled, own, listed, np.take_along_axis(table, listed, axis=1)
-
-
-def _rewards(tokens: Ids, prompts: Ids, reward: RewardOf) -> Vector:
-    return np.array([reward(trim(row), int(p)) for row, p in zip(tokens, prompts, strict=True)], dtype=np.float64)
 
 
 def trim(row: Ids) -> tuple[int, ...]:

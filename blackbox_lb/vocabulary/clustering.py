@@ -92,7 +92,8 @@ def token_texts(vocabulary: Vocabulary) -> list[str | None]:
 
     Bytes that are no whole character read as U+FFFD, special tokens as their names.
     """
-    return [_text(vocabulary.bytes_of(token)) for token in range(vocabulary.size)]
+    table = map(vocabulary.bytes_of, range(vocabulary.size))
+    return [None if raw is None else raw.decode(errors="replace") for raw in table]
 
 
 def special_texts(vocabulary: Vocabulary) -> list[str]:
@@ -124,10 +125,6 @@ def cluster_labels(
     nearest = means.predict(_embedded(encoder, known)) if known else []
     label_of: dict[str | None, int] = dict(zip(known, map(int, nearest), strict=True))
     return np.array([label_of.get(text, -1) for text in texts], dtype=np.int64)
-
-
-def _text(raw: bytes | None) -> str | None:
-    return None if raw is None else raw.decode(errors="replace")
 
 
 def _name(text: str) -> str:

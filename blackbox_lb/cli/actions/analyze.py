@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -38,7 +39,7 @@ from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
-from blackbox_lb.vocabulary.embedding import Encoder, load_encoder
+from blackbox_lb.vocabulary.embedding import load_encoder
 
 T = TypeVar("T")
 Columns: TypeAlias = Sequence[tuple[str, Callable[[T], str]]]
@@ -126,7 +127,8 @@ async def _run(bias: Bias, options: AnalyzeOptions, listener: Remembering, budge
     generated = {token for token in biased.rollouts.token_ids.tolist() if token >= 0}
     untold = () if vocabulary else sorted(generated - known.keys())
     names = await _texts(bias, untold, ours, listener) if options.base_url and untold else {}
-    return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.remarks), _encoder(options), names)
+    encoder = None if options.families == "surface" else partial(load_encoder, options.embedding)
+    return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.remarks), encoder, names)
 
 
 async def _texts(bias: Bias, tokens: Sequence[int], options: ModelOptions, listener: Remembering) -> dict[int, str]:
@@ -168,10 +170,6 @@ async def _exact(
         asked, task, reward, budget, bias, stages=lambda trials: stages, part="--full-vocab"
     ) as trials:
         return await ask_shifts(replace(trials, report=listener), biased, bias, positions, options.seed or 0)
-
-
-def _encoder(options: AnalyzeOptions) -> Callable[[], Encoder] | None:
-    return None if options.families == "surface" else lambda: load_encoder(options.embedding)
 
 
 def _write_csv(path: Path, found: Analysis) -> None:

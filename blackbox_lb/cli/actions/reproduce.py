@@ -74,7 +74,8 @@ def execute(options: ReproduceOptions) -> None:
         comparison(configuration, results, Path(model).name, lora),
         *(details(configuration, result, lora) for result in results),
     ]
-    _write(folder, document, tables)
+    (folder / "reproduction.json").write_text(document.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (folder / "reproduction.md").write_text(markdown(document, tables), encoding="utf-8")
     if options.as_json:
         print_json(document.model_dump())
     else:
@@ -164,11 +165,6 @@ def _print_plan(plan: Sequence[str], parts: Sequence[Scaled], configuration: Con
         for part in parts
     }
     print_json({"plan": stages, "sentences": list(plan)})
-
-
-def _write(folder: Path, document: Reproduction, tables: Sequence[TextTable]) -> None:
-    (folder / "reproduction.json").write_text(document.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    (folder / "reproduction.md").write_text(markdown(document, tables), encoding="utf-8")
 
 
 def _print(tables: Sequence[TextTable], notes: Sequence[str], folder: Path) -> None:

@@ -10,7 +10,7 @@ import importlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -156,12 +156,8 @@ def _overrides(
     if data_dir is not None:
         folder = _folder(data_dir, leaf, config.get("dataset_name"), alone=count == 1)
         # what the harness calls with the task's metadata and dataset_kwargs
-        more |= {"custom_dataset": partial(_read, folder), "dataset_kwargs": None}
+        more |= {"custom_dataset": lambda **_: read_folder(folder), "dataset_kwargs": None}
     return more
-
-
-def _read(folder: Path, **_ignored: Any) -> Any:
-    return read_folder(folder)
 
 
 def _folder(data_dir: Path, leaf: str, subset: str | None, *, alone: bool) -> Path:

@@ -32,8 +32,9 @@ async def check_lists(exam: Exam) -> None:
     Raises:
         ProviderError: not even one alternative is to be had, so that nothing can be checked.
     """
-    row = _row(exam)
-    claimed = exam.profile.most_logprobs(exam.probe.session.endpoint)
+    endpoint, own = exam.probe.session.endpoint, exam.rules.top_logprobs is not None
+    row = f"endpoints.{endpoint}.top_logprobs" if own else "logprobs.limit"
+    claimed = exam.profile.most_logprobs(endpoint)
     wanted = min(USUAL if claimed is None else claimed, exam.vocabulary_size or USUAL if claimed is None else claimed)
     refused = await _first(exam, wanted)
     exam.probe.top = min(exam.alternatives, USUAL)
@@ -55,11 +56,6 @@ async def check_lists(exam: Exam) -> None:
     else:
         exam.findings.agree(row, True, f"{exam.alternatives} asked for and listed")
     _steadiness(exam)
-
-
-def _row(exam: Exam) -> str:
-    own = exam.rules.top_logprobs is not None
-    return f"endpoints.{exam.probe.session.endpoint}.top_logprobs" if own else "logprobs.limit"
 
 
 def _sure(rules: EndpointRules, asked: int, vocabulary: int | None) -> int:
