@@ -58,13 +58,12 @@ def cluster_vocabulary(
     encoder: str | os.PathLike[str] | None = None,
     seed: int = 0,
     cache: Path | None = None,
-    progress: bool = False,
 ) -> Clustering:
     """The paper's clusters: ``k`` of them, from the words of ``completions``, for every token of ``vocabulary``.
 
     ``completions``: texts that the base model wrote to prompts other than those of the rollouts. ``encoder``: a folder or hub name,
     see ``resolve_encoder``. ``cache``: a file that keeps the labels; with the same vocabulary, words, encoder, k and seed they are
-    read from it, otherwise it is written anew. Embedding takes some minutes on a CPU; ``progress`` shows a bar on stderr.
+    read from it, otherwise it is written anew. Embedding takes some minutes on a CPU.
 
     Raises:
         InputError: no vocabulary, fewer different words than clusters, an encoder that is not there or makes no vectors, a
@@ -81,7 +80,7 @@ def cluster_vocabulary(
     key = _key(texts, corpus, name, k, seed)
     labels = None if cache is None else _read(cache, key)
     if labels is None:
-        labels = cluster_labels(texts, corpus, encoder=load_encoder(name, progress=progress), k=k, seed=seed)
+        labels = cluster_labels(texts, corpus, encoder=load_encoder(name), k=k, seed=seed)
         if cache is not None:
             _write(cache, key, labels)
     return Clustering(labels, k, name, len(corpus))

@@ -50,7 +50,7 @@ def resolve_encoder(name: str | os.PathLike[str] | None = None) -> str:
     return text if "/" in text else f"sentence-transformers/{text}"
 
 
-def load_encoder(name: str | os.PathLike[str] | None = None, *, progress: bool = False) -> Encoder:
+def load_encoder(name: str | os.PathLike[str] | None = None) -> Encoder:
     """The embedding model ``name`` (see ``resolve_encoder``) as a function of texts, fetched from the hub where need be.
 
     Raises:
@@ -71,7 +71,7 @@ def load_encoder(name: str | os.PathLike[str] | None = None, *, progress: bool =
         model = _fetched(SentenceTransformer, source)
 
     def encode(texts: Sequence[str]) -> npt.ArrayLike:
-        vectors: npt.ArrayLike = model.encode(list(texts), batch_size=BATCH, show_progress_bar=progress)
+        vectors: npt.ArrayLike = model.encode(list(texts), batch_size=BATCH, show_progress_bar=False)
         return vectors
 
     return encode

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.store.database import PATIENCE
 from blackbox_lb.store.rollouts import RolloutStore
 from blackbox_lb.types import Completion
 
@@ -118,14 +117,13 @@ class Gathered(RolloutStore):
         names: Sequence[str],
         *,
         read_only: bool = False,
-        patience: float = PATIENCE,
         home: Mapping[str, int] | None = None,
     ) -> None:
         self.names = tuple(_absolute(name) for name in names)
         self._home = dict(home or {})
         self.sources = tuple(open_sources(names))
         try:
-            super().__init__(path, read_only=read_only, patience=patience)
+            super().__init__(path, read_only=read_only)
         except BaseException:
             for each in self.sources:
                 each.close()
