@@ -162,14 +162,10 @@ def _litellm(job: _Job) -> str:
             "provider without one"
         )
     where = server.arguments("api_base", "extra_headers", "extra_query")
+    asked = {"model": f"{kind}/{job.model}", **job.prompt}
     return job.python(
         "import litellm",
-        *_call(
-            f"answer = litellm.{call}",
-            {"model": f"{kind}/{job.model}", **job.prompt},
-            "logit_bias=LOGIT_BIAS",
-            *where,
-        ),
+        *_call(f"answer = litellm.{call}", asked, "logit_bias=LOGIT_BIAS", *where),
         f"print(answer.choices[0].{text})",
     )
 

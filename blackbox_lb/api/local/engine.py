@@ -41,11 +41,8 @@ class LocalEngine:
     def __init__(
         self, model_path: str | os.PathLike[str], *, parallel: int = 16, context: int = 512, threads: int | None = None
     ) -> None:
-        for name, value in (
-            ("parallel", parallel),
-            ("context", context),
-            ("threads", 1 if threads is None else threads),
-        ):
+        sizes = {"parallel": parallel, "context": context, "threads": 1 if threads is None else threads}
+        for name, value in sizes.items():
             if value < 1:
                 raise InputError(f"{name} is {value}; it must be at least 1")
         self.model_path = check_gguf(Path(model_path))
