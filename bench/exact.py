@@ -14,6 +14,7 @@ import numpy as np
 from bench.curves import Curve, Point, average
 from bench.estimators import ESTIMATORS
 from bench.problems import PROBLEMS, Problem
+from tests.support.policy import estimate_policy
 
 __all__ = ["PEER", "PEERS", "SUBJECT", "Comparison", "Plan", "compare", "curve", "markdown", "measure", "table"]
 
@@ -130,7 +131,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _base(problem: Problem, plan: Plan) -> float:
     model = problem.model(plan.model)
-    return model.evaluate(np.zeros(model.vocab_size), problem.reward, 20_000, 0).reward
+    return estimate_policy(model, np.zeros(model.vocab_size), problem.reward, 20_000, 0).reward
 
 
 def _draw(job: tuple[str, int], plan: Plan) -> list[Point]:
@@ -142,6 +143,8 @@ def _draw(job: tuple[str, int], plan: Plan) -> list[Point]:
     points = []
     for n, name in itertools.product(plan.rollouts, plan.estimators):
         for fitted in ESTIMATORS[name](rollouts.take(np.arange(n)), problem.fit_tau):
-            found = model.evaluate(fitted.dense(model.vocab_size), problem.reward, plan.completions, 1000 + draw)
+            found = estimate_policy(
+                model, fitted.dense(model.vocab_size), problem.reward, plan.completions, 1000 + draw
+            )
             points.append(Point(name, n, fitted.tau, fitted.setting, found.reward, found.kl, found.length))
     return points

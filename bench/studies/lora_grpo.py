@@ -20,8 +20,11 @@ import click
 from bench.studies.lora_scoring import Checkpoints, Greedy, outcome_of, prompt_text, reward_function
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.jobs.evaluation.compare import mean_of
-from blackbox_lb.jobs.paper import Configuration, LoraResult, Scaled, load_configuration, rewards_of, scaled
+from blackbox_lb.jobs.paper.configuration import Configuration, load_configuration
 from blackbox_lb.jobs.paper.problems import load_problems
+from blackbox_lb.jobs.paper.results import LoraResult
+from blackbox_lb.jobs.paper.run import rewards_of
+from blackbox_lb.jobs.paper.scaling import Scaled, scaled
 from blackbox_lb.jobs.records.provenance import provenance
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, compare, together
 

@@ -19,6 +19,7 @@ import numpy as np
 from bench.estimators import ESTIMATORS, Fitted
 from bench.exact import markdown
 from bench.problems import PROBLEMS
+from tests.support.policy import estimate_policy
 
 __all__ = ["DISTURBANCES", "Plan", "losses"]
 
@@ -77,13 +78,13 @@ def _draw(problem: str, plan: Plan, draw: int) -> list[list[float]]:
     of, model = PROBLEMS[problem], PROBLEMS[problem].model()
     reported = [model.rollouts(plan.rollouts, of.reward, 300 + draw, top=TOP, **how) for how in DISTURBANCES.values()]
     bases = {
-        seed: model.evaluate(np.zeros(model.vocab_size), of.reward, n, seed).reward
+        seed: estimate_policy(model, np.zeros(model.vocab_size), of.reward, n, seed).reward
         for seed, n in ((0, CHOOSING), (draw + 1, plan.completions))
     }
 
     def gain(fitted: Fitted, seed: int) -> float:
         n = CHOOSING if seed == 0 else plan.completions
-        found = model.evaluate(fitted.dense(model.vocab_size), of.reward, n, seed)
+        found = estimate_policy(model, fitted.dense(model.vocab_size), of.reward, n, seed)
         return found.reward - bases[seed] - of.tau[0] * found.kl
 
     table = []

@@ -18,15 +18,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    AwareDatetime,
-    FailFast,
-    Field,
-    Strict,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import AwareDatetime, FailFast, Field, Strict, ValidationError, field_validator, model_validator
 
 from blackbox_lb._version import __version__
 from blackbox_lb.bias.records import (

@@ -38,7 +38,7 @@ def logit_bias(
     loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
     if provider is not None:
         _check(loaded, load_profile(provider), tokenizer)
-    return {str(token): _number(value) for token, value in loaded.logit_bias.items()}
+    return {str(token): int(value) if value == int(value) else value for token, value in loaded.logit_bias.items()}
 
 
 def export(
@@ -78,10 +78,6 @@ def _check(bias: Bias, profile: Profile, tokenizer: str | None) -> None:
     asks = profile.bias.highest_id is not None and not made
     vocabulary = vocabulary_of(bias, [profile], tokenizer) if asks else None
     check_limits(bias.logit_bias, profile, highest_id(profile, vocabulary))
-
-
-def _number(value: float) -> float:
-    return int(value) if value == int(value) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +162,10 @@ def _litellm(job: _Job) -> str:
             "provider without one"
         )
     where = server.arguments("api_base", "extra_headers", "extra_query")
+    asked = {"model": f"{kind}/{job.model}", **job.prompt}
     return job.python(
         "import litellm",
-        *_call(
-            f"answer = litellm.{call}",
-            {"model": f"{kind}/{job.model}", **job.prompt},
-            "logit_bias=LOGIT_BIAS",
-            *where,
-        ),
+        *_call(f"answer = litellm.{call}", asked, "logit_bias=LOGIT_BIAS", *where),
         f"print(answer.choices[0].{text})",
     )
 

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import (
-    AllowInfNan,
-    BaseModel,
-    ConfigDict,
-    Field,
-    Strict,
-    model_validator,
-)
+from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, Strict, model_validator
 
 from blackbox_lb.safety.printable import printable
 

@@ -144,22 +144,17 @@ def _complaint(error: ErrorDetails, rows: Any) -> str:
     """One error as part of a sentence, with the row as the file has it; the checker adds the kinds that a row may have."""
     path = []
     for part in error["loc"]:
-        if error["type"] != "missing" and not (isinstance(rows, list | dict) and _has(rows, part)):
-            break
+        try:
+            rows = rows[part]
+        except (KeyError, IndexError, TypeError):
+            if error["type"] != "missing":
+                break
+            rows = None
         path.append(str(part))
-        rows = rows[part] if _has(rows, part) else None
     row = f"row {'.'.join(path)}: " if path else ""
     if error["type"] == "value_error":
         return f"{row}{error['ctx']['error']}"
     return f"{row}{error['msg']} (got {error['input']!r:.80})"
-
-
-def _has(rows: Any, part: int | str) -> bool:
-    return (
-        part in rows
-        if isinstance(rows, dict)
-        else isinstance(rows, list) and isinstance(part, int) and part < len(rows)
-    )
 
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How a value the user gave is quoted in an error message: on one line, and short."""
+"""How a value the user gave, or another library's error, is quoted in an error message: on one line, and short."""
 
 from __future__ import annotations
 
@@ -9,3 +9,8 @@ def shorten(value: object) -> str:
     """``repr(value)``, cut to 60 characters with an ellipsis."""
     text = repr(value)
     return text if len(text) <= LIMIT else f"{text[: LIMIT - 1]}…"
+
+
+def first_line(error: BaseException) -> str:
+    """What the error says first, else its kind."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -10,7 +10,7 @@ import os
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 MAX_DEPTH = 200
 """Lists and objects in one another. The parser of pydantic, and so of vLLM and of OpenAI's SDK, stops at the same depth (jiter)."""
@@ -45,6 +45,11 @@ def parse_json(content: bytes | str, *, constant: Callable[[str], Any] | None = 
         raise ValueError(_DEEP) from None
     check_depth(value)
     return value
+
+
+def no_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity: the ``constant`` of who wants JSON and nothing else."""
+    raise ValueError(f"{name} is no JSON number")
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:

@@ -232,5 +232,6 @@ class Database:
             if not there:
                 self.connection.execute(f"CREATE TEMP TABLE {table} ({', '.join(columns)})")
             elif there != set(columns):
-                read = [name if name in there else f"{DEFAULTS.get(name, 'NULL')} AS {name}" for name in columns]
+                older = {name: repr(DEFAULTS[name]) if name in DEFAULTS else "NULL" for name in columns}
+                read = [name if name in there else f"{older[name]} AS {name}" for name in columns]
                 self.connection.execute(f"CREATE TEMP VIEW {table} AS SELECT {', '.join(read)} FROM main.{table}")  # noqa: S608

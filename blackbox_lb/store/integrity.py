@@ -11,6 +11,7 @@ import numpy as np
 from blackbox_lb.errors import StoreCorrupt
 from blackbox_lb.store.keys import checksum, rollout_key, tagged_hash
 from blackbox_lb.store.packing import Arrays, Sampled, unpack, unpack_sampled
+from blackbox_lb.store.schema import KEY_COLUMNS
 from blackbox_lb.types import Completion, FloatArray, Message, Prompt
 
 Row = Mapping[str, Any]
@@ -29,9 +30,8 @@ TYPES: dict[str, tuple[type, ...]] = {
 
 def name_of(table: str, row: Row) -> str:
     """How a message calls a row: the table and the beginning of its key."""
-    first, second = [*row.values(), ""][:2]
-    key = f"{str(first)[:12]}..., {second}" if table == "token_bytes" else f"{str(first)[:12]}..."
-    return f"{table} {key}"
+    first, *more = list(row.values())[: KEY_COLUMNS[table]]
+    return ", ".join([f"{table} {str(first)[:12]}...", *map(str, more)])
 
 
 def sum_of(row: Row) -> int:

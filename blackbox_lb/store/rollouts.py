@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -32,7 +31,7 @@ from blackbox_lb.store.integrity import (
 )
 from blackbox_lb.store.keys import canonical, messages_of, prompt_hash, request_hash, rollout_key
 from blackbox_lb.store.packing import Arrays, Sampled, pack
-from blackbox_lb.store.schema import TABLES, insertion, selection
+from blackbox_lb.store.schema import TABLES, insertion, named, selection
 from blackbox_lb.types import Completion, FloatArray, Prompt
 
 T = TypeVar("T")
@@ -109,16 +108,13 @@ class RolloutStore:
     def __init__(self, path: Path | str, *, read_only: bool = False, patience: float = PATIENCE) -> None:
         self.path = Path(path)
         self._db = Database(self.path, read_only=read_only, patience=patience)
-        self._shown: dict[
-            str, set[int]
-        ] = {}  # by tokenizer, whose bytes this object has stored: they come with every answer
+        # By tokenizer, whose bytes this object has stored: they come with every answer.
+        self._shown: dict[str, set[int]] = {}
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -171,17 +167,18 @@ class RolloutStore:
 
     def rows(self, table: str, *, ordered: bool = False) -> Iterator[dict[str, Any]]:
         """All rows of a table as they are, unchecked, one by one; ``ordered``: completions by request, prompt and sample."""
-        columns = TABLES[table]
-        order = " ORDER BY request_hash, prompt_hash, sample" if ordered and table == "completions" else ""
-        for row in self._db.stream(selection(table) + order):
-            yield dict(zip(columns, row, strict=True))
+        order = "ORDER BY request_hash, prompt_hash, sample" if ordered and table == "completions" else ""
+        for row in self._db.stream(selection(table, order)):
+            yield named(table, row)
 
     def row(self, table: str, key: Sequence[Any]) -> dict[str, Any] | None:
         """The row with this primary key as it is, unchecked; None where there is none."""
-        columns = TABLES[table]
-        where = " AND ".join(f"{name} = ?" for name in columns[: len(key)])
-        found = self._db.read(f"{selection(table)} WHERE {where}", key)
-        return dict(zip(columns, found[0], strict=True)) if found else None
+        where = " AND ".join(f"{name} = ?" for name in TABLES[table][: len(key)])
+        found = self._read(table, f"WHERE {where}", key)
+        return found[0] if found else None
+
+    def _read(self, table: str, condition: str, arguments: Sequence[Any]) -> list[dict[str, Any]]:
+        return [named(table, row) for row in self._db.read(selection(table, condition), arguments)]
 
     def _one(self, table: str, key: str, parse: Callable[[Mapping[str, Any]], T]) -> T | None:
         row = self.row(table, (key,))
@@ -238,8 +235,7 @@ class RolloutStore:
         for begin in range(0, len(keys), rows):
             part = keys[begin : begin + rows]
             marks = ", ".join("?" * len(part))
-            found = self._db.read(f"{selection('completions')} WHERE key IN ({marks})", part)
-            by_key = {row[0]: dict(zip(TABLES["completions"], row, strict=True)) for row in found}
+            by_key = {row["key"]: row for row in self._read("completions", f"WHERE key IN ({marks})", part)}
             missing = next((key for key in part if key not in by_key), None)
             if missing is not None:
                 raise self._missing(missing)
@@ -261,14 +257,8 @@ class RolloutStore:
     def add_rewards(self, answers: Mapping[str, str]) -> None:
         """Store what came for remote rewards, by key, in one transaction; when this returns, a crash cannot lose it."""
         now = time.time()
-        self.add_rows(
-            {
-                "rewards": [
-                    summed({"key": key, "answer": _storable(answer), "received": now})
-                    for key, answer in answers.items()
-                ]
-            }
-        )
+        rows = [{"key": key, "answer": _storable(answer), "received": now} for key, answer in answers.items()]
+        self.add_rows({"rewards": list(map(summed, rows))})
 
     def rewards(self, keys: Iterable[str]) -> dict[str, str]:
         """What came for remote rewards, for those of ``keys`` that are there."""
@@ -277,9 +267,7 @@ class RolloutStore:
 
     def token_bytes(self, tokenizer: str) -> dict[int, bytes]:
         """The bytes of every token of this tokenizer that any stored answer showed."""
-        columns = TABLES["token_bytes"]
-        found = self._db.read(f"{selection('token_bytes')} WHERE tokenizer = ?", (tokenizer,))
-        rows = (dict(zip(columns, row, strict=True)) for row in found)
+        rows = self._read("token_bytes", "WHERE tokenizer = ?", (tokenizer,))
         return dict(self._parsed("token_bytes", row, token_of) for row in rows)
 
     def spent(self, keys: Iterable[str]) -> tuple[int, int, int]:

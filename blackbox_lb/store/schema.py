@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from typing import Any
 
 APPLICATION_ID = 0x626C6221
 """Marks the file as ours, so that somebody else's database is refused and never written to."""
@@ -82,8 +83,10 @@ TABLES = {
     "rewards": ("key", "answer", "received", "checksum"),
 }
 """The columns of the newest schema, in the order of the file."""
-DEFAULTS = {"bounded": "0", "fingerprint": "''"}
+DEFAULTS = {"bounded": 0, "fingerprint": ""}
 """What an older schema means by a column that it lacks; NULL where nothing is said here."""
+KEY_COLUMNS = dict.fromkeys(TABLES, 1) | {"token_bytes": 2}
+"""How many columns, from the first on, are the primary key."""
 
 
 def statements(script: str) -> Iterator[str]:
@@ -96,9 +99,14 @@ def statements(script: str) -> Iterator[str]:
             pending = ""
 
 
-def selection(table: str) -> str:
-    """The statement that reads all columns of a table, to which a condition may be added."""
-    return f"SELECT {', '.join(TABLES[table])} FROM {table}"  # noqa: S608  (names of ours)
+def selection(table: str, condition: str = "") -> str:
+    """The statement that reads all columns of a table."""
+    return f"SELECT {', '.join(TABLES[table])} FROM {table} {condition}"  # noqa: S608  (names of ours)
+
+
+def named(table: str, row: Sequence[Any]) -> dict[str, Any]:
+    """What ``selection`` reads, by column."""
+    return dict(zip(TABLES[table], row, strict=True))
 
 
 def insertion(table: str) -> str:

@@ -12,7 +12,6 @@ import queue
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Self
 
 from blackbox_lb.store.rollouts import RolloutStore
@@ -33,9 +32,7 @@ class Writer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._waiting.put(None)
         self._thread.join()
 

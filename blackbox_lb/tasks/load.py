@@ -63,16 +63,12 @@ def load_task(
         raise InputError(
             f"no task: name a built-in one ({', '.join(BUILT_IN)}) or give a data file of prompts to learn from"
         )
-    given: dict[Split, str | Path] = {}
-    if validation is not None:
-        given["validation"] = validation
-    if test is not None:
-        given["test"] = test
-    whole = {split: _whole(path, split, columns, require_answers) for split, path in given.items()}
+    given: dict[Split, str | Path | None] = {"validation": validation, "test": test}
+    whole = {split: _whole(path, split, columns, require_answers) for split, path in given.items() if path is not None}
     if str(data).startswith(HUB) or Path(data).is_dir():
         return load_dataset(str(data), whole, columns, seed=seed, fractions=fractions, require_answers=require_answers)
     rows = read_rows(data, columns, require_answers=require_answers)
-    return Task.from_splits(Path(data).stem, rest(str(data), rows, seed, fractions, set(given)) | whole)
+    return Task.from_splits(Path(data).stem, rest(str(data), rows, seed, fractions, set(whole)) | whole)
 
 
 def _built_in(spec: str) -> Task:

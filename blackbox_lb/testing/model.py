@@ -6,7 +6,6 @@ Index letters: ``n`` samples, ``t`` positions, ``v`` the vocabulary, ``h`` prefi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -23,24 +22,6 @@ RewardOf: TypeAlias = Callable[[tuple[int, ...], int], float]
 
 NOTHING = -1
 """Padding after the last token of a sequence, and in lists of alternatives."""
-
-BLOCK = 256
-"""Completions that are evaluated together: their tables stay in the processor's cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyEstimate:
-    """A biased policy, from its own completions: mean reward, KL to the base and tokens a completion, and standard errors.
-
-    ``reward`` and ``kl`` in nats, ``length`` in tokens with the end token. Where any completion's reward is -inf, so is ``reward``,
-    and its standard error is NaN.
-    """
-
-    reward: float
-    kl: float
-    length: float
-    reward_error: float
-    kl_error: float
 
 
 class ExactModel:
@@ -166,7 +147,7 @@ class ExactModel:
         return Rollouts(
             keys=tuple(f"{seed}/{i:07d}" for i in range(n)),
             prompts=of.astype(np.int64),
-            rewards=_rewards(tokens, of, reward),
+            rewards=np.array([reward(trim(row), int(p)) for row, p in zip(tokens, of, strict=True)], dtype=np.float64),
             lengths=(tokens != NOTHING).sum(axis=1).astype(np.int64),
             token_ids=ids[order].astype(np.int32),
             logprobs=np.where(bounded, bounds, logprobs)[order].astype(np.float32),
@@ -174,38 +155,6 @@ class ExactModel:
             top_logprobs=top_logprobs[order].astype(np.float32),
             bounded=bounded[order],
         )
-
-    def evaluate(self, delta: npt.ArrayLike, reward: RewardOf, n: int, seed: int) -> PolicyEstimate:
-        """Mean reward and KL to the base under the bias ``delta`` (v,) nats, from ``n`` fresh completions of all prompts in turn.
-
-        The KL sums, over the positions of each completion, the exact ``KL(pi_delta || pi_0)`` of the next token: its mean is that
-        of ``log p_delta - log p_0``, with less variance. For models too large for ``Exact``. InputError: n below 2.
-        """
-        if n < 2:
-            raise InputError(f"n is {n}; a mean with its standard error needs at least 2 completions")
-        rng, of = np.random.default_rng(seed), np.resize(np.arange(self.prompts), n)
-        bias = np.asarray(delta, dtype=np.float64) - np.max(delta)
-        blocks = [self._walk(of[start : start + BLOCK], bias, rng) for start in range(0, n, BLOCK)]
-        tokens, kl = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        rewards, root = _rewards(tokens, of, reward), np.sqrt(n)
-        return PolicyEstimate(
-            reward=float(rewards.mean()),
-            kl=float(kl.mean()),
-            length=float((tokens != NOTHING).sum(axis=1).mean()),
-            reward_error=float(rewards.std(ddof=1) / root) if np.isfinite(rewards).all() else float("nan"),
-            kl_error=float(kl.std(ddof=1) / root),
-        )
-
-    def _walk(self, prompts: Ids, bias: Vector, rng: np.random.Generator) -> tuple[Ids, Vector]:
-        """(n, horizon) completions under ``bias``, and (n,) their KL to the base in nats."""
-        tokens, kl = np.full((len(prompts), self.horizon), NOTHING, dtype=np.int64), np.zeros(len(prompts))
-        running = np.arange(len(prompts))
-        for t in range(self.horizon):
-            tokens[running, t], step = _biased(self._logits(tokens[running, :t], prompts[running]), bias, rng)
-            kl[running] += step
-            if self.end is not None:
-                running = running[tokens[running, t] != self.end]
-        return tokens, kl
 
 
 def _reported(logprobs: Vector, noise: float, quantum: float, rng: np.random.Generator) -> Vector:
@@ -227,21 +176,6 @@ def _listed(table: Vector, sampled: Ids, k: int) -> tuple[Ids, Vector, Ids, Vect
     listed = np.take_along_axis(some, order, axis=1)
     own = np.take_along_axis(table, sampled[:, None], axis=1)[:, 0]
     return sampled, own, listed, np.take_along_axis(table, listed, axis=1)
-
-
-def _biased(logits: Vector, bias: Vector, rng: np.random.Generator) -> tuple[Ids, Vector]:
-    """(h,) one token of ``softmax(logits + bias)`` for each row, and (h,) its KL to ``softmax(logits)``; no bias is above 0."""
-    base = np.exp(logits - logits.max(axis=1, keepdims=True))
-    tilted = base * np.exp(bias)
-    below = np.cumsum(tilted, axis=1)
-    total = below[:, -1]
-    drawn = (below < (rng.random(len(logits)) * total)[:, None]).sum(axis=1)
-    kl = tilted @ bias / total - np.log(total / base.sum(axis=1))
-    return np.minimum(drawn, len(bias) - 1), np.maximum(kl, 0.0)
-
-
-def _rewards(tokens: Ids, prompts: Ids, reward: RewardOf) -> Vector:
-    return np.array([reward(trim(row), int(p)) for row, p in zip(tokens, prompts, strict=True)], dtype=np.float64)
 
 
 def trim(row: Ids) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Literal, TypeAlias
 
 from blackbox_lb.testing.listener import Listener, Reply, Request
@@ -49,9 +48,7 @@ class ExactServer:
         self._http.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._http is not None:
             self._http.stop()
             self._http = None

@@ -25,10 +25,10 @@ def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
         InputError: no such encoding or file, a rank file that is neither cached nor reachable, a file of another kind or with a
             tokenizer that this package cannot read, or the extra ``hf`` is missing for a file.
     """
-    from blackbox_lb.vocabulary import tiktoken_encodings as encodings
+    from blackbox_lb.vocabulary.tiktoken_encodings import encoding_names
 
     text = os.fspath(name)
-    if text in encodings.encoding_names():
+    if text in encoding_names():
         return _of_encoding(text)
     try:
         path = Path(text).expanduser()
@@ -46,9 +46,14 @@ def vocabulary_of_model(model: str) -> str | None:
     Dated names, Azure's ``gpt-35-turbo``, fine-tuned models (``ft:gpt-4o-mini-2024-07-18:org::id``) and names under ``openai/``
     are understood. An Azure deployment's own name says nothing: ask with the name of the model behind it.
     """
-    from blackbox_lb.vocabulary import tiktoken_encodings as encodings
+    import tiktoken.model
 
-    return encodings.encoding_of_model(model)
+    # tiktoken reads a fine-tuned model's name by its first letters, and takes ft:gpt-4.1... for a gpt-4: ask for the base model.
+    base = model.removeprefix("openai/").removeprefix("ft:").partition(":")[0]
+    try:
+        return tiktoken.model.encoding_name_for_model(base)
+    except KeyError:
+        return None
 
 
 @cache

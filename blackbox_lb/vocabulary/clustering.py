@@ -58,13 +58,12 @@ def cluster_vocabulary(
     encoder: str | os.PathLike[str] | None = None,
     seed: int = 0,
     cache: Path | None = None,
-    progress: bool = False,
 ) -> Clustering:
     """The paper's clusters: ``k`` of them, from the words of ``completions``, for every token of ``vocabulary``.
 
     ``completions``: texts that the base model wrote to prompts other than those of the rollouts. ``encoder``: a folder or hub name,
     see ``resolve_encoder``. ``cache``: a file that keeps the labels; with the same vocabulary, words, encoder, k and seed they are
-    read from it, otherwise it is written anew. Embedding takes some minutes on a CPU; ``progress`` shows a bar on stderr.
+    read from it, otherwise it is written anew. Embedding takes some minutes on a CPU.
 
     Raises:
         InputError: no vocabulary, fewer different words than clusters, an encoder that is not there or makes no vectors, a
@@ -81,7 +80,7 @@ def cluster_vocabulary(
     key = _key(texts, corpus, name, k, seed)
     labels = None if cache is None else _read(cache, key)
     if labels is None:
-        labels = cluster_labels(texts, corpus, encoder=load_encoder(name, progress=progress), k=k, seed=seed)
+        labels = cluster_labels(texts, corpus, encoder=load_encoder(name), k=k, seed=seed)
         if cache is not None:
             _write(cache, key, labels)
     return Clustering(labels, k, name, len(corpus))
@@ -92,7 +91,8 @@ def token_texts(vocabulary: Vocabulary) -> list[str | None]:
 
     Bytes that are no whole character read as U+FFFD, special tokens as their names.
     """
-    return [_text(vocabulary.bytes_of(token)) for token in range(vocabulary.size)]
+    table = map(vocabulary.bytes_of, range(vocabulary.size))
+    return [None if raw is None else raw.decode(errors="replace") for raw in table]
 
 
 def special_texts(vocabulary: Vocabulary) -> list[str]:
@@ -124,10 +124,6 @@ def cluster_labels(
     nearest = means.predict(_embedded(encoder, known)) if known else []
     label_of: dict[str | None, int] = dict(zip(known, map(int, nearest), strict=True))
     return np.array([label_of.get(text, -1) for text in texts], dtype=np.int64)
-
-
-def _text(raw: bytes | None) -> str | None:
-    return None if raw is None else raw.decode(errors="replace")
 
 
 def _name(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy.typing as npt
 
 from blackbox_lb.errors import ConnectionFailed, InputError
+from blackbox_lb.safety.quoting import first_line
 
 EXTRA = "pip install 'blackbox-lb[clusters]'"
 PAPERS_ENCODER = "sentence-transformers/all-mpnet-base-v2"
@@ -50,7 +51,7 @@ def resolve_encoder(name: str | os.PathLike[str] | None = None) -> str:
     return text if "/" in text else f"sentence-transformers/{text}"
 
 
-def load_encoder(name: str | os.PathLike[str] | None = None, *, progress: bool = False) -> Encoder:
+def load_encoder(name: str | os.PathLike[str] | None = None) -> Encoder:
     """The embedding model ``name`` (see ``resolve_encoder``) as a function of texts, fetched from the hub where need be.
 
     Raises:
@@ -71,7 +72,7 @@ def load_encoder(name: str | os.PathLike[str] | None = None, *, progress: bool =
         model = _fetched(SentenceTransformer, source)
 
     def encode(texts: Sequence[str]) -> npt.ArrayLike:
-        vectors: npt.ArrayLike = model.encode(list(texts), batch_size=BATCH, show_progress_bar=progress)
+        vectors: npt.ArrayLike = model.encode(list(texts), batch_size=BATCH, show_progress_bar=False)
         return vectors
 
     return encode
@@ -115,7 +116,7 @@ def _check_reachable(name: str) -> None:
         ) from error
     except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, httpx2.HTTPError, OSError) as error:
         raise ConnectionFailed(
-            f"the embedding model {name} is not on this machine and cannot be fetched from the hub ({_first_line(error)}): check "
+            f"the embedding model {name} is not on this machine and cannot be fetched from the hub ({first_line(error)}): check "
             f"the network (and HF_ENDPOINT, HF_HUB_OFFLINE), {remedy}"
         ) from error
 
@@ -129,10 +130,6 @@ def _fetched(loader: Callable[[str], Any], name: str) -> Any:
 
 def _unloadable(source: str, error: Exception) -> str:
     return (
-        f"{source} cannot be loaded as an embedding model ({_first_line(error)}): give a folder or a hub name that "
+        f"{source} cannot be loaded as an embedding model ({first_line(error)}): give a folder or a hub name that "
         "sentence-transformers can load"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

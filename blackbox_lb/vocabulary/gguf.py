@@ -64,7 +64,7 @@ def _byte_level(name: str, tokens: list[Token], metadata: Mapping[str, Any]) -> 
     raw = {token.id: bytes_of_piece(token.piece) for token in tokens if token.kind == NORMAL}
     ordinary = {token: known for token, known in raw.items() if known is not None}
     ordinary |= {token.id: _raw(token.piece) for token in tokens if token.kind == USER_DEFINED}
-    merges = (_pair(merge) for merge in metadata["tokenizer.ggml.merges"])
+    merges = ((left, right) for left, _, right in (merge.partition(" ") for merge in metadata["tokenizer.ggml.merges"]))
     pre = metadata.get("tokenizer.ggml.pre", "default")
     encoder = byte_level_encoder(_ids(tokens, NORMAL), merges, pre, _ids(tokens, USER_DEFINED))
     return Vocabulary(name, ordinary, _ids(tokens, CONTROL, UNKNOWN), len(tokens), encoder)
@@ -101,11 +101,6 @@ def _byte(piece: str) -> int:
     if match is None:
         raise ValueError(f"the byte token {piece!r} is not written as <0x0A>")
     return int(match[1], 16)
-
-
-def _pair(merge: str) -> tuple[str, str]:
-    left, _, right = merge.partition(" ")
-    return left, right
 
 
 def read_metadata(path: Path) -> dict[str, Any]:

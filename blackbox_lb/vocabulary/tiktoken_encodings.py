@@ -26,18 +26,6 @@ def encoding_names() -> Sequence[str]:
         raise InputError(f"a plugin of tiktoken cannot be loaded: {error}; update it, or uninstall it") from error
 
 
-def encoding_of_model(model: str) -> str | None:
-    """See ``vocabulary_of_model``."""
-    import tiktoken.model
-
-    # tiktoken reads a fine-tuned model's name by its first letters, and takes ft:gpt-4.1... for a gpt-4: ask for the base model.
-    base = model.removeprefix("openai/").removeprefix("ft:").partition(":")[0]
-    try:
-        return tiktoken.model.encoding_name_for_model(base)
-    except KeyError:
-        return None
-
-
 def read_encoding(name: str) -> Vocabulary:
     """The vocabulary of tiktoken's encoding ``name``.
 

@@ -10,6 +10,7 @@ from scipy import optimize, stats
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.testing import ExactModel
+from tests.support.policy import estimate_policy
 from tests.support.truth import Exact
 
 
@@ -146,18 +147,18 @@ def test_evaluation_is_the_enumeration(end_sharpness: float | None) -> None:
     """Mean reward and KL of 20,000 sampled completions are within 4 of their standard errors of the exact ones."""
     model = ExactModel(5, 4, seed=5, end=True, prompts=2, end_sharpness=end_sharpness)
     exact, delta = Exact(model, reward), np.array([0.8, -1.5, 0.2, 9.0, 8.0])
-    found = model.evaluate(delta, reward, 20_000, 1)
+    found = estimate_policy(model, delta, reward, 20_000, 1)
     assert abs(found.reward - exact.expected_reward(delta)) < 4 * found.reward_error
     assert abs(found.kl - exact.kl(delta)) < 4 * found.kl_error
     assert found.length == pytest.approx(exact.expectation(exact.lengths.astype(np.float64), delta), abs=0.05)
     assert 0 < found.kl_error < 0.05 * exact.kl(delta)
-    assert found == model.evaluate(delta + 50.0, reward, 20_000, 1)
+    assert found == estimate_policy(model, delta + 50.0, reward, 20_000, 1)
 
 
 def test_standard_errors_of_an_evaluation_are_those_of_its_repetitions() -> None:
     """Over 150 evaluations the spread of the means is what each of them states, within sampling error."""
     model, delta = ExactModel(5, 4, seed=5, end=True), np.array([0.8, -1.5, 0.2, 0.0, 1.0])
-    found = [model.evaluate(delta, reward, 200, seed) for seed in range(150)]
+    found = [estimate_policy(model, delta, reward, 200, seed) for seed in range(150)]
     for value, error in (("reward", "reward_error"), ("kl", "kl_error")):
         spread = np.std([getattr(each, value) for each in found], ddof=1)
         assert spread == pytest.approx(np.mean([getattr(each, error) for each in found]), rel=0.2)
@@ -166,12 +167,12 @@ def test_standard_errors_of_an_evaluation_are_those_of_its_repetitions() -> None
 def test_an_evaluation_without_a_bias_is_at_no_distance() -> None:
     """KL 0 for a constant bias; a reward of -inf makes the mean -inf; fewer than two completions are refused."""
     model = ExactModel(5, 3, seed=5)
-    assert model.evaluate(np.full(5, 3.0), reward, 500, 1).kl == pytest.approx(0, abs=1e-12)
-    worthless = model.evaluate(np.zeros(5), lambda tokens, _: -np.inf if 2 in tokens else 0.0, 500, 1)
+    assert estimate_policy(model, np.full(5, 3.0), reward, 500, 1).kl == pytest.approx(0, abs=1e-12)
+    worthless = estimate_policy(model, np.zeros(5), lambda tokens, _: -np.inf if 2 in tokens else 0.0, 500, 1)
     assert worthless.reward == -np.inf
     assert np.isnan(worthless.reward_error)
     with pytest.raises(InputError, match="at least 2"):
-        model.evaluate(np.zeros(5), reward, 1, 1)
+        estimate_policy(model, np.zeros(5), reward, 1, 1)
 
 
 def test_rollouts_under_a_bias_list_the_base_model() -> None:

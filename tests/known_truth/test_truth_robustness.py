@@ -11,6 +11,7 @@ from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.projection.projection import projection
+from tests.support.policy import estimate_policy
 
 PROBLEM = PROBLEMS["rare"]
 MODEL = PROBLEM.model()
@@ -49,7 +50,7 @@ def test_the_projection_keeps_its_gain() -> None:
     gains = {"exact": 0.0, "all three": 0.0}
     for kind in gains:
         for seed in range(3):
-            found = MODEL.evaluate(_projected(reported(kind, seed)), PROBLEM.reward, 3000, seed)
+            found = estimate_policy(MODEL, _projected(reported(kind, seed)), PROBLEM.reward, 3000, seed)
             gains[kind] += (found.reward - 0.095 - PROBLEM.tau[0] * found.kl) / 3
     assert gains["exact"] > 0.1
     assert gains["all three"] > 0.85 * gains["exact"]

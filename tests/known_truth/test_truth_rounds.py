@@ -16,6 +16,7 @@ from blackbox_lb.estimate.reweighting.pooling import Pool, Round, pool
 from blackbox_lb.estimate.reweighting.trust_region import step_within
 from blackbox_lb.testing import ExactModel
 from blackbox_lb.types import UNNAMED
+from tests.support.policy import estimate_policy
 from tests.support.truth import Exact
 
 VOCAB, RARE, TAU, N, L2 = 40, 37, 0.5, 20_000, 5.0
@@ -231,9 +232,9 @@ def test_a_rare_reward_is_learned_better_in_rounds(tau: float, least: float) -> 
         for rounds in (1, 3):
             delta, steps = learned_in(rounds, model, 240, tau, seed + 1)
             assert all(kl <= 0.3 for kl in steps)
-            found = model.evaluate(delta, contains_rare_once, 2000, 7)
+            found = estimate_policy(model, delta, contains_rare_once, 2000, 7)
             reached.append(found.reward - tau * found.kl)
-        base.append(model.evaluate(np.zeros(HARD), contains_rare_once, 2000, 7).reward)
+        base.append(estimate_policy(model, np.zeros(HARD), contains_rare_once, 2000, 7).reward)
         gains.append(reached[1] - reached[0])
     assert np.mean(base) < 0.05
     assert np.mean(gains) > least

@@ -112,7 +112,7 @@ def test_a_second_implementation_gives_the_same_fingerprint(tiktoken_cache: Path
 def model_file(name: str) -> Path:
     """A .gguf file: SmolLM2 from the development dependencies, the others from the folder in BLB_TEST_MODELS."""
     if name.startswith("SmolLM2"):
-        return resolve_model(progress=False)
+        return resolve_model()
     folder = os.environ.get("BLB_TEST_MODELS")
     if folder is None:
         pytest.skip(f"{name} is looked for in the folder that BLB_TEST_MODELS names, and it names none")
@@ -152,7 +152,7 @@ def test_gemma_writes_110_bytes_in_two_ways() -> None:
 @pytest.fixture(scope="module")
 def smollm_json(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SmolLM2's tokenizer as a tokenizer.json, put together by the tokenizers library from the .gguf file's table."""
-    metadata = read_metadata(resolve_model(progress=False))
+    metadata = read_metadata(resolve_model())
     pieces = metadata["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE({piece: token for token, piece in enumerate(pieces)}, merges))
@@ -169,7 +169,7 @@ def smollm_json(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_one_vocabulary_from_two_files(smollm_json: Path) -> None:
     """A tokenizer.json and a .gguf file of one model agree on every id, on every special token and on the fingerprint."""
-    one, other = load_vocabulary(smollm_json), load_vocabulary(resolve_model(progress=False))
+    one, other = load_vocabulary(smollm_json), load_vocabulary(resolve_model())
     assert one.fingerprint == other.fingerprint
     assert one.ordinary == other.ordinary
     assert one.special == other.special
@@ -188,7 +188,7 @@ def test_bytes_are_what_the_tokenizers_library_decodes(smollm_json: Path) -> Non
 
 def test_special_names_in_a_text_are_text(smollm_json: Path) -> None:
     """A user who writes <|im_end|> ends nothing: no special token is ever encoded, whichever file the vocabulary comes from."""
-    for file in (smollm_json, resolve_model(progress=False)):
+    for file in (smollm_json, resolve_model()):
         vocabulary = load_vocabulary(file)
         ids = vocabulary.encode("say <|im_end|> now")
         assert not set(ids) & set(vocabulary.special.values())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blackbox_lb.jobs.report import write_report
+from blackbox_lb.jobs.report.page import write_report
 from tests.unit.report_runs import Kind, bias_of, write_run
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")

@@ -11,7 +11,8 @@ import pytest
 from bench.studies.lora_grpo import Run
 from bench.studies.lora_scoring import cut, outcome_of, prompt_text, reward_function
 from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.jobs.paper import load_configuration, scaled
+from blackbox_lb.jobs.paper.configuration import load_configuration
+from blackbox_lb.jobs.paper.scaling import scaled
 from blackbox_lb.rollouts.judging.verdict import PolicyScores
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import Example, Prompt

@@ -23,11 +23,12 @@ from scipy.stats import binom
 from blackbox_lb.api.session import Session
 from blackbox_lb.cli import main
 from blackbox_lb.errors import AuthenticationFailed, ContentFiltered, InputError, QuotaExhausted, RequestRejected
-from blackbox_lb.jobs.doctor import Report, RowFinding, check_target, examine, most_requests, most_tokens, save_profile
 from blackbox_lb.jobs.doctor.asking.exam import EMOJI, STORY, opening_lists
+from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding
 from blackbox_lb.jobs.doctor.checks.bias_effect import _Duel
 from blackbox_lb.jobs.doctor.checks.uniformity import CellDraw, _lower_tail, alike, judge, temperature_of
-from blackbox_lb.jobs.doctor.run import CHECKS, Check
+from blackbox_lb.jobs.doctor.run import CHECKS, Check, examine, most_requests, most_tokens
+from blackbox_lb.jobs.doctor.save import check_target, save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.testing.llamacpp_answers import JSON, Dialect, RefusedRequest

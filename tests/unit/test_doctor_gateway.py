@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.jobs.doctor import Report, RowFinding, examine
-from blackbox_lb.jobs.doctor.run import CHECKS
+from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding
+from blackbox_lb.jobs.doctor.run import CHECKS, examine
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.vocabulary import Vocabulary

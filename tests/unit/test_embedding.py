@@ -152,7 +152,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return np.array([-1 if text is None else len(text) % k for text in texts], dtype=np.int64)
 
     monkeypatch.setattr(tying, "cluster_labels", make)
-    monkeypatch.setattr(tying, "load_encoder", lambda name, progress: None)
+    monkeypatch.setattr(tying, "load_encoder", lambda name: None)
     return calls
 
 

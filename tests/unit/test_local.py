@@ -134,7 +134,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def fetch(model: str | None, endpoint: str, cache: Path) -> bytes:
     """The bytes that a name resolves to."""
-    return resolve_model(model, progress=False, endpoint=endpoint, cache=cache).read_bytes()
+    return resolve_model(model, endpoint=endpoint, cache=cache).read_bytes()
 
 
 def test_a_path_resolves_to_itself(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.report import read_run, render, write_report
+from blackbox_lb.jobs.report.data import read_run
 from blackbox_lb.jobs.report.examples import Side, compared
-from blackbox_lb.jobs.report.page import tame
+from blackbox_lb.jobs.report.page import render, tame, write_report
 from blackbox_lb.jobs.report.tables import MOST_ROWS, entries_table, token
 from blackbox_lb.jobs.report.verdict_text import (
     VerdictRow,

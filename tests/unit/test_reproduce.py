@@ -22,8 +22,9 @@ from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.evaluation.document import Mean
-from blackbox_lb.jobs.paper import LoraResult, Reproduction, load_configuration, load_lora
 from blackbox_lb.jobs.paper import run as job_module
+from blackbox_lb.jobs.paper.configuration import load_configuration
+from blackbox_lb.jobs.paper.results import LoraResult, Reproduction, load_lora
 from blackbox_lb.jobs.paper.scaling import FEWEST_PROBLEMS, FEWEST_ROLLOUTS, PlannedRollouts, picked
 from blackbox_lb.jobs.paper.tables import TextTable, comparison, markdown, offsets
 from blackbox_lb.jobs.records.provenance import provenance

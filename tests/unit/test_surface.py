@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blackbox_lb.jobs.analysis.token_classes import CLASSES, nearly_equal, surface_class
+from blackbox_lb.jobs.analysis.token_classes import nearly_equal, surface_class
 
 TABLE = {
     "special": ["<|im_end|>", "</s>", "<end_of_turn>", "[INST]"],
@@ -25,7 +25,6 @@ UNRELATED = [("the", "thing"), ("one", "on"), ("cat", "dog"), ("$", "#"), ("<|a|
 def test_surface_classes(name: str, text: str) -> None:
     """Each text belongs to the class that its definition says."""
     assert surface_class(text.encode(), text) == name
-    assert name in CLASSES
 
 
 def test_what_the_text_does_not_tell() -> None:

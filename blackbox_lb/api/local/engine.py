@@ -5,7 +5,6 @@ It is reached over loopback HTTP like any other llama.cpp server; ``_engine_proc
 
 from __future__ import annotations
 
-import http.client
 import importlib.util
 import json
 import os
@@ -15,8 +14,9 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO
+
+import httpx2
 
 from blackbox_lb.api.local._engine_process import HOST, EngineSettings
 from blackbox_lb.api.local.hub import EXTRA, check_gguf
@@ -41,11 +41,8 @@ class LocalEngine:
     def __init__(
         self, model_path: str | os.PathLike[str], *, parallel: int = 16, context: int = 512, threads: int | None = None
     ) -> None:
-        for name, value in (
-            ("parallel", parallel),
-            ("context", context),
-            ("threads", 1 if threads is None else threads),
-        ):
+        sizes = {"parallel": parallel, "context": context, "threads": 1 if threads is None else threads}
+        for name, value in sizes.items():
             if value < 1:
                 raise InputError(f"{name} is {value}; it must be at least 1")
         self.model_path = check_gguf(Path(model_path))
@@ -79,9 +76,7 @@ class LocalEngine:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -127,20 +122,12 @@ class LocalEngine:
     def _wait_healthy(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            with suppress(OSError, http.client.HTTPException):
-                if _get_status(self._port, "/health") == 200:
+            with suppress(httpx2.HTTPError):
+                address = f"http://{HOST}:{self._port}/health"
+                if httpx2.get(address, timeout=START_SECONDS, trust_env=False).status_code == httpx2.codes.OK:
                     return
             time.sleep(0.05)
         raise InputError(f"the engine did not become healthy within {START_SECONDS} s; is port {self._port} filtered?")
-
-
-def _get_status(port: int, path: str) -> int:
-    connection = http.client.HTTPConnection(HOST, port, timeout=START_SECONDS)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status
-    finally:
-        connection.close()
 
 
 def _cores() -> int:

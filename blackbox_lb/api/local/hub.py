@@ -34,18 +34,14 @@ NOT_A_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 
 
 def resolve_model(
-    model: str | os.PathLike[str] | None = None,
-    *,
-    progress: bool = True,
-    endpoint: str | None = None,
-    cache: Path | None = None,
+    model: str | os.PathLike[str] | None = None, *, endpoint: str | None = None, cache: Path | None = None
 ) -> Path:
     """The GGUF file that ``model`` means, downloaded where need be.
 
     ``model``: a path; a hub name ``org/name``, ``org/name:QUANT`` or ``org/name/file.gguf``, much as llama.cpp's ``-hf``
-    takes it; or None for SmolLM2-135M-Instruct, from the installed data package or else from the hub. ``progress`` shows
-    the hub's own progress bar; ``endpoint`` and ``cache`` default to what HF_ENDPOINT and HF_HOME say. HF_TOKEN and
-    HF_HUB_OFFLINE are honoured. An interrupted download is never used.
+    takes it; or None for SmolLM2-135M-Instruct, from the installed data package or else from the hub. ``endpoint``
+    and ``cache`` default to what HF_ENDPOINT and HF_HOME say. HF_TOKEN and HF_HUB_OFFLINE are honoured. An interrupted
+    download is never used.
 
     Raises:
         InputError: no such file, repository or quantisation; not a GGUF file; a sharded file; the extra is not installed.
@@ -53,7 +49,7 @@ def resolve_model(
         ConnectionFailed: the hub cannot be reached and the file is not in its cache.
     """
     if model is None:
-        path = _packaged() or _fetch(DEFAULT_REPO, DEFAULT_FILE, DEFAULT_REVISION, progress, endpoint, cache)
+        path = _packaged() or _fetch(DEFAULT_REPO, DEFAULT_FILE, DEFAULT_REVISION, endpoint, cache)
         return check_gguf(path)
     name = os.fspath(model)
     if Path(name).expanduser().exists():
@@ -69,7 +65,7 @@ def resolve_model(
         raise InputError(
             f"{repo}/{file} is one part of a sharded model; choose a quantisation in one file, as in {repo}:Q4_K_M"
         )
-    return check_gguf(_fetch(repo, file, None, progress, endpoint, cache))
+    return check_gguf(_fetch(repo, file, None, endpoint, cache))
 
 
 def choose_file(files: Sequence[str], quant: str | None = None, repo: str = "the repository") -> str:
@@ -141,26 +137,10 @@ def _list(repo: str, endpoint: str | None, cache: Path | None) -> list[str]:
         raise
 
 
-def _fetch(
-    repo: str, file: str, revision: str | None, progress: bool, endpoint: str | None, cache: Path | None
-) -> Path:
+def _fetch(repo: str, file: str, revision: str | None, endpoint: str | None, cache: Path | None) -> Path:
     hub = _hub()
-
     with _translated(f"{repo}/{file}"):
-        bar = None if progress else _quiet(hub)
-        return Path(
-            hub.hf_hub_download(repo, file, revision=revision, cache_dir=cache, endpoint=endpoint, tqdm_class=bar)
-        )
-
-
-def _quiet(hub: Any) -> type:
-    """The hub's progress bar, shown nowhere."""
-
-    def silent(self: Any, *args: Any, **kwargs: Any) -> None:
-        bar.__init__(self, *args, **{**kwargs, "disable": True})
-
-    bar = hub.utils.tqdm
-    return type("Quiet", (bar,), {"__init__": silent})
+        return Path(hub.hf_hub_download(repo, file, revision=revision, cache_dir=cache, endpoint=endpoint))
 
 
 @contextmanager

@@ -229,11 +229,9 @@ def _up_to_stop(completion: Completion, total: int | None) -> Completion:
     """Without the tokens past the stop text that the legacy endpoint of OpenAI lists and does not count."""
     if total is None or not 0 < total < len(completion.token_ids) or completion.finish_reason != "stop":
         return completion
-    parts = {name: getattr(completion, name)[:total] for name in ("token_ids", "logprobs", "top_ids", "top_logprobs")}
-    for name in ("propensities", "bounded"):
-        values = getattr(completion, name)
-        parts[name] = None if values is None else values[:total]
-    return replace(completion, **parts)
+    names = ("token_ids", "logprobs", "top_ids", "top_logprobs", "propensities", "bounded")
+    parts = {name: getattr(completion, name) for name in names}
+    return replace(completion, **{name: part[:total] for name, part in parts.items() if part is not None})
 
 
 def _check_counted(profile: Profile, endpoint: Endpoint, completions: Sequence[Completion]) -> None:

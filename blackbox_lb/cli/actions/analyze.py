@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 import click
 
@@ -28,7 +30,7 @@ from blackbox_lb.jobs.analysis.biased_completions import (
     draw,
     shifts_by_lists,
 )
-from blackbox_lb.jobs.analysis.document import Analysis, TokenScore
+from blackbox_lb.jobs.analysis.document import Analysis, Band, DeltaRow, Family, MinimalPair, TokenScore
 from blackbox_lb.jobs.analysis.run import analyze
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
@@ -37,7 +39,51 @@ from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
-from blackbox_lb.vocabulary.embedding import Encoder, load_encoder
+from blackbox_lb.vocabulary.embedding import load_encoder
+
+T = TypeVar("T")
+Columns: TypeAlias = Sequence[tuple[str, Callable[[T], str]]]
+"""The columns of a table: heading, and what a row has there."""
+
+BANDS: Columns[Band] = (
+    ("band", lambda row: row.label),
+    ("what they are", lambda row: row.meaning),
+    ("tokens", lambda row: f"{row.count:,}"),
+)
+FAMILIES: Columns[Family] = (
+    ("side", lambda row: row.side),
+    ("family", lambda row: row.name),
+    ("examples", lambda row: " ".join(f"'{each}'" for each in row.examples[:6])),
+    ("tokens", lambda row: f"{row.size:,}"),
+    ("used", lambda row: f"{row.count:,}"),
+    ("mean S", lambda row: f"{row.mean_score:+.3f}"),
+)
+DELTA: Columns[DeltaRow] = (
+    ("bias", lambda row: row.of),
+    ("entries", lambda row: "" if row.entries is None else f"{row.entries:,}"),
+    ("sampled", lambda row: "" if row.sampled_fraction is None else f"{row.sampled_fraction:.1%}"),
+    ("sigma", lambda row: f"{row.sigma:.2e}"),
+    ("min", lambda row: f"{row.min:.2e}"),
+    ("max", lambda row: f"{row.max:.3f}"),
+    ("above 5 medians", lambda row: f"{row.selected_fraction:.2%}"),
+)
+TOKENS: Columns[TokenScore] = (
+    ("token", lambda row: f"'{row.text}'"),
+    ("context", lambda row: row.contexts[0] if row.contexts else ""),
+    ("S (nats)", lambda row: f"{row.score:+.3f}"),
+    ("standard error", lambda row: "" if row.se is None else f"{row.se:.3f}"),
+    ("bias", lambda row: f"{row.bias:+.2f}" if row.bias else ""),
+    ("used", lambda row: f"{row.count:,}"),
+)
+PAIRS: Columns[MinimalPair] = (
+    ("promoted", lambda row: f"'{row.promoted_text}'"),
+    ("suppressed", lambda row: f"'{row.suppressed_text}'"),
+    ("equal but for", lambda row: row.relation),
+    ("S", lambda row: f"{row.promoted_score:+.3f}"),
+    ("S", lambda row: f"{row.suppressed_score:+.3f}"),
+    ("used", lambda row: f"{row.promoted_count:,}"),
+    ("used", lambda row: f"{row.suppressed_count:,}"),
+)
 
 
 def execute(options: AnalyzeOptions) -> None:
@@ -81,7 +127,8 @@ async def _run(bias: Bias, options: AnalyzeOptions, listener: Remembering, budge
     generated = {token for token in biased.rollouts.token_ids.tolist() if token >= 0}
     untold = () if vocabulary else sorted(generated - known.keys())
     names = await _texts(bias, untold, ours, listener) if options.base_url and untold else {}
-    return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.remarks), _encoder(options), names)
+    encoder = None if options.families == "surface" else partial(load_encoder, options.embedding)
+    return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.remarks), encoder, names)
 
 
 async def _texts(bias: Bias, tokens: Sequence[int], options: ModelOptions, listener: Remembering) -> dict[int, str]:
@@ -125,10 +172,6 @@ async def _exact(
         return await ask_shifts(replace(trials, report=listener), biased, bias, positions, options.seed or 0)
 
 
-def _encoder(options: AnalyzeOptions) -> Callable[[], Encoder] | None:
-    return None if options.families == "surface" else lambda: load_encoder(options.embedding)
-
-
 def _write_csv(path: Path, found: Analysis) -> None:
     """All visited tokens, the most promoted first."""
     names = [name for name in TokenScore.model_fields if name != "contexts"]
@@ -150,34 +193,20 @@ def _print(found: Analysis, top: int) -> None:
             "--base-url of a server that is up"
         )
     _print_delta(found)
-    print_table(
-        "Intervention scores S by band (nats)",
-        ("band", "what they are", "tokens"),
-        ((row.label, row.meaning, f"{row.count:,}") for row in found.bands),
-        left=2,
-    )
-    shown = [row for row in found.families if row.side != "unmoved"]
-    print_table(
-        f"Families of tokens by {found.grouping}",
-        ("side", "family", "examples", "tokens", "used", "mean S"),
-        (
-            (
-                row.side,
-                row.name,
-                " ".join(f"'{each}'" for each in row.examples[:6]),
-                f"{row.size:,}",
-                f"{row.count:,}",
-                f"{row.mean_score:+.3f}",
-            )
-            for row in shown
-        ),
-        left=3,
-    )
+    _print_table("Intervention scores S by band (nats)", BANDS, found.bands, left=2)
+    moved = [row for row in found.families if row.side != "unmoved"]
+    _print_table(f"Families of tokens by {found.grouping}", FAMILIES, moved, left=3)
     by_share = sorted(found.tokens, key=lambda each: -abs(each.score) * each.count)
     _print_tokens("Promoted tokens", [each for each in by_share if each.score > 0], top)
     _print_tokens("Suppressed tokens", [each for each in by_share if each.score < 0], top)
     if found.pairs:
-        _print_pairs(found, top)
+        title = f"Nearly equal tokens pushed apart: {min(top, len(found.pairs))} of {len(found.pairs)}"
+        _print_table(title, PAIRS, found.pairs[:top], left=3)
+
+
+def _print_table(title: str, columns: Columns[T], rows: Sequence[T], *, left: int = 1) -> None:
+    cells = [[cell(row) for _, cell in columns] for row in rows]
+    print_table(title, [name for name, _ in columns], cells, left=left)
 
 
 def _source(found: Analysis) -> str:
@@ -197,58 +226,8 @@ def _print_delta(found: Analysis) -> None:
             "no statistics over the vocabulary: its size is not known; --tokenizer with the model's vocabulary tells it"
         )
         return
-    print_table(
-        "The bias over the whole vocabulary, centred (nats)",
-        ("bias", "entries", "sampled", "sigma", "min", "max", "above 5 medians"),
-        (
-            (
-                row.of,
-                "" if row.entries is None else f"{row.entries:,}",
-                "" if row.sampled_fraction is None else f"{row.sampled_fraction:.1%}",
-                f"{row.sigma:.2e}",
-                f"{row.min:.2e}",
-                f"{row.max:.3f}",
-                f"{row.selected_fraction:.2%}",
-            )
-            for row in found.delta
-        ),
-    )
+    _print_table("The bias over the whole vocabulary, centred (nats)", DELTA, found.delta)
 
 
-def _print_tokens(title: str, rows: list[TokenScore], top: int) -> None:
-    print_table(
-        f"{title}, by S times use: {min(top, len(rows)):,} of {len(rows):,}",
-        ("token", "context", "S (nats)", "standard error", "bias", "used"),
-        (
-            (
-                f"'{each.text}'",
-                each.contexts[0] if each.contexts else "",
-                f"{each.score:+.3f}",
-                "" if each.se is None else f"{each.se:.3f}",
-                f"{each.bias:+.2f}" if each.bias else "",
-                f"{each.count:,}",
-            )
-            for each in rows[:top]
-        ),
-        left=2,
-    )
-
-
-def _print_pairs(found: Analysis, top: int) -> None:
-    print_table(
-        f"Nearly equal tokens pushed apart: {min(top, len(found.pairs))} of {len(found.pairs)}",
-        ("promoted", "suppressed", "equal but for", "S", "S", "used", "used"),
-        (
-            (
-                f"'{row.promoted_text}'",
-                f"'{row.suppressed_text}'",
-                row.relation,
-                f"{row.promoted_score:+.3f}",
-                f"{row.suppressed_score:+.3f}",
-                f"{row.promoted_count:,}",
-                f"{row.suppressed_count:,}",
-            )
-            for row in found.pairs[:top]
-        ),
-        left=3,
-    )
+def _print_tokens(title: str, rows: Sequence[TokenScore], top: int) -> None:
+    _print_table(f"{title}, by S times use: {min(top, len(rows)):,} of {len(rows):,}", TOKENS, rows[:top], left=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -45,7 +46,7 @@ def execute(options: InitOptions) -> None:
     shared = {"provider": options.provider or ask.told["provider"]}
     shared |= ask.model(profile, options.model, options.base_url)
     shared |= ask.task(profile, options.task, options.data)
-    shared["reward"] = ask.checked("Reward", options.reward, REWARD, _reward)
+    shared["reward"] = ask.checked("Reward", options.reward, REWARD, partial(parse_reward, max_tokens=1))
     price = ask.price(profile, options.price)
     out.write_text(_document(shared, price, out.parent), encoding="utf-8")
     _next(profile, out)
@@ -134,10 +135,6 @@ def _readable(answer: str) -> None:
     click.echo("  {} training, {} validation and {} test prompts".format(*sizes), err=True)
 
 
-def _reward(answer: str) -> None:
-    parse_reward(answer, max_tokens=1)
-
-
 def _price(answer: str) -> None:
     parts = answer.split(",")
     if answer and not (len(parts) == 2 and all(re.fullmatch(r"\s*\d+(\.\d+)?\s*", part) for part in parts)):
@@ -160,14 +157,11 @@ def _document(shared: dict[str, str], price: str, folder: Path) -> str:
         path = Path(shared.get(key, ""))
         if shared.get(key) and path.is_file() and not path.is_absolute():
             shared[key] = Path(os.path.relpath(path, folder)).as_posix()
+    priced = f"\n[eval]\n{tomli_w.dumps({'price': price})}" if price else ""
     return (
         f"# Settings of blb, found here and from the folders below. Keys do not belong here: they stay in the environment.\n"
-        f"[{SHARED}]\n{tomli_w.dumps(shared)}{_priced(price)}{MORE}"
+        f"[{SHARED}]\n{tomli_w.dumps(shared)}{priced}{MORE}"
     )
-
-
-def _priced(price: str) -> str:
-    return f"\n[eval]\n{tomli_w.dumps({'price': price})}" if price else ""
 
 
 def _next(profile: Profile, out: Path) -> None:

@@ -17,20 +17,12 @@ from blackbox_lb.cli.run_limits import run as run_within_limits
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.forecast import Forecast, at_most
-from blackbox_lb.jobs.paper import (
-    BenchmarkRun,
-    Configuration,
-    Reproduction,
-    Scaled,
-    load_configuration,
-    load_lora,
-    rewards_of,
-    scaled,
-)
+from blackbox_lb.jobs.paper.configuration import Configuration, load_configuration
 from blackbox_lb.jobs.paper.notes import differences, plan_sentences
 from blackbox_lb.jobs.paper.problems import load_problems
-from blackbox_lb.jobs.paper.results import BenchmarkResult
-from blackbox_lb.jobs.paper.run import run
+from blackbox_lb.jobs.paper.results import BenchmarkResult, Reproduction, load_lora
+from blackbox_lb.jobs.paper.run import BenchmarkRun, rewards_of, run
+from blackbox_lb.jobs.paper.scaling import Scaled, scaled
 from blackbox_lb.jobs.paper.tables import TextTable, comparison, details, markdown
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.providers.profile import load_profile
@@ -82,7 +74,8 @@ def execute(options: ReproduceOptions) -> None:
         comparison(configuration, results, Path(model).name, lora),
         *(details(configuration, result, lora) for result in results),
     ]
-    _write(folder, document, tables)
+    (folder / "reproduction.json").write_text(document.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (folder / "reproduction.md").write_text(markdown(document, tables), encoding="utf-8")
     if options.as_json:
         print_json(document.model_dump())
     else:
@@ -174,14 +167,9 @@ def _print_plan(plan: Sequence[str], parts: Sequence[Scaled], configuration: Con
     print_json({"plan": stages, "sentences": list(plan)})
 
 
-def _write(folder: Path, document: Reproduction, tables: Sequence[TextTable]) -> None:
-    (folder / "reproduction.json").write_text(document.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    (folder / "reproduction.md").write_text(markdown(document, tables), encoding="utf-8")
-
-
 def _print(tables: Sequence[TextTable], notes: Sequence[str], folder: Path) -> None:
     for table in tables:
-        print_table(table.title, table.header, table.rows, left=table.left)
+        print_table(table.title, table.header, table.rows)
     click.echo("What differs from the paper:")
     for note in notes:
         click.echo(f"- {note}")

@@ -140,7 +140,7 @@ def _policy(group: Group, names: dict[str, str]) -> str:
 
 def _json(group: Group, base: Group | None, names: dict[str, str]) -> dict[str, Any]:
     settings, mean = group.settings, group.mean_reward
-    difference = None if base is None else group.difference(base)
+    found = None if base is None else group.difference(base)
     return {
         "split": group.split,
         "policy": _policy(group, names),
@@ -151,18 +151,15 @@ def _json(group: Group, base: Group | None, names: dict[str, str]) -> dict[str, 
         "prompts": sum(bool(row.size) for row in group.scores.reward),
         "completions": group.completions,
         "left_out": group.scores.left_out,
-        "reward": {"label": group.reward.label, "mean": mean.mean, "low": mean.low, "high": mean.high},
+        "reward": {"label": group.reward.label, **_mean(mean)},
         "accuracy": group.accuracy,
         "tokens": group.tokens,
-        "difference": None
-        if difference is None
-        else {
-            "mean": difference.reward.mean,
-            "low": difference.reward.low,
-            "high": difference.reward.high,
-            "prompts": difference.prompts,
-        },
+        "difference": None if found is None else {**_mean(found.reward), "prompts": found.prompts},
     }
+
+
+def _mean(found: Any) -> dict[str, float]:
+    return {"mean": found.mean, "low": found.low, "high": found.high}
 
 
 HEADER = (
@@ -184,11 +181,9 @@ def _print(groups: list[Group], names: dict[str, str]) -> None:
 def _cells(group: Group, base: Group | None, names: dict[str, str]) -> list[str]:
     sampling, mean = group.settings["sampling"], group.mean_reward
     found = None if base is None else group.difference(base)
-    to_base = (
-        ("", "")
-        if found is None
-        else (_signed(found.reward.mean), f"{_signed(found.reward.low)} to {_signed(found.reward.high)}")
-    )
+    to_base = ["", ""]
+    if found is not None:
+        to_base = [_signed(found.reward.mean), f"{_signed(found.reward.low)} to {_signed(found.reward.high)}"]
     return [
         group.split,
         _policy(group, names),

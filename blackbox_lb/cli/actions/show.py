@@ -51,11 +51,9 @@ def _origin(bias: Bias) -> None:
 
 
 def _statistics(learned: Learned) -> str:
-    same = (
-        ""
-        if learned.reliability is None
-        else f"; other prompts would bring back {max(learned.reliability, 0):.0%} of it"
-    )
+    same = ""
+    if learned.reliability is not None:
+        same = f"; other prompts would bring back {max(learned.reliability, 0):.0%} of it"
     return (
         f"over the whole vocabulary, before the compile and centred: {learned.sampled_fraction:.1%} of tokens sampled, standard "
         f"deviation {short(learned.sigma)} nats, least {short(learned.low)}, largest {short(learned.high)}, "

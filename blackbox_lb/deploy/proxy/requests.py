@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 from blackbox_lb.deploy.injection import quoted, route
@@ -13,7 +13,7 @@ from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
-from blackbox_lb.safety.untrusted import parse_json
+from blackbox_lb.safety.untrusted import no_constant, parse_json
 
 PREFIX = "/v1"
 """The path of this proxy that is the upstream's base URL."""
@@ -137,7 +137,7 @@ class Rule:
 def _document(content: bytes) -> dict[str, Any]:
     """What is asked. A key twice, which the upstream may read the other way, NaN and depths that no upstream reads are refused."""
     try:
-        document = parse_json(content.decode(), constant=_refuse_constant)
+        document = parse_json(content.decode(), constant=no_constant)
     except ValueError as error:
         raise ErrorAnswer(
             400,
@@ -150,10 +150,6 @@ def _document(content: bytes) -> dict[str, Any]:
             400, "the request body is no JSON object in UTF-8, so no bias can be added; correct it", code="bad_body"
         )
     return document
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _deployment(target: str) -> str | None:

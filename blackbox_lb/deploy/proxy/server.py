@@ -84,7 +84,8 @@ class Proxy:
         await self._forwarder.open()
         try:
             await runner.setup()
-            yield f"http://{_netloc(host, await _listen(runner, host, port))}{PREFIX}"
+            name = f"[{host}]" if ":" in host else host
+            yield f"http://{name}:{await _listen(runner, host, port)}{PREFIX}"
         finally:
             try:
                 await runner.cleanup()
@@ -223,10 +224,6 @@ async def _listen(runner: web.ServerRunner, host: str, port: int) -> int:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot listen on {host}:{port} ({reason}); choose another --host or --port") from None
     return int(runner.addresses[0][1])
-
-
-def _netloc(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def serve(proxy: Proxy, host: str, port: int, started: Callable[[str], object]) -> None:

@@ -62,13 +62,10 @@ class Shelf:
         Before the table would outgrow its ``capacity``, a name whose file is ``gone`` gives up its slot if no row has it.
         """
         self._slots.pop(name, None)
-        slot = self._free(in_use)
+        taken = {*self._slots.values(), *in_use}
+        slot = next(each for each in count(REFUSED + 1) if each not in taken)
         if slot >= capacity:
             idle = (other for other in gone if self._slots.get(other, REFUSED) not in {REFUSED, *in_use})
             slot = self._slots.pop(next(idle, name), slot)
         self._slots[name] = slot
         return slot
-
-    def _free(self, in_use: Set[int]) -> int:
-        taken = {*self._slots.values(), *in_use}
-        return next(slot for slot in count(REFUSED + 1) if slot not in taken)

@@ -39,13 +39,11 @@ COUNT = parse_reward("length", max_tokens=1)
 class Biased:
     """Completions that were drawn with the bias at temperature 1. examples: (x,) what ``rollouts.prompts`` counts.
 
-    ends: how the provider lists the token that ends a completion. endpoint: through which they came. left_out: completions that
-    could not be read.
+    endpoint: through which they came. left_out: completions that could not be read.
     """
 
     rollouts: Rollouts
     examples: tuple[Example, ...]
-    ends: EndTokens
     endpoint: Endpoint
     left_out: int
 
@@ -102,7 +100,7 @@ def biased_completions(
         left_out = left["incomplete"] + left["filtered"]
         others = sum(len(store.keys(name)) for name in requests) - len(rollouts.keys) - left_out
     endpoints = Counter(settings["endpoint"] for settings in requests.values())
-    found = Biased(rollouts, examples, ends, cast("Endpoint", endpoints.most_common(1)[0][0]), left_out)
+    found = Biased(rollouts, examples, cast("Endpoint", endpoints.most_common(1)[0][0]), left_out)
     report.remark(found.words)
     if others:
         report.remark(

@@ -6,22 +6,6 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-CLASSES = (
-    "special",
-    "not known",
-    "part of a character",
-    "whitespace",
-    "digits",
-    "other script",
-    "LaTeX",
-    "punctuation",
-    "code",
-    "word start",
-    "capitalised",
-    "fragment",
-)
-"""In the order in which they are tried: a token belongs to the first that fits. See ``surface_class``."""
-
 SPECIAL = re.compile(
     r"<\|[^|]*\|>|</?s>|<(bos|eos|pad|unk|mask|start_of_turn|end_of_turn)>|\[(BOS|EOS|PAD|UNK|MASK|/?INST)\]"
 )

@@ -44,7 +44,8 @@ def logged_prefixes(path: str | Path, bias: Bias, profile: Profile, vocabulary: 
         raise StoreError(f"no rollout store {path}; give the one that blb fit or blb collect wrote with --store")
     with RolloutStore(path, read_only=True) as store:
         base = _base_requests(store, bias)
-        known = base if vocabulary is not None else _known(base, profile)
+        listing = {name: each for name, each in base.items() if _listed(str(each.get("provider")), profile) is True}
+        known = base if vocabulary is not None else listing
         ends = _end_tokens(_providers(known or base), profile, vocabulary)
         return _read(store, known or base, bias, ends, _left_out(store, base, known or base))
 
@@ -75,11 +76,6 @@ def _base_requests(store: RolloutStore, bias: Bias) -> dict[str, dict[str, Any]]
 def _is_base(settings: Mapping[str, Any]) -> bool:
     sampling = settings.get("sampling") or {}
     return not settings.get("bias") and sampling.get("temperature") == 1 and sampling.get("top_logprobs", 0) > 0
-
-
-def _known(base: Mapping[str, dict[str, Any]], profile: Profile) -> dict[str, dict[str, Any]]:
-    """The requests whose provider is known to list the token that ends a completion."""
-    return {name: each for name, each in base.items() if _listed(str(each.get("provider")), profile) is True}
 
 
 def _providers(requests: Mapping[str, dict[str, Any]]) -> set[str]:
@@ -114,6 +110,7 @@ def _end_tokens(providers: Collection[str], profile: Profile, vocabulary: Vocabu
 
 
 def _listed(name: str, profile: Profile) -> bool | None:
+    """Whether a provider is known to list the token that ends a completion."""
     if name == profile.name:
         return profile.logprobs.end_token_listed
     return load_profile(name).logprobs.end_token_listed if name in profile_names() else None

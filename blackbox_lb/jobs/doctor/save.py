@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import tomli_w
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding
+from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding, value_of
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.providers.schema import Json
 from blackbox_lb.safety.atomic_file import replacing
@@ -63,17 +63,12 @@ def save_profile(report: Report, path: Path, provider: str, base_url: str | None
     careful, open_rows = _unproven(report)
     document = tomli_w.dumps(_rows(report, path.stem, provider, base_url, careful, open_rows))
     try:
-        _write(path, document)
+        with replacing(path, f".{path.stem}.new.toml") as draft:
+            draft.write_text(document, encoding="utf-8")
+            load_profile(str(draft))  # only what loads takes the file's place
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror or error}); give another --save") from error
     return careful
-
-
-def _write(path: Path, document: str) -> None:
-    """In one step, and only what loads."""
-    with replacing(path, f".{path.stem}.new.toml") as draft:
-        draft.write_text(document, encoding="utf-8")
-        load_profile(str(draft))
 
 
 def _rows(
@@ -89,7 +84,10 @@ def _rows(
         rows["connection"] = {"base_url": base_url}
     found = {finding.row: finding.found for finding in report.findings if finding.found is not None}
     for row, value in {**careful, **found}.items():
-        _set(rows, row.split("."), value)
+        table, (*outer, last) = rows, row.split(".")
+        for part in outer:
+            table = table.setdefault(part, {})
+        table[last] = value
     rows["evidence"] = {
         finding.row: _evidence(report, finding)
         for finding in report.findings
@@ -102,12 +100,6 @@ def _is_plain(address: str) -> bool:
     """Whether an address holds nothing that may be a secret."""
     parts = urlsplit(address)
     return not (parts.username or parts.password or parts.query)
-
-
-def _set(rows: dict[str, Any], path: Sequence[str], value: object) -> None:
-    for part in path[:-1]:
-        rows = rows.setdefault(part, {})
-    rows[path[-1]] = value
 
 
 def _evidence(report: Report, finding: RowFinding) -> dict[str, Any]:
@@ -124,26 +116,17 @@ def _unproven(report: Report) -> tuple[dict[str, Json], list[str]]:
 
     A guessed table of which nothing was shown stays one as a whole.
     """
-    document, shown = report.profile.model_dump(), _shown(report)
+    document = report.profile.model_dump()
+    shown = {finding.row for finding in report.findings if finding.status != "NOT CHECKED"}
     careful: dict[str, Json] = {}
     left: list[str] = []
     for guess in report.profile.unknown:
-        rows = _leaves(_value(document, guess), guess)
+        rows = _leaves(value_of(document, guess), guess)
         values = {row: _careful(report, shown, row) for row in rows if not _is_proven(report, shown, row)}
-        careful |= {row: value for row, value in values.items() if value not in (None, _value(document, row))}
+        careful |= {row: value for row, value in values.items() if value not in (None, value_of(document, row))}
         open_rows = [row for row, value in values.items() if value is None]
         left += [guess] if open_rows == rows else open_rows
     return careful, left
-
-
-def _shown(report: Report) -> set[str]:
-    return {finding.row for finding in report.findings if finding.status != "NOT CHECKED"}
-
-
-def _value(document: Any, row: str) -> Any:
-    for part in row.split("."):
-        document = document[part]
-    return document
 
 
 def _leaves(value: Any, row: str) -> list[str]:

@@ -14,12 +14,11 @@ NONE = ""
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """Cells of text; the first ``left`` columns are no numbers."""
+    """Cells of text; all columns but the first are numbers."""
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    left: int = 1
 
 
 def offsets(mean: float, low: float, high: float) -> str:
@@ -40,7 +39,7 @@ def comparison(
             header.append(f"{configuration.columns[key]}, ours")
     rows = [_row(configuration, row, places, results, lora) for row in configuration.rows]
     ours = _projection(configuration, places, results)
-    return TextTable(configuration.caption, tuple(header), (*rows, *ours), left=1)
+    return TextTable(configuration.caption, tuple(header), (*rows, *ours))
 
 
 def _places(
@@ -127,25 +126,13 @@ def details(configuration: Configuration, result: BenchmarkResult, lora: Sequenc
         for each in lora
         if each.benchmark == result.benchmark
     ]
-    return TextTable(
-        f"{title}: {result.test:,} test problems, greedy, each against the base on the same problems",
-        (
-            "method",
-            "rollouts",
-            "entries",
-            "chosen",
-            "accuracy %",
-            "difference",
-            "verdict",
-            "tokens",
-            "difference",
-            "verdict",
-        ),
-        tuple(rows),
-    )
+    caption = f"{title}: {result.test:,} test problems, greedy, each against the base on the same problems"
+    header = ("method", "rollouts", "entries", "chosen", "accuracy %", *_COMPARED, "tokens", *_COMPARED)
+    return TextTable(caption, header, tuple(rows))
 
 
 _SHARED = ("rollouts", "accuracy", "tokens", "verdict")
+_COMPARED = ("difference", "verdict")
 
 
 def _detail(own: MethodResult) -> tuple[str, ...]:
@@ -174,8 +161,8 @@ def markdown(document: Reproduction, tables: Sequence[TextTable]) -> str:
 
 
 def _markdown(table: TextTable) -> list[str]:
-    bars = ["---" if place < table.left else "---:" for place in range(len(table.header))]
-    return [_line(row) for row in (table.header, tuple(bars), *table.rows)]
+    bars = ["---", *["---:"] * (len(table.header) - 1)]
+    return [_line(row) for row in (table.header, bars, *table.rows)]
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -149,15 +149,11 @@ def _pareto(result: Result, label: str) -> Plot | None:
     told = f"{len(rows)} candidates on the validation prompts: {metric} against mean tokens."
     if chosen is not None:
         told += f" The chosen one has {metric} {amount(metric, chosen[1] / scale)} with {chosen[0]:.1f} tokens"
-        at = of(base)
-        told += "." if at is None else f", the base {amount(metric, at / scale)}"
-        told += "" if base.tokens is None or at is None else f" with {base.tokens:.1f}."
-        told = told if told.endswith(".") else f"{told}."
-    note = (
-        "Up and to the left is better. Dashed lines: the base model."
-        if base.tokens is not None
-        else "Up and to the left is better."
-    )
+        if (at := of(base)) is not None:
+            told += f", the base {amount(metric, at / scale)}"
+            told += "" if base.tokens is None else f" with {base.tokens:.1f}"
+        told += "."
+    note = "Up and to the left is better." + ("" if base.tokens is None else " Dashed lines: the base model.")
     return Plot("pareto", f"{metric.capitalize()} against length", note, told, tried_table(tried), figure)
 
 
@@ -209,9 +205,7 @@ def _kept(result: Result, bias: Bias) -> Plot | None:
             )
     size = len(bias.entries)
     axis.axvline(size, color=COLOURS["base"], linestyle=(0, (1, 2)), linewidth=1.3, label=f"this bias: {size:,}")
-    if min(row.entries for row in rows) > 0 and size > 0:
-        axis.set_xscale("log")
-    _entry_ticks(axis, sorted({row.entries for row in rows}))
+    _entries(axis, {row.entries for row in rows}, log=size > 0)
     _label(axis, "tokens in the bias", "estimated gain kept (%)")
     _legend(axis)
     most = max(rows, key=lambda row: row.entries)
@@ -229,9 +223,12 @@ def _kept(result: Result, bias: Bias) -> Plot | None:
     return Plot("kept", "Gain kept against entries", note, f"{told}.", table, figure)
 
 
-def _entry_ticks(axis: Any, places: Sequence[int]) -> None:
+def _entries(axis: Any, places: set[int], *, log: bool = True) -> None:
+    """Numbers of entries to the right, on a log axis where there is none at 0."""
+    if log and min(places) > 0:
+        axis.set_xscale("log")
     shown: list[int] = []
-    for place in places:
+    for place in sorted(places):
         if not shown or place >= 1.9 * shown[-1]:
             shown.append(place)
     axis.set_xticks(shown, [f"{place:,}" for place in shown])
@@ -247,9 +244,7 @@ def _held_out(bias: Bias) -> Plot | None:
     axis.errorbar(
         [row.entries for row in rows], [row.gain for row in rows], [row.error for row in rows], fmt="o-", **style
     )
-    if min(row.entries for row in rows) > 0:
-        axis.set_xscale("log")
-    _entry_ticks(axis, sorted({row.entries for row in rows}))
+    _entries(axis, {row.entries for row in rows})
     _label(axis, "tokens in the bias", "held-out gain (nats a weighted token)")
     told = "Held-out gain: " + ", ".join(f"{short(row.gain)} ± {short(row.error)} with {row.entries:,}" for row in rows)
     table = numbers_table(

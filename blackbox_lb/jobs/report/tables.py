@@ -10,7 +10,7 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.jobs.analysis.document import Analysis, TokenScore
 from blackbox_lb.jobs.evaluation.document import Evaluation, Mean, PolicyResult
 from blackbox_lb.jobs.report.data import CandidateRow
-from blackbox_lb.jobs.report.verdict_text import VerdictRow, amount, change, interval
+from blackbox_lb.jobs.report.verdict_text import VerdictRow, amount, change, interval, of_comparison
 from blackbox_lb.rollouts.progress import short
 
 MOST_ROWS = 2_000
@@ -114,7 +114,7 @@ def _plain(value: str | float) -> Cell:
 def _bars(rows: Sequence[VerdictRow]) -> list[Cell]:
     widest: dict[str, float] = {}
     for row in rows:
-        widest[row.metric] = max(widest.get(row.metric, 0.0), abs(row.low), abs(row.high), abs(row.difference))
+        widest[row.metric] = max(widest.get(row.metric, 0.0), row.widest)
     return [Cell(interval(row), row.low, "bar", row.verdict, Bar.of(row, widest[row.metric])) for row in rows]
 
 
@@ -146,8 +146,9 @@ def verdict_table(rows: Sequence[VerdictRow]) -> PageTable:
     )
 
 
-def comparisons_table(rows: Sequence[VerdictRow]) -> PageTable:
+def comparisons_table(evaluation: Evaluation) -> PageTable:
     """All that an evaluation compared."""
+    rows = [of_comparison(each) for each in evaluation.comparisons]
     wished = any(row.needed_for_effect is not None for row in rows)
     columns = (
         "setting", "instead of", "this", "metric", "verdict", "from", "to", "difference", "95 % interval", "percentile interval",
@@ -197,14 +198,12 @@ def policies_table(evaluation: Evaluation) -> PageTable:
 
 
 def _what(policy: PolicyResult) -> str:
-    told = []
-    if policy.bias is not None:
-        told.append(f"{policy.entries:,} biased tokens")
-    if policy.instruction is not None:
-        told.append(f"prompt adds “{policy.instruction}”")
-    if policy.best_of > 1:
-        told.append(f"best of {policy.best_of}")
-    return "; ".join(told)
+    told = (
+        policy.bias is not None and f"{policy.entries:,} biased tokens",
+        policy.instruction is not None and f"prompt adds “{policy.instruction}”",
+        policy.best_of > 1 and f"best of {policy.best_of}",
+    )
+    return "; ".join(each for each in told if each)
 
 
 def _mean(metric: str, found: Mean | None) -> Cell:
@@ -227,6 +226,12 @@ def entries_table(bias: Bias) -> PageTable:
     ]  # fmt: skip
     caption = "The bias itself: what is added to each token’s logit, and by how much that multiplies its odds"
     return table("entries", caption, columns, rows, searchable=True, where="bias.json")
+
+
+def token_tables(bias: Bias, analysis: Analysis | None) -> list[PageTable]:
+    """The bias itself, and whatever an analysis says of its tokens."""
+    of = () if analysis is None else (scores_table, bands_table, families_table, pairs_table, delta_table)
+    return [entries_table(bias), *(found for each in of if analysis and (found := each(analysis)).rows)]
 
 
 def _entry(entry: Entry) -> Cell:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeAlias
 
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.jobs.evaluation.arms import BASE
@@ -48,18 +49,14 @@ class VerdictRow:
         """Whether both sides are the same on every prompt."""
         return self.difference == self.low == self.high == 0
 
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """All rows of one setting; the first is the one that counts."""
-
-    setting: str
-    rows: tuple[VerdictRow, ...]
-
     @property
-    def word(self) -> str:
-        """The verdict of the row that counts."""
-        return self.rows[0].verdict
+    def widest(self) -> float:
+        """The end of the interval that is farthest from 0."""
+        return max(abs(self.low), abs(self.high), abs(self.difference))
+
+
+Judged: TypeAlias = tuple[VerdictRow, ...]
+"""All rows of one setting; the first is the one that counts."""
 
 
 def of_verdict(row: Verdict) -> VerdictRow:
@@ -92,16 +89,14 @@ def rows_of(run: Run) -> tuple[VerdictRow, ...]:
 
 def judged(rows: Iterable[VerdictRow]) -> tuple[Judged, ...]:
     """The rows by setting, in their order."""
-    return tuple(Judged(setting, tuple(group)) for setting, group in groupby(rows, key=lambda row: row.setting))
+    return tuple(tuple(group) for _, group in groupby(rows, key=lambda row: row.setting))
 
 
 def setting_words(setting: str) -> str:
     """The setting as a part of a sentence."""
-    return (
-        "with greedy decoding"
-        if setting == "greedy"
-        else f"at {setting}".replace("temperature ", "temperature\N{NO-BREAK SPACE}")
-    )
+    if setting == "greedy":
+        return "with greedy decoding"
+    return f"at {setting}".replace("temperature ", "temperature\N{NO-BREAK SPACE}")
 
 
 def amount(metric: str, value: float) -> str:
@@ -193,26 +188,24 @@ def headline(parts: Sequence[Judged]) -> str:
     words = {
         "HELPS": "helps", "HURTS": "makes answers worse", "NO EVIDENCE": "shows no proven benefit", "NOTHING": "changes nothing",
     }  # fmt: skip
-    groups = [(word, [each.setting for each in parts if _said(each) == word]) for word in words]
+    groups = [(word, [part[0].setting for part in parts if _said(part) == word]) for word in words]
     told = [f"{words[word]} {_and([setting_words(each) for each in found])}" for word, found in groups if found]
-    sentence = f"The bias {', but '.join(told)}" if len(told) > 1 else f"The bias {told[0]}"
-    aside = _aside(parts)
-    return f"{sentence}{aside}."
+    return f"The bias {', but '.join(told)}{_aside(parts)}."
 
 
 def _said(part: Judged) -> str:
-    return "NOTHING" if all(row.unchanged for row in part.rows) else part.word
+    return "NOTHING" if all(row.unchanged for row in part) else part[0].verdict
 
 
 def _aside(parts: Sequence[Judged]) -> str:
     """What the rows beside the one that counts add, where they say something else."""
     worse = sorted(
-        {_name(row.metric) for each in parts for row in each.rows[1:] if row.verdict == "HURTS" != each.word}
+        {_name(row.metric) for first, *more in parts for row in more if row.verdict == "HURTS" != first.verdict}
     )
     if worse:
         return f"; {_and(worse)} {'gets' if len(worse) == 1 else 'get'} worse"
-    better = sorted({_name(row.metric) for each in parts for row in each.rows[1:] if row.verdict == "HELPS"})
-    none = all(each.word == "NO EVIDENCE" for each in parts)
+    better = sorted({_name(row.metric) for _, *more in parts for row in more if row.verdict == "HELPS"})
+    none = all(first.verdict == "NO EVIDENCE" for first, *_ in parts)
     return f"; only {_and(better)} {'gets' if len(better) == 1 else 'get'} better" if better and none else ""
 
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.store.integrity import check_row
-from blackbox_lb.store.schema import TABLES
+from blackbox_lb.store.schema import DEFAULTS, KEY_COLUMNS, TABLES
 
 PAGE_SIZE = 4096
 """What SQLite makes by itself, and what is tried where the header says something else or nothing."""
@@ -23,8 +23,6 @@ HEX = 64
 """Characters of a key."""
 NUMBERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 """Serial type -> bytes of a whole number."""
-MISSING = {"bounded": 0, "fingerprint": ""}
-"""What a row that was written under an older schema means by a column that it lacks."""
 
 
 class Found(NamedTuple):
@@ -188,10 +186,10 @@ def _recognised(kind: int, values: Sequence[Any]) -> Found | None:
 def _checked(table: str, values: Sequence[Any]) -> Found | None:
     """The row, if it is what was stored; only its name, if it is not; nothing, if it is none of this table."""
     columns = TABLES[table]
-    row = {name: MISSING.get(name) for name in columns} | dict(zip(columns, values, strict=False))
+    row = {name: DEFAULTS.get(name) for name in columns} | dict(zip(columns, values, strict=False))
     if "received" in row and isinstance(row["received"], int):
         row["received"] = float(row["received"])  # SQLite keeps whole ones as integers
-    key = tuple(values[: 2 if table == "token_bytes" else 1])
+    key = tuple(values[: KEY_COLUMNS[table]])
     try:
         check_row(table, row)
     except StoreCorrupt:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from blackbox_lb.errors import InputError, StoreCorrupt, StoreError
 from blackbox_lb.store import RolloutStore
@@ -16,8 +17,9 @@ from blackbox_lb.store.database import Database
 from blackbox_lb.store.integrity import check_row, name_of
 from blackbox_lb.store.keys import rollout_key
 from blackbox_lb.store.packing import unpack
-from blackbox_lb.store.schema import TABLES, selection, shape_of
+from blackbox_lb.store.schema import KEY_COLUMNS, TABLES, named, selection, shape_of
 
+T = TypeVar("T")
 BATCH = 500
 """Rows a transaction: some megabytes, so memory stays flat and other writers get their turn."""
 MOST_TOLD = 1000
@@ -61,18 +63,15 @@ def check(path: Path) -> Checkup:
     except StoreCorrupt as error:
         found.problems.append(str(error).partition("; blb store")[0])
         return found
-    try:
+    with closing(db):
         found.schema = db.schema
-        db.connection.text_factory = lambda raw: raw.decode(
-            errors="surrogateescape"
-        )  # such a row is named, and the next read
+        # A row with a text that is no UTF-8 is named, and the next read.
+        db.connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
         for look in (_pages, _schema, _references, *(_rows(table) for table in TABLES)):
             try:
                 found.problems.extend(look(db, found))
             except StoreCorrupt as error:
                 found.problems.append(str(error).partition("; blb store")[0])
-    finally:
-        db.close()
     return found
 
 
@@ -97,7 +96,7 @@ def _references(db: Database, found: Checkup) -> Iterator[str]:
 def _rows(table: str) -> Any:
     def look(db: Database, found: Checkup) -> Iterator[str]:
         for values in db.stream(selection(table)):
-            row = dict(zip(TABLES[table], values, strict=True))
+            row = named(table, values)
             found.rows[table] += 1
             found.unsummed += "checksum" in row and row["checksum"] is None
             try:
@@ -123,12 +122,9 @@ def compact(path: Path) -> Compacted:
     if not path.is_file():
         raise StoreError(f"there is no rollout store {path}; give one that blb collect or blb fit made")
     before = _bytes(path)
-    db = Database(path)
-    try:
+    with closing(Database(path)) as db:
         for statement in ("PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
             db.read(statement)
-    finally:
-        db.close()
     return Compacted(before, _bytes(path))
 
 
@@ -166,7 +162,7 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
         for source in sources:
             with RolloutStore(source, read_only=True) as store:
                 for table in TABLES:
-                    for rows in batches(store.rows(table), BATCH):
+                    for rows in batches(store.rows(table)):
                         _take(into, table, rows, merged)
     return merged
 
@@ -179,7 +175,7 @@ def _take(into: RolloutStore, table: str, rows: Iterable[dict[str, Any]], merged
         except StoreCorrupt:
             merged.damaged[table] += 1
             continue
-        there = into.row(table, [row[name] for name in TABLES[table][: 2 if table == "token_bytes" else 1]])
+        there = into.row(table, list(row.values())[: KEY_COLUMNS[table]])
         if there is None:
             new.append(row)
         else:
@@ -197,10 +193,10 @@ def _alike(table: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool
     return all(a.tobytes() == b.tobytes() if a is not None and b is not None else a is b for a, b in pairs)
 
 
-def batches(rows: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
-    """The rows, at most ``size`` at a time."""
+def batches(rows: Iterable[T]) -> Iterator[list[T]]:
+    """The rows, at most ``BATCH`` at a time."""
     source = iter(rows)
-    while batch := list(islice(source, size)):
+    while batch := list(islice(source, BATCH)):
         yield batch
 
 
@@ -232,23 +228,17 @@ def recover(old: Path, new: Path) -> Recovered:
     names = _Names()
     with RolloutStore(new) as into:
         rows, unsummed = Counter[str](), 0
-        for batch in _batches(names.intact(found_in(old))):
-            rows.update(into.add_rows(batch))
-            unsummed += sum("checksum" in row and row["checksum"] is None for each in batch.values() for row in each)
+        for batch in batches(names.intact(found_in(old))):
+            tables: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
+            for table, row in batch:
+                tables[table].append(row)
+                unsummed += "checksum" in row and row["checksum"] is None
+            rows.update(into.add_rows(tables))
     if not rows.total():
         for each in (new, *(new.with_name(new.name + end) for end in ("-wal", "-shm"))):
             each.unlink(missing_ok=True)
         raise StoreError(f"{old} holds nothing that a rollout store holds; {new} was not made")
     return Recovered(+rows, names.lost(), unsummed)
-
-
-def _batches(found: Iterator[Found]) -> Iterator[dict[str, list[dict[str, Any]]]]:
-    while batch := list(islice(found, BATCH)):
-        tables: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
-        for each in batch:
-            if each.row is not None:
-                tables[each.table].append(each.row)
-        yield tables
 
 
 class _Names:
@@ -258,8 +248,8 @@ class _Names:
         self._intact: dict[str, set[tuple[Any, ...]]] = {table: set() for table in TABLES}
         self._named: dict[str, set[tuple[Any, ...]]] = {table: set() for table in TABLES}
 
-    def intact(self, found: Iterator[Found]) -> Iterator[Found]:
-        """Each intact row once; the others are only noted."""
+    def intact(self, found: Iterator[Found]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Table and contents of each intact row, once; the others are only noted."""
         for each in found:
             if each.table == "index":
                 self._named["completions"].add((rollout_key(*each.key),))
@@ -272,7 +262,7 @@ class _Names:
                 self._named["prompts"].add((each.row["prompt_hash"],))
             if each.key not in self._intact[each.table]:
                 self._intact[each.table].add(each.key)
-                yield each
+                yield each.table, each.row
 
     def lost(self) -> Counter[str]:
         """How many names of each table nothing intact was found for."""

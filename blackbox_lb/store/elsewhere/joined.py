@@ -9,33 +9,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.store.database import PATIENCE
 from blackbox_lb.store.rollouts import RolloutStore
 from blackbox_lb.types import Completion
 
-STORE = ".db"
+if TYPE_CHECKING:
+    from blackbox_lb.store.elsewhere.parquet_reading import ParquetSource
+
 PARQUET = ".parquet"
 
 
-class Source(Protocol):
-    """What a store and an export can both tell; see ``RolloutStore``."""
-
-    def close(self) -> None: ...
-
-    def keys(self, request: str) -> set[str]: ...
-
-    def completions(self, keys: Iterable[str]) -> Iterator[Completion]: ...
-
-    def spent(self, keys: Iterable[str]) -> tuple[int, int, int]: ...
-
-    def rewards(self, keys: Iterable[str]) -> dict[str, str]: ...
-
-    def token_bytes(self, tokenizer: str) -> dict[int, bytes]: ...
-
-    def order(self, keys: Collection[str]) -> dict[str, Any]: ...
+Source: TypeAlias = "RolloutStore | ParquetSource"
+"""What rollouts are read from."""
 
 
 def open_sources(names: Sequence[str]) -> list[Source]:
@@ -130,14 +117,13 @@ class Gathered(RolloutStore):
         names: Sequence[str],
         *,
         read_only: bool = False,
-        patience: float = PATIENCE,
         home: Mapping[str, int] | None = None,
     ) -> None:
         self.names = tuple(_absolute(name) for name in names)
         self._home = dict(home or {})
         self.sources = tuple(open_sources(names))
         try:
-            super().__init__(path, read_only=read_only, patience=patience)
+            super().__init__(path, read_only=read_only)
         except BaseException:
             for each in self.sources:
                 each.close()

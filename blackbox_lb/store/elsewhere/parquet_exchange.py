@@ -162,28 +162,9 @@ def _columns(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     columns["whole"] = [bool(each) for each in columns["whole"]]
     columns["alternatives"] = [row["top_ids"].shape[1] for row in group]
     for name in ARRAYS:
-        columns[name] = (_nested if name.startswith("top") else _lists)([row[name] for row in group])
+        arrays = [row[name] for row in group]
+        columns[name] = list(map(list, arrays)) if name.startswith("top") else arrays
     return columns
-
-
-def _lists(arrays: Sequence[npt.NDArray[Any] | None]) -> Any:
-    """Arrays (t,) or None as a column of lists, bit for bit."""
-    pa = arrow()
-    there = [each for each in arrays if each is not None]
-    ends = np.cumsum([0, *(0 if each is None else len(each) for each in arrays)], dtype=np.int32)
-    values = pa.array(np.concatenate(there)) if there else pa.nulls(0)
-    missing = pa.array([each is None for each in arrays])
-    return pa.ListArray.from_arrays(pa.array(ends), values, mask=missing) if there else pa.nulls(len(arrays))
-
-
-def _nested(arrays: Sequence[npt.NDArray[Any]]) -> Any:
-    """Arrays (t, k) as a column of lists of lists."""
-    pa = arrow()
-    lengths = [each.shape[1] for each in arrays for _ in range(len(each))]
-    inner = pa.ListArray.from_arrays(
-        pa.array(np.cumsum([0, *lengths], dtype=np.int32)), pa.array(np.concatenate([each.ravel() for each in arrays]))
-    )
-    return pa.ListArray.from_arrays(pa.array(np.cumsum([0, *(len(each) for each in arrays)], dtype=np.int32)), inner)
 
 
 def _others(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
@@ -193,10 +174,7 @@ def _others(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
 
     names = schemas()[table].names
     for group in _grouped(rows(), lambda row: len(row.get("logprobs", ()))):
-        yield {
-            name: _lists([row[name] for row in group]) if name == "logprobs" else [row[name] for row in group]
-            for name in names
-        }
+        yield {name: [row[name] for row in group] for name in names}
 
 
 def import_store(source: Path, path: Path) -> Transferred:

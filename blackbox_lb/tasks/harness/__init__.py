@@ -170,9 +170,8 @@ def _note(name: str, tasks: dict[str, Any], chosen: tuple[str, str], splits: Spl
     judged = sum(document.key in drawn.fewshot for document in [*parts["validation"], *parts["test"]])
     ignored = sorted(set(first.config.generation_kwargs) - _USED)
     sentences = [
-        f"lm-evaluation-harness {version('lm-eval')}, task {name} (version {first.VERSION}), {len(tasks)} of its tasks joined"
-        if len(tasks) > 1
-        else f"lm-evaluation-harness {version('lm-eval')}, task {name} (version {first.VERSION})",
+        f"lm-evaluation-harness {version('lm-eval')}, task {name} (version {first.VERSION})"
+        + (f", {len(tasks)} of its tasks joined" if len(tasks) > 1 else ""),
         f"correct by filter {chosen[0]} and metric {chosen[1]}"
         + (f" (not by {' or '.join(others)})" if others else ""),
         f"validation: {splits.origin}",

@@ -150,11 +150,12 @@ def _divided(name: str, documents: list[Document]) -> dict[Split, list[Document]
 def _drop_repeated(splits: Splits) -> None:
     parts = splits.parts
     asked = {document.question for document in parts["test"]}
-    for split in (*(["validation"] if parts["validation"] else []), "train"):
-        kept = [d for d in parts[split] if d.question not in asked]  # type: ignore[index]
-        splits.dropped += len(parts[split]) - len(kept)  # type: ignore[index]
-        asked |= {d.question for d in parts[split]}  # type: ignore[index]
-        parts[split] = kept  # type: ignore[index]
+    earlier: tuple[Split, ...] = ("validation", "train")
+    for split in earlier:
+        kept = [d for d in parts[split] if d.question not in asked]
+        splits.dropped += len(parts[split]) - len(kept)
+        asked |= {d.question for d in parts[split]}
+        parts[split] = kept
 
 
 class _Sampler:

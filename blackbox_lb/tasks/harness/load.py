@@ -6,11 +6,11 @@ https://github.com/EleutherAI/lm-evaluation-harness, checked with version 0.4.13
 from __future__ import annotations
 
 import difflib
-import importlib.util
+import importlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def load_leaves(name: str, data_dir: Path | None, num_fewshot: int | None) -> di
 
 def _manager(name: str) -> Any:
     """An index that knows ``name``: of its folder only, since reading all of the 14,000 files takes 10 seconds and more."""
-    manager = library("lm_eval.tasks", "--task lm-eval:NAME").TaskManager
+    manager = _lm_eval("tasks").TaskManager
     declared = _declared()
     if name in declared:
         small = manager(include_defaults=False, include_path=str(declared[name].parent))
@@ -57,10 +57,16 @@ def _manager(name: str) -> Any:
     return manager()
 
 
-def _files() -> Iterator[Path]:
-    found = importlib.util.find_spec("lm_eval")
-    for root in (found.submodule_search_locations or []) if found else []:
-        yield from sorted(Path(root, "tasks").rglob("*.yaml"))
+def _lm_eval(module: str) -> Any:
+    return library(f"lm_eval.{module}", "--task lm-eval:NAME")
+
+
+def _folder_of_tasks() -> Path:
+    return Path(_lm_eval("tasks").__path__[0])
+
+
+def _files() -> list[Path]:
+    return sorted(_folder_of_tasks().rglob("*.yaml"))
 
 
 @lru_cache(maxsize=1)
@@ -108,8 +114,7 @@ def _expand(index: dict[str, Any], name: str, overrides: dict[str, Any]) -> list
 
 
 def _config(index: dict[str, Any], leaf: str) -> dict[str, Any]:
-    load_yaml = library("lm_eval.tasks._yaml_loader", "--task lm-eval:NAME").load_yaml
-    return dict(load_yaml(index[leaf].yaml_path, resolve_func=False, recursive=True))
+    return dict(_lm_eval("tasks._yaml_loader").load_yaml(index[leaf].yaml_path, resolve_func=False, recursive=True))
 
 
 def _refuse_likelihoods(index: dict[str, Any], leaves: list[str]) -> None:
@@ -127,17 +132,11 @@ def _refuse_likelihoods(index: dict[str, Any], leaves: list[str]) -> None:
 
 def _generative(leaf: str) -> list[str]:
     """The generate_until tasks of the same benchmark, the closest names first."""
-    library_path = importlib.util.find_spec("lm_eval")
-    path = _declared().get(leaf)
-    if path is None or library_path is None or not library_path.submodule_search_locations:
+    path, root = _declared().get(leaf), _folder_of_tasks()
+    if path is None:
         return []
-    root = Path(library_path.submodule_search_locations[0], "tasks")
     family = root / path.relative_to(root).parts[0]
-    index = (
-        library("lm_eval.tasks", "--task lm-eval:NAME")
-        .TaskManager(include_defaults=False, include_path=str(family))
-        .task_index
-    )
+    index = _lm_eval("tasks").TaskManager(include_defaults=False, include_path=str(family)).task_index
     tasks = [name for name, entry in index.items() if entry.kind.name == "TASK"]
     close = difflib.get_close_matches(leaf, tasks, len(tasks), 0.3)
     return [name for name in close if _config(index, name).get("output_type") == "generate_until"][:4]
@@ -157,12 +156,8 @@ def _overrides(
     if data_dir is not None:
         folder = _folder(data_dir, leaf, config.get("dataset_name"), alone=count == 1)
         # what the harness calls with the task's metadata and dataset_kwargs
-        more |= {"custom_dataset": partial(_read, folder), "dataset_kwargs": None}
+        more |= {"custom_dataset": lambda **_: read_folder(folder), "dataset_kwargs": None}
     return more
-
-
-def _read(folder: Path, **_ignored: Any) -> Any:
-    return read_folder(folder)
 
 
 def _folder(data_dir: Path, leaf: str, subset: str | None, *, alone: bool) -> Path:
@@ -206,7 +201,7 @@ def working() -> Iterator[None]:
     The harness compiles a prompt's template for each document anew, which takes 20 times as long.
     """
     datasets = library("datasets", "--task lm-eval:NAME")
-    env = library("lm_eval.utils", "--task lm-eval:NAME").env
+    env = _lm_eval("utils").env
     cached = datasets.is_caching_enabled()
     datasets.disable_caching()
     before = env.from_string

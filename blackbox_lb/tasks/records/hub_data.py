@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from blackbox_lb.errors import DataError, InputError
+from blackbox_lb.safety.quoting import first_line
 from blackbox_lb.tasks.records.records import MAX_BYTES, SUFFIXES, Record, read_records
 
 HUB = "hf:"
@@ -155,7 +156,7 @@ def _loaded(spec: str, path: str, config: str | None) -> Any:
         with quiet(), offline_without_hub() as online:
             return datasets.load_dataset(path, config)
     except Exception as error:  # missing, gated, without a config, unreadable: each has its own type
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         where = "" if Path(path).is_dir() or online else " (the hub does not answer and the cache does not have it)"
         raise InputError(
             f"the data set {spec} cannot be loaded{where}: {reason}; check name and config (hf:OWNER/NAME/CONFIG), log in where "
@@ -175,7 +176,7 @@ def _check_size(path: Path) -> None:
     try:
         size = _unpacked(path) if packed else path.stat().st_size
     except Exception as error:  # pyarrow has its own errors, and not one root of them
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise DataError(
             f"{path} cannot be read as {path.suffix[1:]}: {reason}; check that the file is whole"
         ) from error
@@ -209,5 +210,5 @@ def _table(path: Path) -> Any:
         with quiet(), tempfile.TemporaryDirectory() as cache:
             return read(str(path), cache_dir=cache, keep_in_memory=True, **more)
     except Exception as error:  # each reader has its own errors: pyarrow's, pandas', datasets'
-        reason = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error.__cause__ or error)
         raise DataError(f"{path} cannot be read as {suffix[1:]}: {reason}; check that the file is whole") from error

@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from blackbox_lb.errors import DataError
 from blackbox_lb.safety.quoting import shorten
-from blackbox_lb.safety.untrusted import parse_json, read_bounded
+from blackbox_lb.safety.untrusted import no_constant, parse_json, read_bounded
 
 MAX_BYTES = 256 * 2**20
 """A file is held in memory whole; the largest public prompt sets are a tenth of this."""
@@ -117,11 +117,7 @@ def _json_record(path: Path, number: int, line: str) -> Record:
 def _loads(text: str) -> object:
     if r"\ud" in text.lower():
         _refuse_lone_surrogates(json.loads(text))
-    return parse_json(text, constant=_refuse_constant)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    return parse_json(text, constant=no_constant)
 
 
 def _refuse_lone_surrogates(value: object) -> None:

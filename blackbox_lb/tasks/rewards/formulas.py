@@ -12,39 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 
-def accuracy(correct: bool, length: int, horizon: int) -> float:
-    """1{correct} (the paper, section "Preliminaries", r_accuracy; its GRPO baseline's reward for accuracy)."""
-    del length, horizon
-    return float(correct)
-
-
-def log_accuracy(correct: bool, length: int, horizon: int) -> float:
-    """ln 1{correct}: 0 or -inf (the paper, section "Experimental setup", r_log-accuracy). The strength tau then has no effect."""
-    del length, horizon
-    return 0.0 if correct else -math.inf
-
-
-def log_length(correct: bool, length: int, horizon: int) -> float:
-    """ln(T/len) (the paper, section "Experimental setup", r_length; its reward for compression)."""
-    del correct
-    return math.log(horizon / length)
-
-
-def accuracy_minus_length(correct: bool, length: int, horizon: int) -> float:
-    """1{correct} - len/L_max, from -1 to 1 (the paper, "Reward normalization and the role of R": a range of 2 keeps the bound)."""
-    return float(correct) - length / horizon
-
-
-def correct_and_short(correct: bool, length: int, horizon: int) -> float:
-    """ln(1{correct} T/len): the logarithm of ``accuracy_gated_length``, whose exponential at tau 1 is that reward."""
-    return math.log(horizon / length) if correct else -math.inf
-
-
-def accuracy_gated_length(correct: bool, length: int, horizon: int) -> float:
-    """1{correct} T/len (the paper, section "Experimental setup", r_length of its GRPO baseline): from 0 to T."""
-    return horizon / length if correct else 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class Formula:
     """``label`` names what a user reads: exp of the value where ``scale`` is log. ``gated``: whether correctness enters."""
@@ -56,11 +23,26 @@ class Formula:
 
 
 FORMULAS = {
-    "accuracy": Formula("accuracy", "linear", True, accuracy),
-    "log-accuracy": Formula("accuracy", "log", True, log_accuracy),
-    "length": Formula("T/len", "log", False, log_length),
-    "accuracy-minus-length": Formula("accuracy - len/T", "linear", True, accuracy_minus_length),
-    "correct-and-short": Formula("correct x T/len", "log", True, correct_and_short),
-    "accuracy-gated-length": Formula("correct x T/len", "linear", True, accuracy_gated_length),
+    # 1{correct} (the paper, section "Preliminaries", r_accuracy; its GRPO baseline's reward for accuracy).
+    "accuracy": Formula("accuracy", "linear", True, lambda correct, length, horizon: float(correct)),
+    # ln 1{correct}: 0 or -inf (the paper, section "Experimental setup", r_log-accuracy). The strength tau then has no effect.
+    "log-accuracy": Formula("accuracy", "log", True, lambda correct, length, horizon: 0.0 if correct else -math.inf),
+    # ln(T/len) (the paper, section "Experimental setup", r_length; its reward for compression).
+    "length": Formula("T/len", "log", False, lambda correct, length, horizon: math.log(horizon / length)),
+    # 1{correct} - len/L_max, from -1 to 1 (the paper, "Reward normalization and the role of R": a range of 2 keeps the bound).
+    "accuracy-minus-length": Formula(
+        "accuracy - len/T", "linear", True, lambda correct, length, horizon: float(correct) - length / horizon
+    ),
+    # ln(1{correct} T/len): the logarithm of the next, whose exponential at tau 1 is that reward.
+    "correct-and-short": Formula(
+        "correct x T/len",
+        "log",
+        True,
+        lambda correct, length, horizon: math.log(horizon / length) if correct else -math.inf,
+    ),
+    # 1{correct} T/len (the paper, section "Experimental setup", r_length of its GRPO baseline): from 0 to T.
+    "accuracy-gated-length": Formula(
+        "correct x T/len", "linear", True, lambda correct, length, horizon: horizon / length if correct else 0.0
+    ),
 }
 """Name -> formula."""

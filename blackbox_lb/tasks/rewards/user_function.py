@@ -71,11 +71,8 @@ def _attribute(found: object, attribute: str, name: str) -> Callable[..., object
     for part in attribute.split("."):
         if not hasattr(found, part):
             where = getattr(found, "__file__", None) or getattr(found, "__name__", name)
-            public = (
-                [key for key in vars(found) if key.isidentifier() and not key.startswith("_")]
-                if hasattr(found, "__dict__")
-                else []
-            )
+            names = getattr(found, "__dict__", {})
+            public = [key for key in names if key.isidentifier() and not key.startswith("_")]
             raise InputError(
                 f"reward {name}: {where} has no {part!r}; it has {shorten(', '.join(sorted(public)) or 'nothing')}"
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 from blackbox_lb.errors import DataError
 from blackbox_lb.tasks.records.files import ColumnNames, SourcedExample, row_of
 from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
-from blackbox_lb.tasks.sets.task import Task, rest
+from blackbox_lb.tasks.sets.task import Task, rest, words_of
 from blackbox_lb.types import Split
 
 NAMES: dict[str, Split] = {
@@ -67,20 +67,16 @@ def load_dataset(
 def _without_repeats(
     found: dict[Split, list[SourcedExample]], whole: dict[Split, list[SourcedExample]]
 ) -> tuple[dict[Split, list[SourcedExample]], int]:
-    seen = {_words(row) for rows in whole.values() for row in rows}
+    seen = {words_of(row) for rows in whole.values() for row in rows}
     kept: dict[Split, list[SourcedExample]] = {}
     for split in _JUDGED_FIRST:
         for row in found.get(split, []):
-            if _words(row) not in seen:
-                seen.add(_words(row))
+            if words_of(row) not in seen:
+                seen.add(words_of(row))
                 kept.setdefault(split, []).append(row)
     if not kept.get("train"):
         raise DataError("every prompt of train stands in validation or test too; give other data")
     return kept, sum(map(len, found.values())) - sum(map(len, kept.values()))
-
-
-def _words(row: SourcedExample) -> tuple[tuple[str, str], ...]:
-    return tuple((message.role, " ".join(message.content.split())) for message in row.example.prompt.messages)
 
 
 def _name(spec: str) -> str:

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks.records.files import SPLIT_NAMES, SourcedExample
@@ -18,6 +19,7 @@ DEFAULT_FRACTIONS = (0.5, 0.2, 0.3)
 """Shares of train, validation and test: fitting, choosing and judging all need completions of their own."""
 DEFAULT_MAX_TOKENS = 256
 _EMPTY_RISK = 0.01
+Words: TypeAlias = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +177,18 @@ def _rows_needed(fractions: Sequence[float]) -> int:
     return math.ceil(math.log(_EMPTY_RISK / len(fractions)) / math.log1p(-least))
 
 
+def words_of(row: SourcedExample) -> Words:
+    """What is asked, whatever its white space: by this prompts are compared."""
+    return tuple((message.role, " ".join(message.content.split())) for message in row.example.prompt.messages)
+
+
 def _refuse_leaks(splits: dict[Split, list[SourcedExample]]) -> None:
-    prompts: dict[tuple[tuple[str, str], ...], tuple[Split, SourcedExample]] = {}
+    prompts: dict[Words, tuple[Split, SourcedExample]] = {}
     ids: dict[str, tuple[Split, SourcedExample]] = {}
     for split, rows in splits.items():
         for row in rows:
             example = row.example
-            words = tuple((m.role, " ".join(m.content.split())) for m in example.prompt.messages)
-            other, first = prompts.setdefault(words, (split, row))
+            other, first = prompts.setdefault(words_of(row), (split, row))
             if other != split:
                 raise DataError(
                     f"{row.source} ({split}) has the prompt of {first.source} ({other}), so {split} would judge what {other} has "

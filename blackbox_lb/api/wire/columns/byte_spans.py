@@ -98,13 +98,10 @@ def _spans(content: bytes, begin: int, colons: list[Any], own: Any, order: tuple
     second_end, end = layout.between(starts)
     spans = {order[0]: (first, first_end), order[1]: (second, second_end)}
     for one, other in ((starts, token_end), *spans.values()):
-        _check_lengths(other - one)
+        lengths = other - one
+        if lengths.min() < 0 or lengths.max() > LONGEST:
+            raise Aside("fields out of order, or a long one")
     return Spans(begin, end, own, (starts, token_end), spans["bytes"], _numbers(content, *spans["logprob"]))
-
-
-def _check_lengths(lengths: Any) -> None:
-    if lengths.min() < 0 or lengths.max() > LONGEST:
-        raise Aside("fields out of order, or a long one")
 
 
 def _keys(content: bytes) -> tuple[Any, Any, list[tuple[int, int]]]:

@@ -71,7 +71,8 @@ class PositionReader:
             here = [value for each, value in known if each == token and token != UNNAMED]
             bounded, logprob = not here, here[0] if here else (top[-1][1] if top else 0.0)
         value = checked_logprob(self.profile, logprob, sampled=True)
-        return Position(token, value, top, bounded, self._propensity(propensity))
+        drawn = None if propensity is None else checked_logprob(self.profile, propensity, sampled=True)
+        return Position(token, value, top, bounded, drawn)
 
     def _told(self, listed: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
         """The alternatives before the first without a logprob: it may be likelier than those behind it, and than those before it
@@ -126,9 +127,6 @@ class PositionReader:
                 f"{len(found) if isinstance(found, list) else 'none'}; the field must list the completion's tokens, all of them"
             )
         return [checked_id(self.profile.name, token) for token in found]
-
-    def _propensity(self, value: Any) -> float | None:
-        return None if value is None else checked_logprob(self.profile, value, sampled=True)
 
 
 def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> float:

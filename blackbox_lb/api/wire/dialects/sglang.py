@@ -26,11 +26,7 @@ def _positions(reader: PositionReader, choice: Choice) -> list[Position]:
             f"{reader.profile.name} returned no `meta_info.output_token_logprobs`; the server is too old for return_meta_info"
         )
     provider = reader.profile.name
-    tops = (
-        _flat(provider, meta, len(sampled))
-        if "output_top_logprobs_shape" in meta
-        else _nested(provider, meta, len(sampled))
-    )
+    tops = (_flat if "output_top_logprobs_shape" in meta else _nested)(provider, meta, len(sampled))
     if len(tops) != len(sampled):
         raise CorruptResponse(f"{provider} returned {len(sampled)} tokens and {len(tops)} lists of alternatives")
     return [

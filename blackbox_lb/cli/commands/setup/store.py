@@ -32,6 +32,11 @@ def _counted(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} {table}" for table, count in counts.items() if count) or "nothing"
 
 
+def _warn_unsummed(count: int) -> None:
+    if count:
+        click.echo(f"{count:,} rows are of a version without checksums: damage in their texts cannot be seen")
+
+
 @store_command.command("check")
 @click.argument("store", type=PATH)
 @_json
@@ -44,23 +49,16 @@ def check_command(store: Path, as_json: bool) -> None:
 
     found = check(store)
     if as_json:
-        print_json(
-            {
-                "store": str(store),
-                "sound": found.sound,
-                "schema": found.schema,
-                "rows": found.rows,
-                "damaged": found.damaged,
-                "without_checksum": found.unsummed,
-                "problems": found.problems,
-            }
-        )
+        seen = {
+            "schema": found.schema,
+            "rows": found.rows,
+            "damaged": found.damaged,
+            "without_checksum": found.unsummed,
+        }
+        print_json({"store": str(store), "sound": found.sound, **seen, "problems": found.problems})
     else:
         click.echo(f"{store}: schema {found.schema}; read {_counted(found.rows)}")
-        if found.unsummed:
-            click.echo(
-                f"{found.unsummed:,} rows are of a version without checksums: damage in their texts cannot be seen"
-            )
+        _warn_unsummed(found.unsummed)
         for problem in found.problems[:TOLD]:
             click.echo(f"  {problem}")
         if len(found.problems) > TOLD:
@@ -102,15 +100,8 @@ def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
 
     done = merge(stores, out)
     if as_json:
-        print_json(
-            {
-                "store": str(out),
-                "added": done.added,
-                "same": done.same,
-                "differing": done.differing,
-                "damaged": done.damaged,
-            }
-        )
+        seen = {"added": done.added, "same": done.same, "differing": done.differing, "damaged": done.damaged}
+        print_json({"store": str(out), **seen})
         return
     click.echo(f"{out}: added {_counted(done.added)}; there already: {_counted(done.same)}")
     if done.differing:
@@ -134,20 +125,12 @@ def recover_command(old: Path, new: Path, as_json: bool) -> None:
 
     done = recover(old, new)
     if as_json:
-        print_json(
-            {
-                "old": str(old),
-                "new": str(new),
-                "recovered": done.rows,
-                "lost": done.lost,
-                "without_checksum": done.unsummed,
-            }
-        )
+        seen = {"recovered": done.rows, "lost": done.lost, "without_checksum": done.unsummed}
+        print_json({"old": str(old), "new": str(new), **seen})
         return
     click.echo(f"{new}: recovered {_counted(done.rows)}")
     click.echo(f"lost, as far as anything still names it: {_counted(done.lost)}")
-    if done.unsummed:
-        click.echo(f"{done.unsummed:,} rows are of a version without checksums: damage in their texts cannot be seen")
+    _warn_unsummed(done.unsummed)
 
 
 @store_command.command("export")

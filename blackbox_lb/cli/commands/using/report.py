@@ -19,7 +19,7 @@ def report_command(run: Path, out: Path | None, plots: Path | None) -> None:
     Shows what blb fit, blb eval and blb analyze left in the folder, and names what is missing. The page asks no network, follows
     light and dark, prints, and reads on a phone. Needs the extra report: pip install 'blackbox-lb[report]'.
     """
-    from blackbox_lb.jobs.report import write_report
+    from blackbox_lb.jobs.report.page import write_report
 
     for path in write_report(run, out, plots):
         click.echo(f"wrote {path}")

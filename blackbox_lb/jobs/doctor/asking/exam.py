@@ -74,10 +74,8 @@ class Exam:
 
     def biasable(self) -> dict[int, float]:
         """Ids that are in all openings and that a bias may name, most likely first, with their mean logprob."""
-        rows = self.openings()
-        common = set.intersection(*(set(row) for row in rows)) if rows else set()
-        mean = {token: float(np.mean([row[token] for row in rows])) for token in common if self.may_name(token)}
-        return dict(sorted(mean.items(), key=lambda pair: -pair[1]))
+        named = [pair for pair in mean_logprobs(self.openings()).items() if self.may_name(pair[0])]
+        return dict(sorted(named, key=lambda pair: -pair[1]))
 
     def outside(self) -> list[int]:
         """Ids that a bias may name and that no opening lists, as far as they are known from later positions."""
@@ -128,6 +126,12 @@ def opening_lists(completions: Sequence[Completion]) -> list[dict[int, float]]:
     begun = [completion for completion in completions if len(completion.token_ids)]
     chosen = [completion for completion in begun if completion.whole] or begun
     return [row for row in (listed(completion, 0) for completion in chosen) if row]
+
+
+def mean_logprobs(rows: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Mean logprob in nats of each id that all of these lists hold."""
+    common = set.intersection(*map(set, rows)) if rows else set()
+    return {token: float(np.mean([row[token] for row in rows])) for token in common}
 
 
 def gaps(rows: Sequence[Mapping[int, float]]) -> npt.NDArray[np.float64]:

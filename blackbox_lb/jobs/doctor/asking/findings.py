@@ -116,17 +116,16 @@ def claim_of(profile: Profile, row: str) -> str:
     elif row == "neutral":
         said = "softmax(logits + bias)"
     else:
-        known, value = _value(profile, row)
-        if not known:
+        try:
+            value = value_of(profile.model_dump(), row)
+        except (KeyError, TypeError):
             return ""
         said = "none known" if value is None else str(value["path"] if isinstance(value, dict) else value)
     return said if profile.is_known(row) else f"{said} (a guess)"
 
 
-def _value(profile: Profile, row: str) -> tuple[bool, Any]:
-    value: Any = profile.model_dump()
+def value_of(document: Any, row: str) -> Any:
+    """What a profile's document holds at a dotted row. KeyError, TypeError: it has no such row."""
     for part in row.split("."):
-        if not isinstance(value, dict) or part not in value:
-            return False, None
-        value = value[part]
-    return True, value
+        document = document[part]
+    return document

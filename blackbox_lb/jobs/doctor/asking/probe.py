@@ -101,13 +101,7 @@ class Probe:
         reading = Sampling(1.0, 1, EVERYTHING)
         return (await self._read(prompt, Draw(Sampling(1.0, 1, top), bias), reading=reading))[0]
 
-    async def _read(
-        self,
-        prompt: Prompt,
-        draw: Draw,
-        n: int = 1,
-        reading: Sampling | None = None,
-    ) -> list[Completion]:
+    async def _read(self, prompt: Prompt, draw: Draw, n: int = 1, reading: Sampling | None = None) -> list[Completion]:
         """The answer to one request, read as one to ``reading``."""
         session, where, bias = self.session, draw.endpoint or self.session.endpoint, draw.bias or {}
         try:
@@ -115,13 +109,10 @@ class Probe:
         except ContentFiltered as refusal:
             raise Withheld(f"a test prompt was refused by the content filter: {refusal}") from refusal
         completions = parse_response(session.profile, where, answer, reading or draw.sampling, session.vocabulary)
-        self._account(completions)
+        self.prompt_tokens += completions[0].prompt_tokens if completions else 0
+        self.completion_tokens += sum(completion.n_tokens for completion in completions)
         self.entries = max(self.entries, len(bias))
         self.named = max([*bias, *([] if self.named is None else [self.named])], default=None)
         if completions and all(completion.filtered for completion in completions):
             raise Withheld("the content filter kept back the answer to a test prompt")
         return completions
-
-    def _account(self, completions: list[Completion]) -> None:
-        self.prompt_tokens += completions[0].prompt_tokens if completions else 0
-        self.completion_tokens += sum(completion.n_tokens for completion in completions)

@@ -185,17 +185,12 @@ def _duel(tokens: Mapping[int, float], high: float) -> _Duel | None:
 
 async def check_highest_id(exam: Exam) -> None:
     """The highest id that a bias may name is accepted; those above it are never tried."""
-    row, highest = "bias.highest_id", exam.highest_id
+    row, told, untold = "bias.highest_id", exam.highest_id, "neither the profile nor the server tells the highest id"
     where = exam.probe.session.biased_endpoint
-    told = (
-        ""
-        if highest is not None
-        else "neither the profile nor the server tells the highest id; the highest that was listed, "
-    )
-    if highest is None:  # a bias must be able to name what is listed
-        highest = max((token for each in exam.completions() for token in each.top_ids.ravel().tolist()), default=-1)
+    listed = (token for each in exam.completions() for token in each.top_ids.ravel().tolist())
+    highest = max(listed, default=-1) if told is None else told  # a bias must be able to name what is listed
     if highest < 0:
-        return exam.findings.skip([row], "neither the profile nor the server tells the highest id")
+        return exam.findings.skip([row], untold)
     try:
         await exam.probe.ask(WORDS, top=1, bias={highest: 1.0}, endpoint=where)
     except RequestRejected as refusal:
@@ -204,6 +199,6 @@ async def check_highest_id(exam: Exam) -> None:
             await exam.probe.ask(WORDS, top=1, bias={lower: 1.0}, endpoint=where)
             found = lower
         return exam.findings.agree(row, False, f"{highest:,} refused ({refusal})", found)
-    if told:
-        return exam.findings.skip([row], f"{told}{highest:,}, is accepted")
+    if told is None:
+        return exam.findings.skip([row], f"{untold}; the highest that was listed, {highest:,}, is accepted")
     return exam.findings.agree(row, True, f"id {highest:,} accepted")

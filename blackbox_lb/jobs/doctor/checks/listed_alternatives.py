@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 
 from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, ServerFailed
-from blackbox_lb.jobs.doctor.asking.exam import WORDS, Exam, count_listed, gaps
+from blackbox_lb.jobs.doctor.asking.exam import WORDS, Exam, count_listed, gaps, mean_logprobs
 from blackbox_lb.jobs.doctor.asking.probe import ProbesSpent, Withheld
 from blackbox_lb.providers.schema import EndpointRules
 
@@ -32,8 +32,9 @@ async def check_lists(exam: Exam) -> None:
     Raises:
         ProviderError: not even one alternative is to be had, so that nothing can be checked.
     """
-    row = _row(exam)
-    claimed = exam.profile.most_logprobs(exam.probe.session.endpoint)
+    endpoint, own = exam.probe.session.endpoint, exam.rules.top_logprobs is not None
+    row = f"endpoints.{endpoint}.top_logprobs" if own else "logprobs.limit"
+    claimed = exam.profile.most_logprobs(endpoint)
     wanted = min(USUAL if claimed is None else claimed, exam.vocabulary_size or USUAL if claimed is None else claimed)
     refused = await _first(exam, wanted)
     exam.probe.top = min(exam.alternatives, USUAL)
@@ -55,11 +56,6 @@ async def check_lists(exam: Exam) -> None:
     else:
         exam.findings.agree(row, True, f"{exam.alternatives} asked for and listed")
     _steadiness(exam)
-
-
-def _row(exam: Exam) -> str:
-    own = exam.rules.top_logprobs is not None
-    return f"endpoints.{exam.probe.session.endpoint}.top_logprobs" if own else "logprobs.limit"
 
 
 def _sure(rules: EndpointRules, asked: int, vocabulary: int | None) -> int:
@@ -121,8 +117,8 @@ def hinted(refusal: ProviderError) -> list[int]:
 
 def _steadiness(exam: Exam) -> None:
     rows = exam.openings()
-    common = set.intersection(*(set(row) for row in rows)) if rows else set()
-    values = np.array([[row[token] for token in sorted(common)] for row in rows])
+    common = mean_logprobs(rows)
+    values = np.array([[row[token] for token in common] for row in rows])
     exam.noise = float(np.ptp(values, axis=0).max()) if values.size else 0.0
     exam.findings.add(
         "logprobs.noise",

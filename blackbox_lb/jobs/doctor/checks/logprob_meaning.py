@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blackbox_lb.jobs.doctor.asking.exam import STOP, WORDS, Exam, opening_lists
+from blackbox_lb.jobs.doctor.asking.exam import STOP, WORDS, Exam, mean_logprobs, opening_lists
 from blackbox_lb.types import UNNAMED, Completion
 
 TILT = 2.0
@@ -68,18 +68,11 @@ def _tilt(exam: Exam) -> float:
     return min(TILT, exam.profile.bias.high)
 
 
-def _mean(completions: list[Completion]) -> dict[int, float]:
-    """Mean logprob of the ids that all first positions list."""
-    rows = opening_lists(completions)
-    common = set.intersection(*(set(row) for row in rows)) if rows else set()
-    return {token: float(np.mean([row[token] for row in rows])) for token in common}
-
-
 def _cold(exam: Exam, completions: list[Completion]) -> _Shift:
     """Gaps to the likeliest, which a temperature divides; no need to know the unlisted mass."""
-    rows, now = exam.openings(), _mean(completions)
-    common = set.intersection(set(now), *(set(row) for row in rows)) if rows else set()
-    before = {token: float(np.mean([row[token] for row in rows])) for token in common}
+    now, mean = mean_logprobs(opening_lists(completions)), mean_logprobs(exam.openings())
+    common = set(now) & set(mean)
+    before = {token: mean[token] for token in common}
     if len(common) < 2:
         return _Shift(0.0, 0.0, 0)
     top = max(before, key=lambda token: before[token])
@@ -96,7 +89,7 @@ async def _biased(exam: Exam, plain: Mapping[int, float]) -> _Shift:
     normaliser = float(np.log1p(np.expm1(tilt) * mass))
     expected = {token: value + raised.get(token, 0.0) - normaliser for token, value in plain.items()}
     completions = await exam.probe.repeat(BIASED_DRAWS, WORDS, bias=raised)
-    now = _mean(completions)
+    now = mean_logprobs(opening_lists(completions))
     common = sorted(set(now) & set(plain))
     _propensity(exam, completions, expected)
     if not common:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blackbox_lb.jobs.doctor.asking.exam import STORY, WORDS, Exam
+from blackbox_lb.jobs.doctor.asking.exam import STORY, WORDS, Exam, mean_logprobs
 from blackbox_lb.jobs.doctor.checks.logprob_meaning import settle_end
 from blackbox_lb.jobs.doctor.checks.uniformity import EXPECTED, CellDraw, alike, expected_beyond, judge, temperature_of
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion
@@ -110,10 +110,8 @@ def _may_end(exam: Exam, completion: Completion, token: int) -> bool:
 def _first(exam: Exam) -> str:
     """The classic test, of first tokens at one prompt: less sharp, and on its own misled by noise between requests."""
     firsts = [int(each.token_ids[0]) for prompt, each in exam.probe.draws if prompt is WORDS and len(each.token_ids)]
-    rows = exam.openings()
-    common = sorted(set.intersection(*(set(row) for row in rows))) if rows else []
-    shares = np.exp([float(np.mean([row[token] for row in rows])) for token in common])
-    counts = np.array([firsts.count(token) for token in common])
+    means = dict(sorted(mean_logprobs(exam.openings()).items()))
+    shares, counts = np.exp(list(means.values())), np.array([firsts.count(token) for token in means])
     p = alike(
         np.append(shares, max(1 - shares.sum(), 0.0)), np.append(counts, len(firsts) - counts.sum()).astype(np.int64)
     )
