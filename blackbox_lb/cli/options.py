@@ -73,7 +73,7 @@ class PromptOptions:
 
     task: str | None = option(
         HelpGroup.FIRST,
-        "A built-in task: capitals; or lm-eval:NAME, a task of lm-evaluation-harness.",
+        "A built-in task, capitals or continents; or lm-eval:NAME, a task of lm-evaluation-harness.",
         shell_complete=known(task_names),
     )
     data: Path | None = option(

@@ -13,6 +13,8 @@ from pathlib import Path
 import pydantic
 import pytest
 
+from blackbox_lb.tasks.load import BUILT_IN
+
 ROOT = Path(__file__).parents[2]
 PROFILES = {path.name for path in (ROOT / "providers").glob("*.toml")}
 
@@ -27,11 +29,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_carries_profiles_data_and_types(built: Path) -> None:
-    """Every provider profile, the built-in task's table and py.typed are inside."""
+    """Every provider profile, the tables of the built-in tasks and py.typed are inside."""
     (wheel,) = built.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {f"blackbox_lb/providers/profiles/{name}" for name in PROFILES} <= names
-    assert {"blackbox_lb/tasks/sets/capitals.csv", "blackbox_lb/py.typed"} <= names
+    assert {f"blackbox_lb/tasks/sets/{name}.csv" for name in BUILT_IN} | {"blackbox_lb/py.typed"} <= names
     assert not [name for name in names if name.startswith(("tests/", "cassettes/", "providers/"))]
 
 
@@ -46,7 +48,7 @@ def test_the_sdist_carries_what_the_wheel_is_made_of(built: Path) -> None:
 
 
 def test_the_wheel_works_in_an_empty_environment(built: Path, tmp_path: Path) -> None:
-    """Installed with pip into a new environment, ``blb --help`` and ``blb providers`` answer and the built-in task loads.
+    """Installed with pip into a new environment, ``blb --help`` and ``blb providers`` answer and a built-in task loads.
 
     Its dependencies are lent from this environment, so the test needs no network; the package itself is not.
     """

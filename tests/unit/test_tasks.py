@@ -1,4 +1,4 @@
-"""Tasks: what a file may hold, how rows are divided, and the facts of the built-in task."""
+"""Tasks: what a file may hold, how rows are divided, and the facts of the built-in tasks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import csv
 import hashlib
 import io
 import json
+import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +18,9 @@ from hypothesis import strategies as st
 from blackbox_lb import tasks
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task
+from blackbox_lb.tasks.load import BUILT_IN
 from blackbox_lb.tasks.records.files import content_hash
-from blackbox_lb.tasks.rewards.matching import normalise
+from blackbox_lb.tasks.rewards.matching import normalise, parse_matcher
 from blackbox_lb.types import Example, Message, Prompt
 
 Write = Callable[[str, str], Path]
@@ -361,11 +364,11 @@ def test_the_data_hash_names_content_and_split() -> None:
 
 def test_what_to_load_must_be_said_once(tmp_path: Path) -> None:
     """An unknown name lists the known ones; a name and a file, or neither, is refused."""
-    with pytest.raises(InputError, match="unknown task 'capital'; the built-in tasks are: capitals"):
+    with pytest.raises(InputError, match="unknown task 'capital'; the built-in tasks are: capitals, continents;"):
         load_task("capital")
     with pytest.raises(InputError, match="were both given"):
         load_task("capitals", tmp_path / "a.jsonl")
-    with pytest.raises(InputError, match=r"name a built-in one \(capitals\) or give a data file"):
+    with pytest.raises(InputError, match=r"name a built-in one \(capitals, continents\) or give a data file"):
         load_task(test=tmp_path / "a.jsonl")
 
 
@@ -376,11 +379,43 @@ COUNTRIES = CAPITALS.train + CAPITALS.validation + CAPITALS.test
 
 
 def country(example: Example) -> str:
-    return example.id.removeprefix("capitals:")
+    return example.id.partition(":")[2]
+
+
+def rows_of_table(name: str) -> list[dict[str, str]]:
+    """The table of a built-in task as its file has it."""
+    with (Path(tasks.__file__).parent / "sets" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("name", ["capitals", "continents"])
+def test_built_in_splits_follow_the_hash(name: str) -> None:
+    """The recorded splits are the order of SHA-256 of the country's name, so nobody chose them."""
+    task = load_task(name)
+    names = map(country, task.train + task.validation + task.test)
+    ranked = sorted(names, key=lambda each: hashlib.sha256(f"{name}:{each}".encode()).hexdigest())
+    assert set(map(country, task.train)) == set(ranked[:80])
+    assert set(map(country, task.validation)) == set(ranked[80:104])
+
+
+@pytest.mark.parametrize(("name", "column"), [("capitals", "capitals"), ("continents", "continent")])
+def test_the_table_is_plain_csv_in_order(name: str, column: str) -> None:
+    """A reader finds a country by the alphabet, and the four columns are the documented ones."""
+    rows = rows_of_table(name)
+    assert list(rows[0]) == ["country", "article", column, "split"]
+    names = [row["country"] for row in rows]
+    assert names == sorted(set(names))
+    assert {row["article"] for row in rows} == {"", "the"}
+
+
+def test_the_tables_agree_on_articles() -> None:
+    """A country takes "the" in both tables or in neither."""
+    capitals, continents = ({row["country"]: row["article"] for row in rows_of_table(name)} for name in BUILT_IN)
+    assert not [name for name in capitals.keys() & continents if capitals[name] != continents[name]]
 
 
 def gives_away(name: str, prompt: str, answer: str) -> bool:
-    """The rule of the built-in task: an answer occurs in the prompt, or the country in the answer."""
+    """The rule of the task: an answer occurs in the prompt, or the country in the answer."""
     return normalise(answer) in normalise(prompt) or normalise(name) in normalise(answer)
 
 
@@ -389,13 +424,6 @@ def test_capitals_has_its_size() -> None:
     assert [len(split) for split in (CAPITALS.train, CAPITALS.validation, CAPITALS.test)] == [80, 24, 73]
     assert len({e.prompt for e in COUNTRIES}) == 177
     assert (CAPITALS.name, CAPITALS.correct, CAPITALS.max_tokens) == ("capitals", "contains", 48)
-
-
-def test_capitals_splits_follow_the_hash() -> None:
-    """The recorded splits are the order of SHA-256 of the country's name, so nobody chose them."""
-    ranked = sorted(map(country, COUNTRIES), key=lambda name: hashlib.sha256(f"capitals:{name}".encode()).hexdigest())
-    assert set(map(country, CAPITALS.train)) == set(ranked[:80])
-    assert set(map(country, CAPITALS.validation)) == set(ranked[80:104])
 
 
 def test_no_prompt_gives_its_capital_away() -> None:
@@ -466,12 +494,98 @@ def test_the_article_is_in_the_file_only_where_english_wants_one() -> None:
     }  # fmt: skip
 
 
-def test_the_file_is_plain_csv_in_order() -> None:
-    """A reader finds a country by the alphabet, and the four columns are the documented ones."""
-    path = Path(tasks.__file__).parent / "sets" / "capitals.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["country", "article", "capitals", "split"]
-    names = [row["country"] for row in rows]
-    assert names == sorted(names)
-    assert {row["article"] for row in rows} == {"", "the"}
+# Continents
+
+CONTINENTS = load_task("continents")
+STATES = CONTINENTS.train + CONTINENTS.validation + CONTINENTS.test
+LABELS = {"Africa": 51, "America": 35, "Asia": 40, "Europe": 43, "Oceania": 14}
+"""How many states each continent has in the table."""
+
+
+def test_continents_has_its_size() -> None:
+    """80 countries to train, 24 to validate, 79 to test; none twice; 4 tokens, every label in every split."""
+    splits = (CONTINENTS.train, CONTINENTS.validation, CONTINENTS.test)
+    assert [len(split) for split in splits] == [80, 24, 79]
+    assert len({e.prompt for e in STATES}) == 183
+    assert (CONTINENTS.name, CONTINENTS.max_tokens) == ("continents", 4)
+    assert Counter(answer for e in STATES for answer in e.answers) == LABELS
+    assert all({e.answers for e in split} == {(label,) for label in LABELS} for split in splits)
+
+
+def test_continents_asks_about_every_state_it_does_not_leave_out() -> None:
+    """The 193 members and 2 observers are those asked about, those without one certain continent, and two whose name tells."""
+    two = {
+        "Armenia",
+        "Azerbaijan",
+        "Cyprus",
+        "East Timor",
+        "Egypt",
+        "Georgia",
+        "Indonesia",
+        "Kazakhstan",
+        "Russia",
+        "Turkey",
+    }
+    told = {"Central African Republic", "South Africa"}
+    asked = set(map(country, STATES))
+    assert not asked & (two | told)
+    assert len(asked | two | told) == 193 + 2
+    assert set(map(country, COUNTRIES)) - asked <= two | told
+
+
+def test_no_country_gives_its_continent_away() -> None:
+    """No word of a country's name begins as a label does; those left out for it are caught."""
+    tells = re.compile(r"\b(Africa|America|Asia|Europe|Oceania)")
+    assert not [e.id for e in STATES if tells.search(country(e))]
+    assert tells.search("South Africa")
+    assert tells.search("Central African Republic")
+
+
+@pytest.mark.parametrize(
+    ("name", "continent"),
+    [
+        ("Algeria", "Africa"),
+        ("Equatorial Guinea", "Africa"),
+        ("Madagascar", "Africa"),
+        ("Mauritania", "Africa"),
+        ("Canada", "America"),
+        ("Dominica", "America"),
+        ("Guyana", "America"),
+        ("Trinidad and Tobago", "America"),
+        ("Iran", "Asia"),
+        ("Maldives", "Asia"),
+        ("Uzbekistan", "Asia"),
+        ("Yemen", "Asia"),
+        ("Iceland", "Europe"),
+        ("Malta", "Europe"),
+        ("Ukraine", "Europe"),
+        ("Kiribati", "Oceania"),
+        ("Palau", "Oceania"),
+        ("Papua New Guinea", "Oceania"),
+    ],
+)
+def test_continents_known_truths(name: str, continent: str) -> None:
+    """Countries that are easily confused are in the right continent."""
+    assert {country(e): e.answers for e in STATES}[name] == (continent,)
+
+
+@pytest.mark.parametrize(
+    ("completion", "correct"),
+    [
+        ("Asia", True),
+        ("asia.", True),
+        (" **Asia**", True),
+        ("Asia, Africa", True),
+        ("Africa, Asia", False),
+        ("Asian", False),
+        ("AsiaAsia", False),
+        ("The Maldives is in Asia", False),
+        ("", False),
+    ],
+)
+def test_a_continent_is_right_where_the_completion_begins_with_it(completion: str, correct: bool) -> None:
+    """A program that reads the first word finds the label there; a list or a sentence that comes to it later is not right."""
+    example = next(e for e in STATES if country(e) == "Maldives")
+    assert "is the Maldives in?" in example.prompt.text
+    assert isinstance(CONTINENTS.correct, str)
+    assert parse_matcher(CONTINENTS.correct)(example, completion) is correct
