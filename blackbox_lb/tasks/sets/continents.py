@@ -21,7 +21,7 @@ QUESTION = "Africa, America, Asia, Europe or Oceania: which continent is {countr
 CORRECT = r"regex:(?i)^\W*{answer}\b"
 """A completion is right where it begins with the label: one that lists all five names the first."""
 MAX_TOKENS = 4
-"""Room for a label of several tokens (Ocean-ia), and none for a list of labels."""
+"""Room for a label of several tokens (Ocean-ia)."""
 
 
 def load() -> Task:
