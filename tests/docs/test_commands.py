@@ -77,7 +77,14 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
     sums = [{"question": f"What is {n} and 1?", "answer": f"It is {n + 1}.\n#### {n + 1}"} for n in range(1200)]
     (root / "gsm8k").mkdir()
     other = [{"prompt": f"other {n}", "answer": word} for n in range(20)]
-    for name, lines in {"train": rows, "test": other, "gsm8k/train": sums[:1100], "gsm8k/test": sums[1100:]}.items():
+    decisions = [{**row, "answer": engine.texts[3 + n % 2].strip()} for n, row in enumerate(rows)]
+    for name, lines in {
+        "train": rows,
+        "test": other,
+        "decisions": decisions,
+        "gsm8k/train": sums[:1100],
+        "gsm8k/test": sums[1100:],
+    }.items():
         (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     (root / "questions.csv").write_text("question,gold\n" + "".join(f"q {n},{word}\n" for n in range(30)))
     task = ["--data", str(root / "train.jsonl"), "--reward", "contains", "--out", str(root / "runs" / "train")]
@@ -144,6 +151,10 @@ def here(words: list[str], engine: ExactServer, gateways: dict[str, str]) -> lis
         words = [*without(words, *few), *(word for pair in few.items() for word in pair)]
     if option(words, "--task") == "capitals":  # the exact model writes no English
         words = [*without(words, "--task"), "--data", "train.jsonl", "--out", "runs/capitals"]
+    if option(words, "--task") == "continents" or "--labels" in words:  # nor its labels
+        labels = ",".join(text.strip() for text in engine.texts[3:5])
+        words = [*without(words, "--task", "--data", "--labels"), "--data", "decisions.jsonl", "--labels", labels]
+        words = [*words, *([] if "--out" in words else ["--out", f"runs/{words[0]}-decisions"])]
     if option(words, "--correct") == "exact-match":  # and no word alone
         words = without(words, "--correct")
     if option(words, "--task") == "lm-eval:gsm8k":  # and no sums
