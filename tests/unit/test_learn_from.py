@@ -193,3 +193,20 @@ def test_check_refuses_what_is_no_decision(server: ExactServer, tmp_path: Path) 
     result = blb("check", *where, "--reward", "contains", "--quiet")
     assert result.exit_code == 2
     assert "name the labels with --labels" in result.stderr
+
+
+def test_the_report_shows_the_decisions(server: ExactServer, data: Path, tmp_path: Path) -> None:
+    """A confusion matrix before and after, with its numbers, and each label's scores; a damaged matrix is named."""
+    out = tmp_path / "run"
+    assert fit(server, data, out).exit_code == 0
+    assert blb("report", out, "--plots", tmp_path / "plots").exit_code == 0
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "Which label was said for which" in page
+    assert "Decisions at greedy: macro-F1" in page
+    assert (tmp_path / "plots" / "confusion.png").stat().st_size > 1000
+    result = json.loads((out / "result.json").read_text(encoding="utf-8"))
+    result["decisions"]["greedy"]["base"]["confusion"].pop()
+    (out / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    refused = blb("report", out)
+    assert refused.exit_code == 2
+    assert "a confusion matrix of 2 labels has 2 rows of 3 numbers" in refused.stderr

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.errors import InputError
@@ -100,6 +100,41 @@ class UsageSummary(_Known):
     completion_tokens: int
 
 
+class LabelScores(_Known):
+    """One label; None where nothing was decided as it, or nothing has it."""
+
+    label: str
+    precision: Number | None = None
+    recall: Number | None = None
+    f1: Number | None = None
+    count: int = 0
+
+
+class Decisions(_Known):
+    """Decisions between labels; ``confusion``: a row for each right label, a column for each said, the last for none."""
+
+    accuracy: Number | None = None
+    macro_f1: Number | None = None
+    no_label: Number | None = None
+    calibration_error: Number | None = None
+    labels: tuple[LabelScores, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
+
+    @model_validator(mode="after")
+    def _square(self) -> Decisions:
+        size = len(self.labels)
+        if len(self.confusion) != size or any(len(row) != size + 1 for row in self.confusion):
+            raise ValueError(f"a confusion matrix of {size} labels has {size} rows of {size + 1} numbers")
+        return self
+
+
+class DecisionsPair(_Known):
+    """The decisions of the same prompts without and with the bias."""
+
+    base: Decisions
+    biased: Decisions
+
+
 class Result(_Known):
     """What the page shows of ``result.json``, of any version of it."""
 
@@ -112,6 +147,7 @@ class Result(_Known):
     entries_curve: tuple[Curve, ...] | None = None
     usage: UsageSummary | None = None
     fidelity: dict[str, Any] | None = None
+    decisions: dict[str, DecisionsPair] = Field(default_factory=dict)
     provenance: dict[str, Any] | None = None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.report.data import CandidateRow, Point, Result, Run
+from blackbox_lb.jobs.report.decisions import confusion
 from blackbox_lb.jobs.report.tables import PageTable, numbers_table, tried_table
 from blackbox_lb.jobs.report.verdict_text import amount
 from blackbox_lb.rollouts.progress import short
@@ -50,17 +51,34 @@ def plots(run: Run, label: str) -> dict[str, Plot]:
         _held_out(run.bias),
         _delta(run.learned or run.bias, run.learned is not None),
         None if run.analysis is None else _scores([each.score for each in run.analysis.tokens]),
+        None if result is None else _confusion(result),
     ]
     return {plot.name: plot for plot in found if plot is not None}
 
 
-def _figure() -> tuple[Any, Any]:
+def _confusion(result: Result) -> Plot | None:
+    """The confusion matrices of the first setting that decisions were judged at."""
+    if not result.decisions:
+        return None
+    setting, pair = next(iter(result.decisions.items()))
+    figure = _empty()
+    alternative, table = confusion(figure, setting, pair, COLOURS)
+    note = f"Completions of the test prompts at {setting}: a row for each right label, a column for each that was said."
+    return Plot("confusion", "Which label was said for which", note, alternative, table, figure)
+
+
+def _empty() -> Any:
     try:
         figure = importlib.import_module("matplotlib.figure").Figure(figsize=SIZE, layout="constrained")
     except ModuleNotFoundError as error:
         raise InputError("blb report needs matplotlib: pip install 'blackbox-lb[report]'") from error
-    axis = figure.subplots()
     figure.patch.set_facecolor(COLOURS["surface"])
+    return figure
+
+
+def _figure() -> tuple[Any, Any]:
+    figure = _empty()
+    axis = figure.subplots()
     axis.set_facecolor("none")
     axis.grid(color=COLOURS["grid"], linewidth=0.8)
     axis.set_axisbelow(True)

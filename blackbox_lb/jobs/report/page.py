@@ -17,6 +17,7 @@ from blackbox_lb._version import __version__
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.report import notes, tables, verdict_text
 from blackbox_lb.jobs.report.data import Run, read_run
+from blackbox_lb.jobs.report.decisions import labels_table
 from blackbox_lb.jobs.report.figures import Plot, plots
 from blackbox_lb.jobs.report.inline_svg import inline, save
 from blackbox_lb.jobs.report.verdict_text import judged, rows_of
@@ -25,7 +26,7 @@ from blackbox_lb.safety.printable import UNSAFE
 from blackbox_lb.safety.secrets import redacted, redaction
 
 OF_TOKENS = ("delta", "score")
-"""Plots that show tokens; the others show how the strength was chosen."""
+"""Plots that show tokens; the others but "confusion" show how the strength was chosen."""
 ORDER = ("HURTS", "HELPS", "NO EVIDENCE")
 
 
@@ -81,6 +82,7 @@ def render(run: Run, drawn: dict[str, Plot] | None = None) -> str:
         of_tokens=OF_TOKENS,
         notes=notes,
         tables=tables,
+        labels_table=labels_table,
         say=verdict_text,
         style=markup(_asset("style.css")),
         script=markup(script),
