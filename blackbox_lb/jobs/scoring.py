@@ -140,7 +140,7 @@ async def rescore(
         report.remark(task.note)
     for request in sorted(requests, key=lambda name: _order(requests[name])):
         settings = requests[request]
-        if not keep(settings):
+        if "prefix" in settings or not keep(settings):  # what follows a given beginning is no answer of its own
             continue
         stored = _by_prompt(store.prompts(request))
         others += sum(len(keys) for prompt, keys in stored.items() if prompt not in known)

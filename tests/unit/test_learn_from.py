@@ -16,6 +16,8 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
+from tests.encodings import register_encoding
+from tests.support.gateway import RulesGateway
 
 KINDS = 12
 MODEL = ExactModel(14, 2, seed=3, prompts=KINDS, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True)
@@ -94,6 +96,8 @@ def test_answers_are_learned_from_one_token_a_prompt(server: ExactServer, data: 
         settings = store.requests().values()
         assert {each["sampling"]["max_tokens"] for each in settings} == {1}
         size = store.size().completions
+    scored = blb("score", tmp_path / "run", "--data", data, "--reward", "exact-match", "--quiet", "--json")
+    assert {each["split"] for each in json.loads(scored.stdout)["groups"]} == {"train", "validation", "test"}
     again = fit(server, data, tmp_path / "run", "--json")
     assert json.loads(again.stdout) | {"provenance": found["provenance"]} == found
     with RolloutStore(tmp_path / "run" / "rollouts.db", read_only=True) as store:
@@ -210,3 +214,39 @@ def test_the_report_shows_the_decisions(server: ExactServer, data: Path, tmp_pat
     refused = blb("report", out)
     assert refused.exit_code == 2
     assert "a confusion matrix of 2 labels has 2 rows of 3 numbers" in refused.stderr
+
+
+HOSTED = {
+    "openai": ("gpt-4o-mini", "OPENAI_API_KEY"),
+    "azure": ("gpt-4o-mini", "AZURE_OPENAI_API_KEY"),
+    "fireworks": ("accounts/fireworks/models/gateway", "FIREWORKS_API_KEY"),
+}
+
+
+@pytest.mark.parametrize("provider", HOSTED)
+def test_hosted_providers_teach_by_first_positions(
+    provider: str, server: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the rules of each: one token a prompt, within 300 entries, whole numbers where it wants them, HELPS; said is that
+    nothing is learned of what follows an answer."""
+    model, variable = HOSTED[provider]
+    monkeypatch.setenv(variable, "a-key")
+    for other in ("AZURE_OPENAI_AD_TOKEN", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.delenv(other, raising=False)
+    register_encoding(monkeypatch, "answers", server.texts, 13)
+    with RulesGateway(provider, server, key="a-key", largest=300) as gateway:
+        where = ("--provider", provider, "--model", model, "--base-url", gateway.base_url, "--tokenizer", "answers")
+        task = ("--data", data, "--reward", "exact-match", "--max-tokens", 1, "--out", tmp_path / "run", "--json")
+        result = blb("fit", *where, *task)
+        assert result.exit_code == 0, result.output
+        assert gateway.invalid_requests == []
+        bodies = [call.body for call in gateway.calls if call.body is not None]
+    assert {body.get("max_tokens", body.get("max_completion_tokens")) for body in bodies} == {1}
+    (verdict,) = [each for each in json.loads(result.stdout)["verdict"] if each["metric"] == "accuracy"]
+    assert verdict["verdict"] == "HELPS"
+    assert verdict["biased"] > (0.2 if provider == "fireworks" else 0.8), "five alternatives do not hold the labels"
+    bias = Bias.load(tmp_path / "run" / "bias.json")
+    assert 0 < len(bias.entries) <= 300
+    if provider != "fireworks":
+        assert all(value == int(value) for value in bias.logit_bias.values())
+    assert "is not known to continue a given answer" in result.stderr
