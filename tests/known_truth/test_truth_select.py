@@ -104,7 +104,7 @@ def completion(tokens: np.ndarray, prompt: int, serial: int, listed: bool) -> Co
 def candidate(number: int, delta: np.ndarray) -> Candidate:
     """A candidate with this bias on the whole vocabulary."""
     sparse = Sparse(np.arange(len(delta)), delta, 0, kl_lost=0.0, kl_learned=0.0, clipped=0, rounded_to_zero=0)
-    return Candidate({"tau": number}, delta, sparse)
+    return Candidate({"tau": number}, sparse.token_ids, delta, sparse)
 
 
 def noise(example: Example, completed: Completion) -> float:

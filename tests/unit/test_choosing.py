@@ -54,7 +54,7 @@ class Heard(Silent):
 def candidate(number: int, bias: dict[int, float]) -> Candidate:
     """A candidate that sends this bias."""
     ids, values = np.array(list(bias), dtype=np.int64), np.array(list(bias.values()), dtype=np.float64)
-    return Candidate({"tau": number}, values, Sparse(ids, values, 0, 0.0, 0.0, 0, 0))
+    return Candidate({"tau": number}, ids, values, Sparse(ids, values, 0, 0.0, 0.0, 0, 0))
 
 
 Chooser = Callable[..., tuple[Choice, list[str], list[Any]]]

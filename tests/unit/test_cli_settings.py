@@ -249,12 +249,11 @@ def test_quiet_in_the_file_hides_nothing_about_the_file(tmp_path: Path, monkeypa
     assert "gives --base-url" in CliRunner().invoke(main, ["fit", "--reward", "length"]).stderr
 
 
-def test_shared_data_is_not_analyze_s_nor_reproduce_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """analyze with data draws completions, and reproduce has benchmarks of its own: only their own tables give them data."""
+def test_shared_data_is_not_analyze_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """analyze with data draws completions: only its own table gives it data."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text('[defaults]\ndata = "train.jsonl"\n')
     assert received(["analyze", "b.json"], "analyze", monkeypatch)["data"] is None
-    assert received(["reproduce", "paper"], "reproduce", monkeypatch)["data"] is None
     (tmp_path / "blb.toml").write_text('[defaults]\ntask = "capitals"\n[fit]\ndata = "train.jsonl"\n')
     got = received(["fit"], "fit", monkeypatch)
     assert (got["task"], got["data"]) == (None, Path("train.jsonl"))

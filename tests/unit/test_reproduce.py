@@ -17,16 +17,16 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.paper import run as job_module
+from bench.paper.__main__ import main
+from bench.paper.configuration import load_configuration
+from bench.paper.results import LoraResult, Reproduction, load_lora
+from bench.paper.scaling import FEWEST_PROBLEMS, FEWEST_ROLLOUTS, PlannedRollouts, picked
+from bench.paper.tables import TextTable, comparison, markdown, offsets
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.evaluation.document import Mean
-from blackbox_lb.jobs.paper import run as job_module
-from blackbox_lb.jobs.paper.configuration import load_configuration
-from blackbox_lb.jobs.paper.results import LoraResult, Reproduction, load_lora
-from blackbox_lb.jobs.paper.scaling import FEWEST_PROBLEMS, FEWEST_ROLLOUTS, PlannedRollouts, picked
-from blackbox_lb.jobs.paper.tables import TextTable, comparison, markdown, offsets
 from blackbox_lb.jobs.records.provenance import provenance
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
@@ -72,7 +72,7 @@ def test_grids_hold_what_the_paper_chose_and_told() -> None:
 @pytest.mark.parametrize("table", ["accuracy", "compression"])
 def test_every_number_says_where_the_paper_has_it(table: str) -> None:
     """Each line of a benchmark that holds a number ends in a comment."""
-    text = resources.files("blackbox_lb.jobs.paper").joinpath(f"{table}.toml").read_text(encoding="utf-8")
+    text = resources.files("bench.paper").joinpath(f"{table}.toml").read_text(encoding="utf-8")
     parts = [part for part in text.split("\n\n") if part.startswith("[benchmarks.")]
     lines = [line for part in parts for line in part.splitlines() if " = " in line and not line.startswith("title")]
     assert lines
@@ -173,7 +173,7 @@ def call(tmp_path: Path) -> Call:
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
         where = ("--provider", profile, "--base-url", url, "--out", tmp_path / "run", "--top-logprobs", 4, "--seed", 1)
         options = ("--table", table, "--data", data, "--scale", 1e-6, *where, *more)
-        return CliRunner().invoke(main, [str(each) for each in ("reproduce", "paper", *options)])
+        return CliRunner().invoke(main, [str(each) for each in options])
 
     return run
 
