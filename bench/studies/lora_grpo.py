@@ -1,7 +1,7 @@
 """The paper's reference with weights: LoRA trained by GRPO, with this package's problems, reward, selection and evaluation.
 
-Settings: the paper, appendix "LoRA-GRPO baseline" and "Compression experiment", as ``blackbox_lb/reproduce/*.toml`` have them.
-Needs the group ``lora`` (torch, trl, peft). Writes what ``blb reproduce paper --lora FILE`` puts beside the paper's row.
+Settings: the paper, appendix "LoRA-GRPO baseline" and "Compression experiment", as ``bench/paper/*.toml`` have them.
+Needs the group ``lora`` (torch, trl, peft). Writes what ``python -m bench.paper --lora FILE`` puts beside the paper's row.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 import click
 
+from bench.paper.configuration import Configuration, load_configuration
+from bench.paper.problems import load_problems
+from bench.paper.results import LoraResult
+from bench.paper.run import rewards_of
+from bench.paper.scaling import Scaled, scaled
 from bench.studies.lora_scoring import Checkpoints, Greedy, outcome_of, prompt_text, reward_function
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.jobs.evaluation.compare import mean_of
-from blackbox_lb.jobs.paper.configuration import Configuration, load_configuration
-from blackbox_lb.jobs.paper.problems import load_problems
-from blackbox_lb.jobs.paper.results import LoraResult
-from blackbox_lb.jobs.paper.run import rewards_of
-from blackbox_lb.jobs.paper.scaling import Scaled, scaled
 from blackbox_lb.jobs.records.provenance import provenance
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, compare, together
 
@@ -236,7 +236,7 @@ def main(
 ) -> None:
     """Train the paper's LoRA-GRPO reference of MODEL, a folder or a hub name, and judge it.
 
-    The same --scale picks the same problems as blb reproduce paper.
+    The same --scale picks the same problems as python -m bench.paper.
     """
     configuration = load_configuration(TABLES[reward])
     benchmark = benchmark or next(iter(configuration.benchmarks))

@@ -26,15 +26,14 @@ async def connect(
     max_tokens: int = 256,
     longest_prompt: int = 0,
     needs: Iterable[str] = (),
-    own_vocabulary: bool = False,
     budget: Budget | None = None,
     session: type[Session] = Session,
 ) -> AsyncIterator[Session]:
     """A session with the provider's model. ``concurrency``, ``max_tokens`` and ``longest_prompt`` (characters) size an
     embedded engine's slots.
 
-    ``needs``: rows of the profile that must be known, or nothing is asked. own_vocabulary: read the vocabulary of an embedded model
-    from its file, for whoever wants the text of every token. budget: each completion request is charged to it. session: its kind.
+    ``needs``: rows of the profile that must be known, or nothing is asked. budget: each completion request is charged to it.
+    session: its kind.
 
     Raises:
         BlbError: unknown provider, missing key, model not found, server down.
@@ -51,11 +50,9 @@ async def connect(
             from blackbox_lb.api.local.hub import resolve_model
 
             slots = concurrency or profile.connection.concurrency
-            path = resolve_model(model)
-            engine = stack.enter_context(LocalEngine(path, parallel=slots, context=_room(longest_prompt) + max_tokens))
+            room = _room(longest_prompt) + max_tokens
+            engine = stack.enter_context(LocalEngine(resolve_model(model), parallel=slots, context=room))
             model, base_url = None, engine.base_url
-            if own_vocabulary and tokenizer is None:
-                tokenizer = str(path)
         opened = session(
             profile,
             model=model,

@@ -42,7 +42,7 @@ class HelpGroup(StrEnum):
 
 
 MOST_USED = (
-    *("table", "benchmark", "scale", "dry_run", "provider", "model", "base_url", "task", "data", "reward"),
+    *("provider", "model", "base_url", "task", "data", "reward"),
     *("samples_per_prompt", "max_tokens", "save", "max_cost", "out"),
 )
 """Fields under the first heading, in the order in which a newcomer needs them."""

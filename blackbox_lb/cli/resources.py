@@ -81,7 +81,6 @@ async def open_trials(
     stages: Callable[[Trials], Iterable[ForecastStage | Forecast]] = lambda trials: (),
     part: str | None = None,
     elsewhere: Sequence[str] = (),
-    own_vocabulary: bool = False,
     recorded: Mapping[str, str | None] | None = None,
     session_type: type[Session] = Session,
 ) -> AsyncIterator[Trials]:
@@ -93,7 +92,6 @@ async def open_trials(
     stages: requests that will be sent at most, printed before the first one.
     part: of the command, for its record.
     elsewhere: sources of rollouts that are read beside the run's own store.
-    own_vocabulary: read the vocabulary of an embedded model from its file.
     recorded: more settings for the run's record.
     """
     if reward.remote is not None:
@@ -104,7 +102,6 @@ async def open_trials(
         max_tokens=reward.max_tokens,
         longest_prompt=task.longest_prompt,
         needs=needs,
-        own_vocabulary=own_vocabulary,
         budget=budget,
         session=session_type,
     ) as session:

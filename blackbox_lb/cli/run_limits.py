@@ -64,7 +64,7 @@ async def accounted(
     price_judge(budget, options, trials.reward)
     trials.drift.policy = options.on_drift
     record.expect(trials.drift)
-    opened = budget.spent.requests > 0  # reproduce opens trials several times and asks once
+    opened = budget.spent.requests > 0  # who opens trials several times asks once
 
     def opening() -> None:
         if not opened:

@@ -24,11 +24,8 @@ EITHER_OR = ({"task"}, {"data", "validation_data", "test_data"})
 """Who gives an option of one set on the command line does not want the file's of the other."""
 OF_THE_PROVIDER = frozenset({"base_url", "model", "endpoint", "tokenizer"})
 """What belongs to the file's provider: a key for another one must not go to that address."""
-OWN_TABLE = {
-    "analyze": frozenset({"task", "data", "validation_data", "test_data"}),
-    "reproduce": frozenset({"task", "data", "data_dir"}),
-}
-"""Options of a command for which no shared value counts: with a task, ``analyze`` draws; ``reproduce`` has tasks of its own."""
+OWN_TABLE = {"analyze": frozenset({"task", "data", "validation_data", "test_data"})}
+"""Options of a command for which no shared value counts: with a task, ``analyze`` draws."""
 ROOT = 0
 FILES = (".toml", ".json", ".jsonl", ".csv", ".parquet", ".gguf")
 """Endings of what is taken for a file where it is one, also after = or a colon: mine.toml, judge:judge.toml, short=b.json."""

@@ -75,14 +75,6 @@ def forecast(trials: Trials, stages: Iterable[ForecastStage | Forecast]) -> Fore
     return sum((stage if isinstance(stage, Forecast) else _of(trials, stage) for stage in stages), Forecast())
 
 
-def at_most(completions: int, max_tokens: int, prompt_tokens: int) -> Forecast:
-    """Of completions of which only the number and the usual length of the prompt are known: one a request."""
-    longest = prompt_bound(["x" * prompt_tokens * CHARACTERS_A_TOKEN])
-    return Forecast(
-        completions, completions, completions * prompt_tokens, completions * longest, completions * max_tokens
-    )
-
-
 def _of(trials: Trials, stage: ForecastStage) -> Forecast:
     session = trials.session
     most = stage.max_tokens or trials.reward.max_tokens

@@ -1,4 +1,4 @@
-"""Every ``$ blb`` line of README and docs/ is run, page by page and in order, with an exact model where the page has its server."""
+"""Every line of ``blb`` and ``bench.paper`` on a page is run, page by page, with an exact model where the page has its server."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
+from bench.paper.__main__ import main as paper
 from blackbox_lb.cli import main
 from blackbox_lb.testing import ExactModel, ExactServer
 from tests.encodings import register_encoding
@@ -41,12 +42,11 @@ FEW = {
 
 
 def command_lines(page: Path) -> list[list[str]]:
-    """The words after ``blb`` of every line that a reader would type, continued lines joined."""
+    """The words after ``blb``, or from ``bench.paper`` on, of every line that a reader would type, continued lines joined."""
     blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [
-        shlex.split(line.split("blb ", 1)[1], comments=True) for line in lines if re.match(r"\$ (uv run )?blb ", line)
-    ]
+    found = (re.match(r"\$ (?:uv run )?(?:blb (.*)|python -m (bench\.paper .*))", line) for line in lines)
+    return [shlex.split(each[1] or each[2], comments=True) for each in found if each]
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def folder(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def run(words: list[str]) -> None:
     """One command in this process; exit code 0."""
-    result = CliRunner().invoke(main, words)
+    result = CliRunner().invoke(paper, words[1:]) if words[0] == "bench.paper" else CliRunner().invoke(main, words)
     # blb doctor ends with 1 where a claim is contradicted: here the encoding has more tokens than the exact model.
     expected = {0, 1} if words[0] == "doctor" and "fireworks" in words else {0}
     assert result.exit_code in expected, (words, result.output)

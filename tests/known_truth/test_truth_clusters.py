@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from bench.paper.clusters import TiedIPS
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.clusters import TiedIPS
 from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts

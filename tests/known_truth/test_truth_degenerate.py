@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.paper.clusters import clusters_in_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
 from blackbox_lb.estimate.choice.table import ROWS
@@ -16,7 +17,7 @@ from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.testing import ExactModel
 
-NAMES = tuple(ROWS)
+NAMES = (*ROWS, "clusters")
 VOCAB, N = 8, 24
 BASE = ExactModel(VOCAB, 4, end=True, seed=1, prompts=4).rollouts(N, lambda tokens, _: float(5 in tokens), 2, top=4)
 
@@ -114,7 +115,8 @@ def sweeps(name: str) -> Iterator[Sweep]:
 
 def made(rollouts: Rollouts, sweep: Sweep, limits: CompileLimits = LIMITS["none"]) -> list[Candidate]:
     """All candidates; the vocabulary has three clusters."""
-    return list(candidates(rollouts, NextToken.of(rollouts), sweep, limits, clusters=np.arange(VOCAB) % 3))
+    with clusters_in_table(np.arange(VOCAB) % 3):
+        return list(candidates(rollouts, NextToken.of(rollouts), sweep, limits))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,8 +18,8 @@ from blackbox_lb.estimate.choice.goal import Goal, Objective, rungs
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.off_policy import ByPrompt, OffPolicy, Outcome
 from blackbox_lb.estimate.sparse.sparsify import Sparse
-from blackbox_lb.jobs.fitting.choice import Choice
-from blackbox_lb.jobs.fitting.choose import choose
+from blackbox_lb.jobs.fitting.choosing.choice import Choice
+from blackbox_lb.jobs.fitting.choosing.choose import choose
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
 from blackbox_lb.rollouts.progress import Silent
@@ -104,7 +104,7 @@ def completion(tokens: np.ndarray, prompt: int, serial: int, listed: bool) -> Co
 def candidate(number: int, delta: np.ndarray) -> Candidate:
     """A candidate with this bias on the whole vocabulary."""
     sparse = Sparse(np.arange(len(delta)), delta, 0, kl_lost=0.0, kl_learned=0.0, clipped=0, rounded_to_zero=0)
-    return Candidate({"tau": number}, delta, sparse)
+    return Candidate({"tau": number}, sparse.token_ids, delta, sparse)
 
 
 def noise(example: Example, completed: Completion) -> float:

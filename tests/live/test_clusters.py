@@ -7,11 +7,11 @@ import importlib.util
 import numpy as np
 import pytest
 
-from blackbox_lb.estimate.counting.clusters import TiedIPS
+from bench.paper.clustering import cluster_vocabulary
+from bench.paper.clusters import TiedIPS
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.testing import ExactModel
 from blackbox_lb.vocabulary import Vocabulary
-from blackbox_lb.vocabulary.clustering import cluster_vocabulary
 from blackbox_lb.vocabulary.embedding import Encoder, load_encoder
 
 pytest.importorskip("sentence_transformers", reason="needs the extra clusters", exc_type=ImportError)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from bench.paper.configuration import load_configuration
+from bench.paper.scaling import scaled
 from bench.studies.lora_grpo import Run
 from bench.studies.lora_scoring import cut, outcome_of, prompt_text, reward_function
 from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.jobs.paper.configuration import load_configuration
-from blackbox_lb.jobs.paper.scaling import scaled
 from blackbox_lb.rollouts.judging.verdict import PolicyScores
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.types import Example, Prompt

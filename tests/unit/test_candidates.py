@@ -8,10 +8,12 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from bench.paper.clusters import clusters_in_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
 from blackbox_lb.estimate.choice.table import ROWS, rule
 from blackbox_lb.estimate.inputs.recipe import Scale
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.cross_validation import choose_l2
@@ -23,7 +25,7 @@ ROLLOUTS = ExactModel(20, 5, end=True, seed=1).rollouts(800, lambda tokens, prom
 TABLE = NextToken.of(ROLLOUTS)
 HIGHEST = 16
 """Three of the twenty tokens, the end token among them, are above it."""
-NAMES = tuple(ROWS)
+NAMES = (*ROWS, "clusters")
 SWEEPS = {name: Sweep((name,), tau=(TAU,), l2=(5.0,), alpha=(0.3,), kappa=(3.0,)) for name in NAMES}
 CLUSTERS = np.append(np.arange(19) % 7, 7)
 
@@ -33,12 +35,20 @@ def limits(entries: int | None = None, highest: int | None = HIGHEST, *, integer
     return CompileLimits(entries, -100.0, 100.0, integers, highest)
 
 
+def with_clusters(
+    rollouts: Rollouts, sweep: Sweep, limits: CompileLimits, labels: np.ndarray = CLUSTERS
+) -> list[Candidate]:
+    """All candidates, where the table has the paper's baseline, too, which is no estimator of the package."""
+    with clusters_in_table(labels):
+        return list(candidates(rollouts, NextToken.of(rollouts), sweep, limits))
+
+
 @pytest.mark.parametrize("estimator", SWEEPS)
 @pytest.mark.parametrize("entries", [None, 17, 4])
 @pytest.mark.parametrize("integers", [False, True])
 def test_ids_above_the_highest_are_never_sent(estimator: str, entries: int | None, integers: bool) -> None:
     """Whatever the estimator and the other limits, they are left out, and counted as dropped."""
-    (made,) = candidates(ROLLOUTS, TABLE, SWEEPS[estimator], limits(entries, integers=integers), clusters=CLUSTERS)
+    (made,) = with_clusters(ROLLOUTS, SWEEPS[estimator], limits(entries, integers=integers))
     assert made.estimator == estimator
     assert made.logit_bias
     assert max(made.logit_bias) <= HIGHEST
@@ -83,10 +93,7 @@ def test_no_entry_is_spent_on_a_forbidden_id() -> None:
 def test_a_limit_that_forbids_nothing_changes_nothing(estimator: str, entries: int | None) -> None:
     """With the highest id of the vocabulary, or none, candidates are the same bit for bit."""
     for first, second in zip(
-        *(
-            candidates(ROLLOUTS, TABLE, SWEEPS[estimator], limits(entries, highest), clusters=CLUSTERS)
-            for highest in (None, END)
-        ),
+        *(with_clusters(ROLLOUTS, SWEEPS[estimator], limits(entries, highest)) for highest in (None, END)),
         strict=True,
     ):
         assert first.logit_bias == second.logit_bias
@@ -172,12 +179,14 @@ def test_what_clipping_takes_away_is_kept_with_the_candidate() -> None:
 def test_clusters_bias_tokens_that_were_never_seen() -> None:
     """A token of the vocabulary that no completion showed has its cluster's value, where the provider takes that many."""
     few = ROLLOUTS.take(np.arange(3))
-    (made,) = candidates(few, NextToken.of(few), SWEEPS["clusters"], limits(highest=None), clusters=np.arange(40) % 3)
+    (made,) = with_clusters(few, SWEEPS["clusters"], limits(highest=None), np.arange(40) % 3)
+    np.testing.assert_array_equal(made.token_ids, np.arange(40))
     assert max(made.logit_bias) == 38
     assert len(set(made.logit_bias.values())) <= 2
 
 
-def test_clusters_without_labels_are_refused() -> None:
-    """They cannot be made of rollouts alone."""
-    with pytest.raises(InputError, match="cluster of every token"):
+def test_clusters_have_left_the_package() -> None:
+    """Without their row, which has the labels, they are refused, and it is said where they are."""
+    assert with_clusters(ROLLOUTS, SWEEPS["clusters"], limits())
+    with pytest.raises(InputError, match=r"'clusters'.*python -m bench\.paper"):
         list(candidates(ROLLOUTS, TABLE, SWEEPS["clusters"], limits()))

@@ -20,8 +20,8 @@ from blackbox_lb.estimate.choice.candidates import Candidate
 from blackbox_lb.estimate.choice.goal import Goal, Objective
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.sparse.sparsify import Sparse
-from blackbox_lb.jobs.fitting.choice import Choice
-from blackbox_lb.jobs.fitting.choose import choose
+from blackbox_lb.jobs.fitting.choosing.choice import Choice
+from blackbox_lb.jobs.fitting.choosing.choose import choose
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting
@@ -54,7 +54,7 @@ class Heard(Silent):
 def candidate(number: int, bias: dict[int, float]) -> Candidate:
     """A candidate that sends this bias."""
     ids, values = np.array(list(bias), dtype=np.int64), np.array(list(bias.values()), dtype=np.float64)
-    return Candidate({"tau": number}, values, Sparse(ids, values, 0, 0.0, 0.0, 0, 0))
+    return Candidate({"tau": number}, ids, values, Sparse(ids, values, 0, 0.0, 0.0, 0, 0))
 
 
 Chooser = Callable[..., tuple[Choice, list[str], list[Any]]]

@@ -169,6 +169,9 @@ def test_who_names_a_task_does_not_get_the_file_s_data(tmp_path: Path, monkeypat
         ("[fit]\nreward = ['length']\n", ["reward = ['length']", "not a list"]),
         ("[fit]\nestimator = 'projektion'\n", ["estimator = 'projektion'", "'projection'"]),
         ("[fti]\ntau = 0.5\n", ["[fti]", "did you mean fit?"]),
+        ("[fit]\nclusters = 16\n", ["[fit] clusters", "blb fit has no option --clusters"]),
+        ("[fit]\nestimator = ['clusters']\n", ["estimator = ['clusters']", "python -m bench.paper"]),
+        ("[reproduce]\ntable = 'accuracy'\n", ["there is no command for the table [reproduce]"]),
         ("tau = 0.5\n", ["tau stands outside a table", "[defaults]"]),
         ("[defaults]\nprovidr = 'vllm'\n", ["[defaults] providr", "did you mean provider?"]),
         ("[defaults]\nout = 'x'\n", ["[defaults] out", "put it under the command's own table"]),
@@ -249,12 +252,11 @@ def test_quiet_in_the_file_hides_nothing_about_the_file(tmp_path: Path, monkeypa
     assert "gives --base-url" in CliRunner().invoke(main, ["fit", "--reward", "length"]).stderr
 
 
-def test_shared_data_is_not_analyze_s_nor_reproduce_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """analyze with data draws completions, and reproduce has benchmarks of its own: only their own tables give them data."""
+def test_shared_data_is_not_analyze_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """analyze with data draws completions: only its own table gives it data."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text('[defaults]\ndata = "train.jsonl"\n')
     assert received(["analyze", "b.json"], "analyze", monkeypatch)["data"] is None
-    assert received(["reproduce", "paper"], "reproduce", monkeypatch)["data"] is None
     (tmp_path / "blb.toml").write_text('[defaults]\ntask = "capitals"\n[fit]\ndata = "train.jsonl"\n')
     got = received(["fit"], "fit", monkeypatch)
     assert (got["task"], got["data"]) == (None, Path("train.jsonl"))

@@ -13,17 +13,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from bench.paper import clustering as tying
+from bench.paper.clustering import Clustering, cluster_vocabulary, special_texts, token_texts, words
 from blackbox_lb.errors import ConnectionFailed, InputError
+from blackbox_lb.jobs.analysis.clustering import cluster_labels
 from blackbox_lb.vocabulary import Vocabulary, embedding
-from blackbox_lb.vocabulary import clustering as tying
-from blackbox_lb.vocabulary.clustering import (
-    Clustering,
-    cluster_labels,
-    cluster_vocabulary,
-    special_texts,
-    token_texts,
-    words,
-)
 from blackbox_lb.vocabulary.embedding import load_encoder, resolve_encoder
 
 EXTRA = r"pip install 'blackbox-lb\[clusters\]'"

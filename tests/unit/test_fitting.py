@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
-from blackbox_lb.jobs.fitting.choice import Measured, TriedCandidate
+from blackbox_lb.jobs.fitting.choosing.choice import Measured, TriedCandidate
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer

@@ -99,7 +99,7 @@ def test_the_first_look_is_part_of_the_whole(fit: Call, server: ExactServer, tmp
 
 
 def test_several_estimators_compete(fit: Call, tmp_path: Path) -> None:
-    """Every estimator but clusters, in one run: each was tried, and the file names the one that was chosen."""
+    """Every estimator, in one run: each was tried, and the file names the one that was chosen."""
     names = ("projection", "ips", "snips", "ratio")
     chosen = [word for name in names for word in ("--estimator", name)]
     said = fit("length", *chosen, "--tau", 0.3, "--l2", 5, "--alpha", 0.3, "--kappa", 3, "--clip", 50)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
@@ -17,21 +20,26 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.paper import clusters as clusters_module
+from bench.paper import run as job_module
+from bench.paper.__main__ import main
+from bench.paper.clustering import Clustering
+from bench.paper.configuration import load_configuration
+from bench.paper.results import LoraResult, Reproduction, load_lora
+from bench.paper.scaling import FEWEST_PROBLEMS, FEWEST_ROLLOUTS, PlannedRollouts, picked
+from bench.paper.tables import TextTable, comparison, markdown, offsets
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.cli import main
+from blackbox_lb.cli import main as blb
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.evaluation.document import Mean
-from blackbox_lb.jobs.paper import run as job_module
-from blackbox_lb.jobs.paper.configuration import load_configuration
-from blackbox_lb.jobs.paper.results import LoraResult, Reproduction, load_lora
-from blackbox_lb.jobs.paper.scaling import FEWEST_PROBLEMS, FEWEST_ROLLOUTS, PlannedRollouts, picked
-from blackbox_lb.jobs.paper.tables import TextTable, comparison, markdown, offsets
 from blackbox_lb.jobs.records.provenance import provenance
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Example, Prompt
 
+ROOT = Path(__file__).parents[2]
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)
 SPLITS = (("train", range(9)), ("validation", range(20, 28)), ("test", range(40, 48)))
 PAPER = {
@@ -72,7 +80,7 @@ def test_grids_hold_what_the_paper_chose_and_told() -> None:
 @pytest.mark.parametrize("table", ["accuracy", "compression"])
 def test_every_number_says_where_the_paper_has_it(table: str) -> None:
     """Each line of a benchmark that holds a number ends in a comment."""
-    text = resources.files("blackbox_lb.jobs.paper").joinpath(f"{table}.toml").read_text(encoding="utf-8")
+    text = resources.files("bench.paper").joinpath(f"{table}.toml").read_text(encoding="utf-8")
     parts = [part for part in text.split("\n\n") if part.startswith("[benchmarks.")]
     lines = [line for part in parts for line in part.splitlines() if " = " in line and not line.startswith("title")]
     assert lines
@@ -173,7 +181,7 @@ def call(tmp_path: Path) -> Call:
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
         where = ("--provider", profile, "--base-url", url, "--out", tmp_path / "run", "--top-logprobs", 4, "--seed", 1)
         options = ("--table", table, "--data", data, "--scale", 1e-6, *where, *more)
-        return CliRunner().invoke(main, [str(each) for each in ("reproduce", "paper", *options)])
+        return CliRunner().invoke(main, [str(each) for each in options])
 
     return run
 
@@ -257,6 +265,41 @@ def test_a_reward_that_teaches_nothing_is_told_in_its_place(call: Call, server: 
         assert f"GSM8K, {own.method} not run: {own.missing}" in document.notes
 
 
+def test_the_baseline_of_clusters(
+    call: Call, server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is learned from the words of the validation completions, judged and saved as the others are; its row leaves the table."""
+    given: list[tuple[list[str], object]] = []
+
+    def made(vocabulary: object, texts: list[str], *, k: int, cache: Path, **_: object) -> Clustering:
+        given.append((texts, cache.name))
+        return Clustering(np.arange(12) % 3, k, "toy", 5)
+
+    monkeypatch.setattr(job_module, "find_spec", lambda name: object())
+    monkeypatch.setattr(clusters_module, "cluster_vocabulary", made)
+    done = call("accuracy", "--benchmark", "gsm8k", url=server.base_url)
+    assert done.exit_code == 0, done.output
+    assert "32 clusters of 5 words and special strings by toy" in done.stderr
+    ((texts, cache),) = given
+    assert (len(texts), any(texts), cache) == (8, True, "clusters.npz")
+    document = Reproduction.model_validate_json((tmp_path / "run" / "reproduction.json").read_bytes())
+    _, own, ips, _ = document.benchmarks[0].methods
+    assert (own.method, own.missing, own.params) == ("clusters", None, 32)
+    assert own.chosen is not None
+    assert own.chosen.startswith("tau 1, alpha ")
+    assert own.rollouts == ips.rollouts == 8 * 4
+    folder = tmp_path / "run" / "gsm8k" / "clusters"
+    bias, learned = Bias.load(folder / "bias.json"), Bias.load(folder / "learned.json")
+    assert (bias.estimator, bias.verdict) == ("clusters", own.verdict)
+    assert 0 < len(learned.logit_bias) < 12
+    assert len(set(learned.logit_bias.values())) <= 2
+    assert "clusters" not in ROWS
+    shown = CliRunner().invoke(blb, ["show", str(folder / "bias.json")])
+    assert (shown.exit_code, "clusters" in shown.output) == (0, True), (
+        "a file of an estimator that the package lacks is read"
+    )
+
+
 def test_the_plan_alone_needs_no_server(call: Call) -> None:
     """What would be asked for is told in completions and tokens, with what was scaled, and a larger scale asks for more."""
     told = call("compression", "--dry-run")
@@ -268,6 +311,20 @@ def test_the_plan_alone_needs_no_server(call: Call) -> None:
         plan = json.loads(call("compression", "--dry-run", "--json", "--scale", scale).stdout)["plan"]["math"]
         sums.append(sum(stage["tokens"] for stage in plan))
     assert sums[0] < sums[1]
+
+
+def test_a_line_without_blb(tmp_path: Path) -> None:
+    """As a program: its help under its own name, an error of the package as one sentence, no blb.toml."""
+    (tmp_path / "blb.toml").write_text("[fti]\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = []
+    for words in (["--help"], ["--table", "accuracy", "--data", "none.jsonl"]):
+        command = [sys.executable, "-m", "bench.paper", *words]
+        said.append(subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False))
+    assert "Usage: python -m bench.paper [OPTIONS]" in said[0].stdout
+    assert said[1].returncode == 2
+    assert said[1].stderr.startswith("Error: --data has the problems of one benchmark")
+    assert "Traceback" not in said[1].stderr
 
 
 def refused(result: Result, *parts: str) -> None:

@@ -19,7 +19,6 @@ from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import findings_list, print_table, settings_text, verdict_table
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
-from blackbox_lb.estimate.choice.table import estimator
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -108,8 +107,6 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         goal=Goal(options.objective, options.kl_price),
         rounds=options.rounds,
         trust=options.trust,
-        clusters=options.clusters,
-        embedding=options.embedding,
         go_on=options.go_on,
         full_vocab=options.full_vocab or 0,
         entries=_entries(options.entries),
@@ -146,7 +143,6 @@ async def _run(
         budget,
         stages=lambda trials: fit_stages(task, plan),
         elsewhere=options.rollouts,
-        own_vocabulary=any(estimator(name).facts.clustered for name in options.estimator),
     ) as trials:
         heard = Remembering(trials.report)
         with _engine(options) as engine:

@@ -22,7 +22,6 @@ COMMANDS = {
     "providers": ("setup", "List the providers, or everything that is known of one."),
     "proxy": ("using", "Add the bias for any language and tool: an OpenAI-compatible reverse proxy."),
     "report": ("using", "Make one page of a run for people: verdict in words, plots, tokens, examples, costs."),
-    "reproduce": ("setup", "Run the paper's tables on your model, scaled down, beside its own numbers."),
     "score": ("learning", "Score stored completions with any reward, without sampling again."),
     "show": ("using", "Show a bias file: verdict, promoted and suppressed tokens."),
     "store": ("setup", "Check, compact, merge, recover rollout stores; Parquet out and in."),

@@ -68,12 +68,14 @@ class Projected:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """``settings`` of the estimator; ``learned`` (s,) nats on the support of the rollouts; ``sparse``: what is sent.
+    """``settings`` of the estimator; ``learned`` (s,) nats on ``token_ids``, the support of the rollouts and what an estimator
+    has beyond it; ``sparse``: what is sent.
 
     projected: behind a projection; clipping: behind an inverse-propensity estimate whose propensities were clipped.
     """
 
     settings: dict[str, float | int | str | None]
+    token_ids: Ids
     learned: Vector
     sparse: Sparse
     estimator: str = "projection"
@@ -99,18 +101,17 @@ def candidates(
     sweep: Sweep,
     limits: CompileLimits,
     *,
-    clusters: Ids | None = None,
     whole: Whole | None = None,
 ) -> Iterator[Candidate]:
-    """The candidates of ``sweep``. ``next_token`` is of ``rollouts``. clusters: (v,) the cluster of each token id, where asked for.
-    whole: what is learned from, where that is more than ``rollouts``, which then serve the compile alone; on its support.
+    """The candidates of ``sweep``. ``next_token`` is of ``rollouts``. whole: what is learned from, where that is more than
+    ``rollouts``, which then serve the compile alone; on its support.
 
     Raises:
         InputError: no completion earned a reward, or a setting is out of range.
     """
     if _tau_is_inert(rollouts, sweep):
         sweep = replace(sweep, tau=sweep.tau[:1])
-    data = EstimatorInput(rollouts, next_token, clusters, whole)
+    data = EstimatorInput(rollouts, next_token, whole)
     for name, each in estimators(sweep).items():
         for learned in each.learn(data, sweep):
             yield _candidate(name, learned, data, limits)
@@ -128,14 +129,15 @@ def _candidate(name: str, learned: LearnedVector, data: EstimatorInput, limits: 
     if refit is None:
         wide = data.next_token.with_tokens(learned.token_ids)
         values = wide.align(learned.token_ids, learned.values)
-        return Candidate(learned.settings, values, limits.compiled(wide, values), name, clipping=learned.clipping)
+        sparse = limits.compiled(wide, values)
+        return Candidate(learned.settings, wide.token_ids, values, sparse, name, clipping=learned.clipping)
     table, fit = data.next_token, refit.fit
     support = _support(data, refit, limits)
     if support is not None:
         fit = refit.again(support)
     sparse = against(table, learned.values, limits.compiled(table, fit.delta))
     projected = Projected(fit, support, refit.weights, refit.chosen, refit.shares)
-    return Candidate(learned.settings, learned.values, sparse, name, projected)
+    return Candidate(learned.settings, table.token_ids, learned.values, sparse, name, projected)
 
 
 def _support(data: EstimatorInput, refit: Refit, limits: CompileLimits) -> Ids | None:

@@ -37,7 +37,6 @@ class EstimatorFacts:
     reads_propensities: it divides by the probability of each sampled token.
     reads_lists: it reads the listed alternatives.
     any_policy: it learns from completions that a biased policy drew.
-    clustered: it needs the cluster of every token, and gives each of them a value.
     spreads: it learns from rollouts that are spread over processes.
     """
 
@@ -47,7 +46,6 @@ class EstimatorFacts:
     reads_propensities: bool = False
     reads_lists: bool = False
     any_policy: bool = False
-    clustered: bool = False
     spreads: bool = True
 
     @property
@@ -103,13 +101,11 @@ class EstimatorInput:
     """What there is to learn from.
 
     rollouts, next_token: those in this process, and their positions.
-    clusters: (v,) the cluster of each token id, None where nothing asked for them.
     whole: all rollouts where they are spread over processes, None where they are here.
     """
 
     rollouts: Rollouts
     next_token: NextToken
-    clusters: Ids | None = None
     whole: Whole | None = None
     _made: dict[float | None, Statistics] = field(default_factory=dict)
 

@@ -17,15 +17,19 @@ ROWS = {
     "ips": "blackbox_lb.estimate.choice.counted:IPS_OF_TOKENS",
     "snips": "blackbox_lb.estimate.choice.counted:SNIPS_OF_TOKENS",
     "ratio": "blackbox_lb.estimate.choice.counted:RATIO_OF_TOKENS",
-    "clusters": "blackbox_lb.estimate.choice.counted:IPS_OF_CLUSTERS",
 }
 """Name, as users and bias files spell it -> module and object, an ``Estimator``."""
+MOVED = {
+    "clusters": "estimator 'clusters', the paper's baseline, has moved out of the package: a checkout runs it with "
+    "python -m bench.paper"
+}
+"""What is said of names that bias files may still have."""
 
 
 def estimator(name: str) -> Estimator:
     """The estimator of this name. InputError: the table has none."""
     if name not in ROWS:
-        raise InputError(f"estimator {name!r} is unknown; choose {', '.join(ROWS)}")
+        raise InputError(MOVED.get(name, f"estimator {name!r} is unknown; choose {', '.join(ROWS)}"))
     found: Estimator = pkgutil.resolve_name(ROWS[name])
     return found
 

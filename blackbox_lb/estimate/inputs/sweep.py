@@ -19,7 +19,7 @@ class Sweep:
     """Every combination of these is one candidate.
 
     tau: a completion weighs exp(r / tau). l2, weights: of ``projection``; "cv" stands for the l2 with the largest held-out
-    likelihood and for the smallest that keeps most of it. alpha: of ``ips`` and ``clusters``, a multiple of the mean weight, or
+    likelihood and for the smallest that keeps most of it. alpha: of ``ips``, a multiple of the mean weight, or
     absolute as in the paper. kappa: of ``snips``, in rollouts, and ``ratio``, in tokens. positions: how many of each completion are
     drawn, None for all; clip: the largest inverse propensity that counts, None for 100 in ``snips`` and any in the others;
     unobserved: what is done where the provider gave only a bound for the sampled token's logprob (see ``Statistics``): of ``ips``,

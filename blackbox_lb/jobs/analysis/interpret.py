@@ -165,7 +165,7 @@ def _unread(texts: Texts, token: int) -> str:
 
 def _clustered(scores: InterventionScores, texts: Texts, encoder: Encoder) -> dict[int, str]:
     """Token -> the name of its embedding cluster among the tokens of its side: the texts that are used most."""
-    from blackbox_lb.vocabulary.clustering import cluster_labels
+    from blackbox_lb.jobs.analysis.clustering import cluster_labels
 
     names: dict[int, str] = {}
     for side in ("promoted", "suppressed", "unmoved"):

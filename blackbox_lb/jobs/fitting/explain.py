@@ -17,7 +17,7 @@ from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
 from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import Headroom, headroom
 from blackbox_lb.estimate.diagnosis.reliability import Agreement, Precision, agreement, prompt_halves
-from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
@@ -70,7 +70,6 @@ def explain(
     sweep: Sweep,
     vocab_size: int | None = None,
     top_logprobs: int | None = None,
-    clusters: Ids | None = None,
 ) -> Explanation:
     """Why the chosen candidate, which was fitted to ``training``, helped, or did not."""
     rollouts, next_token = training.rollouts, training.next_token
@@ -80,7 +79,7 @@ def explain(
     weights = reward_weights(rollouts, tau, sweep.weights)
     errors = _errors(rollouts, next_token, chosen)
     sent = next_token.align(chosen.sparse.token_ids, chosen.sparse.values)
-    halves = _halves(rollouts, next_token, chosen, sweep, clusters)
+    halves = _halves(rollouts, next_token, chosen, sweep)
     size = effective_sample_size(weights)
     facts = Facts(
         estimator=chosen.estimator,
@@ -127,9 +126,7 @@ def _of_sent(errors: StandardErrors | None, chosen: Candidate) -> Vector:
     return errors.errors[np.searchsorted(errors.token_ids, sent)]
 
 
-def _halves(
-    rollouts: Rollouts, next_token: NextToken, chosen: Candidate, sweep: Sweep, clusters: Ids | None
-) -> Agreement:
+def _halves(rollouts: Rollouts, next_token: NextToken, chosen: Candidate, sweep: Sweep) -> Agreement:
     """How far the biases of two halves of the prompts agree, at the chosen settings and without a provider's limits."""
     nothing = Agreement(None, None)
     if len(np.unique(rollouts.prompts)) < 2:
@@ -139,11 +136,11 @@ def _halves(
     if chosen.projected is not None:  # the penalty is on a sum over rollouts, of which there are half
         own["l2"] = (float(chosen.settings["l2"] or 1.0) / 2,)
     one = replace(sweep, estimators=(chosen.estimator,), **own)  # type: ignore[arg-type]
-    table = next_token if clusters is None else next_token.with_tokens(np.arange(len(clusters)))
+    table = next_token.with_tokens(chosen.token_ids)
 
     def learned(half: Bools) -> Vector:
         part = table.take(half[rollouts.rollout_of])
-        return next(candidates(rollouts.take(half), part, one, NO_LIMITS, clusters=clusters)).learned
+        return next(candidates(rollouts.take(half), part, one, NO_LIMITS)).learned
 
     first, second = prompt_halves(rollouts.prompts)
     try:

@@ -18,7 +18,7 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.check import judged
-from blackbox_lb.jobs.fitting.choice import Choice, Measured, TriedCandidate
+from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured, TriedCandidate
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.rollouts.given_answers import FirstTokens, first_tokens, followed
 from blackbox_lb.rollouts.judging.trials import Trials

@@ -60,7 +60,7 @@ def fidelity(reference: Reference, next_token: NextToken, chosen: Candidate, lim
     r, v = reference.exact.shape
     rows: tuple[Compared, ...] = ()
     if reference.agrees:
-        table = _wide(next_token, chosen, v)
+        table = next_token.with_tokens(chosen.token_ids)
         labels, biases = _biases(table, chosen, limits, v)
         unigram = _full(table.token_ids, table.unigram, v)
         rows = compare(reference.exact, ListModel.of(table, reference.positions), unigram, biases, labels)
@@ -73,11 +73,6 @@ def fidelity(reference: Reference, next_token: NextToken, chosen: Candidate, lim
         unanswered=reference.unanswered,
         rows=rows,
     )
-
-
-def _wide(table: NextToken, chosen: Candidate, size: int) -> NextToken:
-    """The table on the support that ``chosen.learned`` is on: tied tokens are biased whether seen or not."""
-    return table if len(chosen.learned) == len(table.token_ids) else table.with_tokens(np.arange(size))
 
 
 def _biases(

@@ -19,7 +19,7 @@ class FitPlan:
 
     rounds: how many times the training samples are split, each part drawn with the bias learned from those before; trust: most nats
     a completion between the policies of two rounds. settings: those to deploy with, for which the bias is chosen and at which it is
-    judged. clusters, embedding: of the estimator "clusters". go_on: collect on although the first prompts show nothing to learn.
+    judged. go_on: collect on although the first prompts show nothing to learn.
     learn_from: the completions that are drawn, the answers that the training rows have, or the sum of both objectives; listed:
     alternatives at the place of an answer, None for as many as help. labels: of a decision, None where there are none to score.
     full_vocab: positions at which whole distributions are asked for, 0 for none.
@@ -33,8 +33,6 @@ class FitPlan:
     goal: Goal = field(default_factory=Goal)
     rounds: int = 1
     trust: float = 0.3
-    clusters: int = 32
-    embedding: str | None = None
     entries: int | None = None
     integers: bool = False
     settings: tuple[Setting, ...] = (SAMPLED, GREEDY)

@@ -10,7 +10,7 @@ from typing import Any
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.jobs.compiling.compile import Kept
-from blackbox_lb.jobs.fitting.choice import Measured, TriedCandidate
+from blackbox_lb.jobs.fitting.choosing.choice import Measured, TriedCandidate
 from blackbox_lb.jobs.fitting.list_fidelity import Fidelity
 
 

@@ -15,18 +15,17 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.choice.table import rule
 from blackbox_lb.estimate.decisions.scores import DecisionScores
-from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.compiling.compile import Kept, gain_by_entries, losses
-from blackbox_lb.jobs.fitting.choice import Choice
-from blackbox_lb.jobs.fitting.choose import choose
+from blackbox_lb.jobs.fitting.choosing.choice import Choice
+from blackbox_lb.jobs.fitting.choosing.choose import choose
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, choose_predicted
 from blackbox_lb.jobs.fitting.list_fidelity import Fidelity, fidelity
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
-from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan, clusters_of
+from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
 from blackbox_lb.jobs.fitting.vectors import sent_entries, uncompiled_of
 from blackbox_lb.rollouts.judging.decisions import decision_scores
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -53,7 +52,6 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
     await job.first_look()
     await job.collect()
     await job.compare_lists()
-    await job.group_tokens()
     await job.choose()
     await job.judge()
     job.explain()
@@ -69,7 +67,6 @@ class _Fit:
     training: their rollouts, with the table of next tokens.
     given: the answers of the training rows, None where nothing is learned from them.
     reference: whole distributions at reference positions, None where the plan wants none.
-    clusters: (v,) the cluster of each token id, None where the plan wants none.
     choice: the candidate that won on the validation prompts.
     verdict: a row a metric and setting, on the test prompts.
     decisions: setting -> what the decisions of the base and of the biased model are worth, where the task has labels.
@@ -82,7 +79,6 @@ class _Fit:
     training: Training
     given: GivenAnswers | None
     reference: Reference | None = None
-    clusters: Ids | None
     choice: Choice
     verdict: list[Verdict]
     why: Explanation
@@ -122,10 +118,6 @@ class _Fit:
             self.reference = await ask_reference(self.trials, self.examples, self.training, positions, seed)
             self.trials.report.remark(self.reference.sentence)
 
-    async def group_tokens(self) -> None:
-        """Give the tokens their clusters, where the plan wants them."""
-        self.clusters = await clusters_of(self.trials, self.task, self.plan)
-
     async def choose(self) -> None:
         """Learn a candidate for each setting of the sweep, and choose one on the validation prompts."""
         training, plan = self.training, self.plan
@@ -136,7 +128,6 @@ class _Fit:
             training.next_token,
             plan.sweep,
             self.limits,
-            clusters=self.clusters,
             whole=training.whole,
         )
         if plan.predicts and self.given is not None:
@@ -177,7 +168,6 @@ class _Fit:
             sweep=self.plan.sweep,
             vocab_size=self.trials.tokenizer.vocabulary_size,
             top_logprobs=self.trials.top_logprobs,
-            clusters=self.clusters,
         )
 
     async def write(self) -> None:
@@ -221,7 +211,7 @@ class _Fit:
         """Measure the KL of the chosen policy, and report everything."""
         trials, training, choice = self.trials, self.training, self.choice
         kl = await self._kl()
-        uncompiled = uncompiled_of(trials, self.bias, choice.candidate, training, self.clusters)
+        uncompiled = uncompiled_of(trials, self.bias, choice.candidate, training)
         return FitResult(
             bias=self.bias,
             uncompiled=uncompiled,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -13,7 +12,7 @@ from blackbox_lb.api.wire import asks_logprobs, check_stop
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.choice.candidates import CompileLimits
 from blackbox_lb.estimate.choice.table import estimators
-from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.explain import room_for_gain
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone, check_answers, given_answers
@@ -229,33 +228,3 @@ def _check(reward: Reward, rewards: Vector) -> Vector:
     values = np.array([reward.value(each) for each in rewards])
     check_values(f"training: {reward.label}", values)
     return values
-
-
-async def clusters_of(trials: Trials, task: Task, plan: FitPlan) -> Ids | None:
-    """(v,) the cluster of each token id, where the plan asks for clusters: of the words of validation completions."""
-    if not any(each.facts.clustered for each in estimators(plan.sweep).values()):
-        return None
-    from blackbox_lb.vocabulary.clustering import cluster_vocabulary
-
-    session = trials.session
-    keys = await trials.collect(
-        "validation, base",
-        task.validation,
-        trials.draw(SAMPLED, None, session.biased_endpoint),
-        plan.validation_samples,
-        scored=False,
-    )
-    texts = [completion.text for row in keys for completion in trials.store.completions(row)]
-    made = await asyncio.to_thread(
-        cluster_vocabulary,
-        session.vocabulary,
-        texts,
-        k=plan.clusters,
-        encoder=plan.embedding,
-        cache=trials.store.path.with_name("clusters.npz"),
-    )
-    sizes = sorted(made.sizes.tolist())
-    trials.report.remark(
-        f"{made.k} clusters of {made.corpus:,} words and special strings by {made.encoder}, {sizes[0]:,} to {sizes[-1]:,} tokens"
-    )
-    return made.labels

@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.estimate.choice.candidates import Candidate
-from blackbox_lb.estimate.choice.table import estimator
-from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
 
@@ -41,11 +37,9 @@ async def sent_entries(
     )
 
 
-def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Training, clusters: Ids | None) -> Bias:
+def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Training) -> Bias:
     """The learned vector before the compile, as a bias of its own: what other limits are compiled from, without any request."""
-    tied = estimator(chosen.estimator).facts.clustered
-    everything = np.arange(len(clusters)) if clusters is not None and tied else ()
-    ids = np.union1d(training.next_token.token_ids, everything).astype(np.int64)
+    ids = chosen.token_ids
     known = trials.store.token_bytes(trials.tokenizer.fingerprint)
     values = zip(ids.tolist(), chosen.learned.tolist(), training.seen(ids).tolist(), strict=True)
     texts = {entry.id: entry.text for entry in bias.entries}

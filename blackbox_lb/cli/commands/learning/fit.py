@@ -30,7 +30,6 @@ def _choice(field: str) -> LateChoice:
 
     def values() -> tuple[str, ...]:
         from blackbox_lb.estimate.choice.goal import Objective
-        from blackbox_lb.estimate.choice.table import ROWS
         from blackbox_lb.estimate.inputs.recipe import Scale, Unobserved
         from blackbox_lb.estimate.inputs.sweep import AlphaScale
         from blackbox_lb.jobs.fitting.plan import LearnFrom
@@ -42,9 +41,27 @@ def _choice(field: str) -> LateChoice:
             "objective": Objective,
             "learn_from": LearnFrom,
         }
-        return tuple(ROWS) if field == "estimator" else get_args(aliases[field])
+        return get_args(aliases[field])
 
     return LateChoice(values)
+
+
+def _estimator_names() -> tuple[str, ...]:
+    from blackbox_lb.estimate.choice.table import ROWS
+
+    return tuple(ROWS)
+
+
+class _EstimatorChoice(LateChoice):
+    """A name of the table; of one that has moved out of the package it is said where to."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name."""
+        from blackbox_lb.estimate.choice.table import MOVED
+
+        if value in MOVED and value not in self.choices:
+            self.fail(MOVED[value], param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class _Strength(click.ParamType["float | str"]):
@@ -84,8 +101,8 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     estimator: tuple[str, ...] = option(
         HelpGroup.LEARNING,
-        "projection; the paper's ips and its baseline clusters; snips; ratio, which needs no logprobs. Repeatable.",
-        type=_choice("estimator"),
+        "projection; the paper's ips; snips; ratio, which needs no logprobs. Repeatable.",
+        type=_EstimatorChoice(_estimator_names),
         default=lambda: _plan().sweep.estimators,
     )
     tau: tuple[float, ...] = option(
@@ -108,7 +125,7 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     alpha: tuple[float, ...] = option(
         HelpGroup.LEARNING,
-        "Smoothing of ips and clusters. Repeatable.",
+        "Smoothing of ips. Repeatable.",
         type=AMOUNT,
         default=lambda: _plan().sweep.alpha,
     )
@@ -137,12 +154,6 @@ class FitOptions(TaskOptions, TrialOptions):
         "A sampled token without a logprob: bound takes the least listed one for it, drop leaves it out (not for projection).",
         type=_choice("unobserved"),
         default=lambda: _plan().sweep.unobserved,
-    )
-    clusters: int = option(HelpGroup.LEARNING, "Clusters of tokens.", type=COUNT, default=lambda: _plan().clusters)
-    embedding: str | None = option(
-        HelpGroup.LEARNING,
-        "Sentence embedding of clusters: a hub name or a folder.",
-        default=lambda: _plan().embedding,
     )
     rounds: int = option(
         HelpGroup.LEARNING,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.paper.configuration import Configuration, PaperRow
+from bench.paper.results import BenchmarkResult, LoraResult, MethodResult, Reproduction
 from blackbox_lb.jobs.evaluation.document import Mean
-from blackbox_lb.jobs.paper.configuration import Configuration, PaperRow
-from blackbox_lb.jobs.paper.results import BenchmarkResult, LoraResult, MethodResult, Reproduction
 
 NONE = ""
 

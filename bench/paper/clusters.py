@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from bench.paper.clustering import cluster_vocabulary
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.choice.counted import Smoothed
+from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, LearnedVector
+from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.counting.ips import IPS, Clipping
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.tasks import Task
+
+NAME = "clusters"
 
 
 class TiedIPS(IPS):
@@ -82,3 +96,61 @@ def _checked(labels: npt.ArrayLike) -> Ids:
             f"token {int(given.argmin())} has the label {int(given.min())}; clusters count from 0, -1 is none"
         )
     return given.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IPSOfClusters:
+    """The baseline as an estimator of the package's table. labels: (v,) the cluster of each token id, -1 for an id without one."""
+
+    labels: Ids
+    facts: ClassVar[EstimatorFacts] = EstimatorFacts(("alpha",), "ips", reads_propensities=True)
+
+    def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
+        """At each tau and alpha, with a value for every token of the vocabulary."""
+        tied = Smoothed(self.facts, lambda statistics: TiedIPS(statistics, self.labels))
+        for each in tied.learn(data, sweep):
+            yield replace(each, values=_fewest(each.values))
+
+
+def _fewest(values: Vector) -> Vector:
+    """The same policy with the largest cluster at 0, which has the fewest entries."""
+    levels, counts = np.unique(values, return_counts=True)
+    moved: Vector = values - levels[counts.argmax()]
+    return moved
+
+
+class _Row:
+    """Where the table finds the baseline while it has its row."""
+
+    current: ClassVar[IPSOfClusters]
+
+
+@contextmanager
+def clusters_in_table(labels: Ids) -> Iterator[None]:
+    """Inside, the table of estimators has the row ``clusters``, with these labels."""
+    _Row.current = IPSOfClusters(labels)
+    ROWS[NAME] = f"{__name__}:_Row.current"
+    try:
+        yield
+    finally:
+        del ROWS[NAME], _Row.current
+
+
+async def clusters_of(trials: Trials, task: Task, samples: int, k: int, embedding: str | None) -> Ids:
+    """(v,) the cluster of each token id: ``k`` of them, of the words of ``samples`` completions a validation prompt.
+
+    Raises:
+        InputError: see ``cluster_vocabulary``.
+        ConnectionFailed: the embedding model is not on this machine and the hub cannot be reached.
+    """
+    session = trials.session
+    draw = trials.draw(SAMPLED, None, session.biased_endpoint)
+    keys = await trials.collect("validation, base", task.validation, draw, samples, scored=False)
+    texts = [completion.text for row in keys for completion in trials.store.completions(row)]
+    cache = trials.store.path.with_name("clusters.npz")
+    made = await asyncio.to_thread(cluster_vocabulary, session.vocabulary, texts, k=k, encoder=embedding, cache=cache)
+    sizes = sorted(made.sizes.tolist())
+    trials.report.remark(
+        f"{made.k} clusters of {made.corpus:,} words and special strings by {made.encoder}, {sizes[0]:,} to {sizes[-1]:,} tokens"
+    )
+    return made.labels

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
+from bench.paper.configuration import Benchmark, Configuration
+from blackbox_lb.api.limits.budget import prompt_bound
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.paper.configuration import Benchmark, Configuration
+from blackbox_lb.jobs.forecast import Forecast
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example
 
@@ -66,6 +68,12 @@ class ScalingStage:
     def tokens(self) -> int:
         """Completion tokens at most."""
         return self.completions * self.cap
+
+    @property
+    def forecast(self) -> Forecast:
+        """One completion a request, of prompts of which only the usual length is known."""
+        longest, count = prompt_bound(["x" * self.prompt_tokens * CHARACTERS]), self.completions
+        return Forecast(count, count, count * self.prompt_tokens, count * longest, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)

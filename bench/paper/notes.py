@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blackbox_lb.jobs.paper.configuration import Configuration
-from blackbox_lb.jobs.paper.results import BenchmarkResult, LoraResult
-from blackbox_lb.jobs.paper.scaling import Scaled, ScalingStage
+from bench.paper.configuration import Configuration
+from bench.paper.results import BenchmarkResult, LoraResult
+from bench.paper.scaling import Scaled, ScalingStage
 
 
 def plan_sentences(configuration: Configuration, parts: Sequence[Scaled], scale: float) -> list[str]:

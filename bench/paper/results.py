@@ -52,7 +52,7 @@ class BenchmarkResult(ResultPart):
 
 
 class Reproduction(ResultPart):
-    """One run of ``blb reproduce paper``. ``notes``: everything in which it differs from the paper."""
+    """One run of ``python -m bench.paper``. ``notes``: everything in which it differs from the paper."""
 
     format: Literal["blackbox-lb/reproduction"] = "blackbox-lb/reproduction"
     version: Literal[1] = 1

@@ -17,8 +17,8 @@ from blackbox_lb.estimate.choice.candidates import Candidate
 from blackbox_lb.estimate.choice.goal import FINALISTS, Goal, Objective, rungs
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.off_policy import ByPrompt, Outcome
-from blackbox_lb.jobs.fitting.choice import Choice, Measured, TriedCandidate
-from blackbox_lb.jobs.fitting.logged_validation import LoggedScores, log_of_base
+from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured, TriedCandidate
+from blackbox_lb.jobs.fitting.choosing.logged_validation import LoggedScores, log_of_base
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting
 from blackbox_lb.rollouts.progress import short

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from blackbox_lb.jobs.paper.configuration import Benchmark
+from bench.paper.configuration import Benchmark
 from blackbox_lb.tasks import Task, load_task
 from blackbox_lb.tasks.harness import HarnessOptions, load_harness
 

@@ -1,4 +1,4 @@
-"""What ``blb reproduce`` does: plan, run each benchmark, print our numbers beside the paper's."""
+"""What ``python -m bench.paper`` does: plan, run each benchmark, print our numbers beside the paper's."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from bench.paper.configuration import Configuration, load_configuration
+from bench.paper.notes import differences, plan_sentences
+from bench.paper.problems import load_problems
+from bench.paper.results import BenchmarkResult, Reproduction, load_lora
+from bench.paper.run import BenchmarkRun, rewards_of, run
+from bench.paper.scaling import Scaled, scaled
+from bench.paper.tables import TextTable, comparison, details, markdown
 from blackbox_lb.api.limits.budget import Budget
-from blackbox_lb.cli.commands.setup.reproduce import ReproduceOptions
+from blackbox_lb.api.local.hub import resolve_model
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import open_trials, run_folder
 from blackbox_lb.cli.run_limits import run as run_within_limits
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.forecast import Forecast, at_most
-from blackbox_lb.jobs.paper.configuration import Configuration, load_configuration
-from blackbox_lb.jobs.paper.notes import differences, plan_sentences
-from blackbox_lb.jobs.paper.problems import load_problems
-from blackbox_lb.jobs.paper.results import BenchmarkResult, Reproduction, load_lora
-from blackbox_lb.jobs.paper.run import BenchmarkRun, rewards_of, run
-from blackbox_lb.jobs.paper.scaling import Scaled, scaled
-from blackbox_lb.jobs.paper.tables import TextTable, comparison, details, markdown
+from blackbox_lb.jobs.forecast import Forecast
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.types import Endpoint
 
+if TYPE_CHECKING:
+    from bench.paper.__main__ import PaperOptions
 
-def execute(options: ReproduceOptions) -> None:
+
+def execute(options: PaperOptions) -> None:
     """Everything that the command does."""
     configuration = load_configuration(options.table)
     lora = [load_lora(path, configuration.table) for path in options.lora]
@@ -82,7 +86,7 @@ def execute(options: ReproduceOptions) -> None:
         _print(tables, notes, folder)
 
 
-def _parts(configuration: Configuration, options: ReproduceOptions) -> list[Scaled]:
+def _parts(configuration: Configuration, options: PaperOptions) -> list[Scaled]:
     names = list(dict.fromkeys(options.benchmark)) or list(configuration.benchmarks)
     unknown = [name for name in names if name not in configuration.benchmarks]
     if unknown:
@@ -99,7 +103,7 @@ def _parts(configuration: Configuration, options: ReproduceOptions) -> list[Scal
     return [_part(configuration, name, options) for name in names]
 
 
-def _part(configuration: Configuration, name: str, options: ReproduceOptions) -> Scaled:
+def _part(configuration: Configuration, name: str, options: PaperOptions) -> Scaled:
     benchmark = configuration.benchmarks[name]
     task = load_problems(benchmark, options.data, options.data_dir)
     return scaled(name, benchmark, task, options.scale, configuration.projection.share)
@@ -110,8 +114,15 @@ def _endpoint(provider: str) -> Endpoint | None:
     return "completions" if "completions" in load_profile(provider).endpoints else None
 
 
+def _spelled(options: PaperOptions) -> PaperOptions:
+    """With the vocabulary of an embedded model, which its file has: for whoever needs the text of every token."""
+    if options.tokenizer is not None or not load_profile(options.provider).connection.embedded:
+        return options
+    return replace(options, tokenizer=str(resolve_model(options.model)))
+
+
 async def _run(
-    options: ReproduceOptions,
+    options: PaperOptions,
     configuration: Configuration,
     parts: Sequence[Scaled],
     folder: Path,
@@ -122,9 +133,7 @@ async def _run(
     results, served = [], ("", "")
 
     def all_stages(trials: Trials) -> Iterable[Forecast]:
-        return [
-            at_most(each.completions, each.cap, each.prompt_tokens) for p in parts for each in p.stages(configuration)
-        ]
+        return [each.forecast for p in parts for each in p.stages(configuration)]
 
     for part in parts:
         _, reward = rewards_of(configuration, part)
@@ -133,13 +142,12 @@ async def _run(
         async def opened(spelled: bool) -> AsyncIterator[Trials]:
             nonlocal served
             async with open_trials(
-                options,
+                _spelled(options) if spelled else options,
                 part.task,  # noqa: B023
                 reward,  # noqa: B023
                 budget,
                 stages=all_stages,
                 part=part.name,  # noqa: B023
-                own_vocabulary=spelled,
             ) as trials:
                 served = (trials.session.model, trials.session.endpoint)
                 yield replace(trials, report=remembering)

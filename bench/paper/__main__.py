@@ -1,4 +1,4 @@
-"""``blb reproduce paper``: the paper's tables, ours beside its own numbers."""
+"""``python -m bench.paper``: the paper's tables, ours beside its own numbers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from pathlib import Path
 
 import click
 
-from blackbox_lb.cli.grouped import COUNT, HelpGroup, argument, command, option, options
+from blackbox_lb.cli import Commands
+from blackbox_lb.cli.grouped import COUNT, HelpGroup, command, option, options
 from blackbox_lb.cli.options import TrialOptions
+
+__all__ = ["PaperOptions", "main"]
+
+NAME = "bench.paper"
 
 
 @options
-class ReproduceOptions(TrialOptions):
-    """Options of ``blb reproduce``."""
+class PaperOptions(TrialOptions):
+    """Options of ``python -m bench.paper``."""
 
-    what: str = argument(metavar="paper", type=click.Choice(["paper"]))
     table: str = option(
         HelpGroup.FIRST, "Which of its tables.", type=click.Choice(["accuracy", "compression"]), required=True
     )
@@ -42,14 +46,38 @@ class ReproduceOptions(TrialOptions):
     )
 
 
-@command("reproduce", ReproduceOptions)
-def reproduce_command(options: ReproduceOptions) -> None:
+@command(NAME, PaperOptions)
+def paper_command(options: PaperOptions) -> None:
     """Run a table of the paper on your model, scaled down, and print it beside the paper's own numbers.
 
     Rollouts, positions, token caps, the grids of alpha and tau and the rules of selection are the paper's; a row of projection from
     a tenth of the rollouts is added. Prints what it will ask for first. Writes reproduction.json, reproduction.md and every bias
-    into --out; a second run resumes there, and a larger --scale goes on from a smaller one.
+    into --out; a second run resumes there, and a larger --scale goes on from a smaller one. Reads no blb.toml.
     """
-    from blackbox_lb.cli.actions.reproduce import execute
+    from bench.paper.action import execute
 
     execute(options)
+
+
+class _Alone(Commands):
+    """The manners of ``blb``, errors of one sentence and the exit codes, for one command whose name need not be given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Everything on the command line is the command's."""
+        return super().parse_args(ctx, [NAME, *args])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The one command."""
+        return paper_command if cmd_name == NAME else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The one command, without what blb.toml says."""
+        return click.Group.resolve_command(self, ctx, args)
+
+
+main = _Alone("python -m", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+
+if __name__ == "__main__":
+    main(prog_name="python -m")

@@ -9,6 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from bench.paper.clusters import clusters_in_table, clusters_of
+from bench.paper.configuration import Configuration
+from bench.paper.results import BenchmarkResult, MethodResult
+from bench.paper.scaling import Scaled
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import ConnectionFailed, InputError
 from blackbox_lb.estimate.choice.goal import Goal
@@ -17,9 +21,6 @@ from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit
-from blackbox_lb.jobs.paper.configuration import Configuration
-from blackbox_lb.jobs.paper.results import BenchmarkResult, MethodResult
-from blackbox_lb.jobs.paper.scaling import Scaled
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, compare, together
 from blackbox_lb.tasks import Reward, parse_reward
@@ -61,8 +62,6 @@ class BenchmarkRun:
             test_samples=1,
             sweep=sweep,
             goal=Goal(settings.objective),
-            clusters=settings.clusters or FitPlan().clusters,
-            embedding=settings.embedding or None,
             entries=settings.projection.entries if method == "projection" else None,
             settings=(GREEDY,),
         )
@@ -91,7 +90,7 @@ async def run(job: BenchmarkRun, opened: Opened) -> BenchmarkResult:
         base = await trials.scores("test at greedy, base", task.test, GREEDY, 1)
         learned = [await _learned(job, trials, "ips"), await _learned(job, trials, "projection")]
     if job.configuration.clusters:
-        learned.insert(0, await _clusters(job, opened))
+        learned.insert(0, await _clusters(job, opened, unlearnable=learned[0].result.missing))
     judged = _judged(base, learned, trials.reward)
     return BenchmarkResult(
         benchmark=job.scaled.name,
@@ -114,14 +113,22 @@ class _Learned:
     path: Path | None = None
 
 
-async def _clusters(job: BenchmarkRun, opened: Opened) -> _Learned:
-    """The paper's tied baseline, where what it takes beyond the provider is there."""
+async def _clusters(job: BenchmarkRun, opened: Opened, *, unlearnable: str | None) -> _Learned:
+    """The paper's tied baseline, where what it takes beyond the provider is there. unlearnable: why ``ips`` was not run, which
+    reads the same rollouts.
+    """
     missing = [name for name in ("sentence_transformers", "sklearn") if find_spec(name) is None]
     if missing:
         return _Learned(MethodResult(method="clusters", missing=f"needs the extra clusters: {EXTRA}"))
+    if unlearnable:
+        return _Learned(MethodResult(method="clusters", missing=unlearnable))
+    settings, training = job.configuration, rewards_of(job.configuration, job.scaled)[0]
     try:
         async with opened(True) as trials:
-            return await _learned(job, trials, "clusters")
+            drawn, samples = replace(trials, reward=training), job.plan("clusters").validation_samples
+            labels = await clusters_of(drawn, job.scaled.task, samples, settings.clusters, settings.embedding or None)
+            with clusters_in_table(labels):
+                return await _learned(job, trials, "clusters")
     except (InputError, ConnectionFailed) as error:  # the embedding model, or the vocabulary, is not to be had
         return _Learned(MethodResult(method="clusters", missing=str(error)))
 

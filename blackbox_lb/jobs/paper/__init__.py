@@ -1,1 +1,0 @@
-"""The paper's tables run again: its settings as files, its layout, and our numbers beside its own."""
