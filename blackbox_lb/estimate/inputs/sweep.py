@@ -22,8 +22,8 @@ class Sweep:
     likelihood and for the smallest that keeps most of it. alpha: of ``ips``, a multiple of the mean weight, or
     absolute as in the paper. kappa: of ``snips``, in rollouts, and ``ratio``, in tokens. positions: how many of each completion are
     drawn, None for all; clip: the largest inverse propensity that counts, None for 100 in ``snips`` and any in the others;
-    unobserved: what is done where the provider gave only a bound for the sampled token's logprob (see ``Statistics``): of ``ips``,
-    ``clusters`` and ``snips``.
+    unobserved: what is done where the provider gave only a bound for the sampled token's logprob (see ``Statistics``): of ``ips``
+    and ``snips``.
     """
 
     estimators: tuple[str, ...] = ("projection",)
