@@ -82,7 +82,7 @@ class Cluster:
             address = os.environ.get("RAY_ADDRESS")
             here = {} if address else {"num_cpus": self._wanted or passes.cores(), "include_dashboard": False}
             try:
-                self._ray.init(address=address, log_to_driver=False, logging_level="ERROR", **here)
+                self._ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **here)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise InputError(
                     f"no Ray cluster answers at {address or 'this machine'}: {error}; see RAY_ADDRESS"

@@ -36,7 +36,7 @@ PROMPTS, SAMPLES = 8, 20
 def started() -> Iterator[None]:
     """A cluster of two cores on this machine, for all tests here: to start one takes seconds."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()
 
