@@ -139,6 +139,20 @@ class AnswerTokens:
         return tuple(ids) if (await session.decode(ids)).strip() == text.strip() else ()
 
 
+async def first_lists(
+    trials: Trials, examples: Sequence[Example], title: str, listed: int | None
+) -> tuple[list[Completion], int]:
+    """A completion of one token for every example, with its list, drawn unless it is in the store; and the width of the lists.
+
+    listed: alternatives of each list; None for as many as help and the provider lists. ProviderError: the API failed.
+    """
+    limit = trials.session.profile.most_logprobs(trials.session.endpoint)
+    width = listed or min(MOST_LISTED, MOST_LISTED if limit is None else limit)
+    draw = replace(trials, top_logprobs=width).draw(SAMPLED, max_tokens=1)
+    keys = await trials.collect(f"{title}, first tokens", examples, draw, 1, scored=False)
+    return [next(iter(trials.store.completions(row))) for row in keys], width
+
+
 async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, listed: int | None) -> FirstTokens:
     """The first position of every example, drawn unless it is in the store.
 
@@ -155,10 +169,7 @@ async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, 
             f"{len(silent)} of {len(examples)} {title} rows have no answer, the first {silent[0]!r}; give every row an answer, or "
             "use --learn-from samples"
         )
-    limit = trials.session.profile.most_logprobs(trials.session.endpoint)
-    width = listed or min(MOST_LISTED, MOST_LISTED if limit is None else limit)
-    draw = replace(trials, top_logprobs=width).draw(SAMPLED, max_tokens=1)
-    keys = await trials.collect(f"{title}, first tokens", examples, draw, 1, scored=False)
+    completions, width = await first_lists(trials, examples, title, listed)
     tokens = AnswerTokens(trials)
     begins = [await tokens.of(example) for example in examples]
     for example, found in zip(examples, begins, strict=True):
@@ -169,7 +180,6 @@ async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, 
             )
     ambiguous = _ambiguous(examples, begins)
     wanted = [np.array(sorted(set(found) - ambiguous or set(found)), np.int64) for found in begins]
-    completions = [next(iter(trials.store.completions(row))) for row in keys]
     there = [place for place, each in enumerate(completions) if len(each.top_ids) and (each.top_ids[0] >= 0).any()]
     if not there:
         raise NoLogprobs(

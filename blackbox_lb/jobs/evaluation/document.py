@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AllowInfNan, BaseModel, ConfigDict
+from pydantic import AllowInfNan, BaseModel, ConfigDict, model_validator
 
 Number = Annotated[float, AllowInfNan(False)]
 
@@ -26,6 +26,38 @@ class Mean(ResultPart):
     high: Number
 
 
+class LabelScores(BaseModel):
+    """One label; None where nothing was decided as it, or nothing has it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    label: str
+    precision: Number | None = None
+    recall: Number | None = None
+    f1: Number | None = None
+    count: int = 0
+
+
+class Decisions(BaseModel):
+    """Decisions between labels; ``confusion``: a row for each right label, a column for each said, the last for none."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    accuracy: Number | None = None
+    macro_f1: Number | None = None
+    no_label: Number | None = None
+    calibration_error: Number | None = None
+    labels: tuple[LabelScores, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
+
+    @model_validator(mode="after")
+    def _square(self) -> Decisions:
+        size = len(self.labels)
+        if len(self.confusion) != size or any(len(row) != size + 1 for row in self.confusion):
+            raise ValueError(f"a confusion matrix of {size} labels has {size} rows of {size + 1} numbers")
+        return self
+
+
 class PolicyResult(ResultPart):
     """One way to answer, and what it did on the test prompts.
 
@@ -37,6 +69,8 @@ class PolicyResult(ResultPart):
     ``metrics``: by name: the reward under its label, "accuracy" where it is known, "tokens" (of the answer); fewer tokens are
     better, more of anything else. ``prompt_tokens``, ``completion_tokens``: mean tokens that are paid for one answer, all
     ``best_of`` completions included. ``cost``: US dollars for 1,000 answers; None without prices.
+    ``kind``: completions were drawn, or the label of each prompt was decided in this program. ``shots``: messages with examples
+    before the prompt. ``decisions``: which label was said for which, None where the task has no labels.
     """
 
     name: str
@@ -47,6 +81,8 @@ class PolicyResult(ResultPart):
     max_tokens: int
     instruction: str | None = None
     best_of: int = 1
+    kind: Literal["completions", "decisions"] = "completions"
+    shots: int = 0
     prompts: int
     completions: int
     left_out: int = 0
@@ -54,6 +90,7 @@ class PolicyResult(ResultPart):
     prompt_tokens: Number
     completion_tokens: Number
     cost: Number | None = None
+    decisions: Decisions | None = None
 
 
 class Comparison(ResultPart):

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.analysis.document import Analysis
-from blackbox_lb.jobs.evaluation.document import Evaluation, Number
+from blackbox_lb.jobs.evaluation.document import Decisions, Evaluation, Number
 from blackbox_lb.jobs.report.examples import ExampleCard, evaluated, stored
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
@@ -98,34 +98,6 @@ class UsageSummary(_Known):
     completions: int
     prompt_tokens: int
     completion_tokens: int
-
-
-class LabelScores(_Known):
-    """One label; None where nothing was decided as it, or nothing has it."""
-
-    label: str
-    precision: Number | None = None
-    recall: Number | None = None
-    f1: Number | None = None
-    count: int = 0
-
-
-class Decisions(_Known):
-    """Decisions between labels; ``confusion``: a row for each right label, a column for each said, the last for none."""
-
-    accuracy: Number | None = None
-    macro_f1: Number | None = None
-    no_label: Number | None = None
-    calibration_error: Number | None = None
-    labels: tuple[LabelScores, ...] = ()
-    confusion: tuple[tuple[int, ...], ...] = ()
-
-    @model_validator(mode="after")
-    def _square(self) -> Decisions:
-        size = len(self.labels)
-        if len(self.confusion) != size or any(len(row) != size + 1 for row in self.confusion):
-            raise ValueError(f"a confusion matrix of {size} labels has {size} rows of {size + 1} numbers")
-        return self
 
 
 class DecisionsPair(_Known):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blackbox_lb.jobs.report.data import Decisions, DecisionsPair, LabelScores
+from blackbox_lb.jobs.evaluation.document import Decisions, LabelScores
+from blackbox_lb.jobs.report.data import DecisionsPair
 from blackbox_lb.jobs.report.tables import Cell, PageTable, count, number, numbers_table, table
 
 NONE = "no label"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,6 +46,18 @@ async def decision_scores(
             said.append(-1 if told is None else told)
             sure.append(_confidence(completion, told, bias if trials.session.tells_base_logprobs else None, begins))
     return DecisionScores.of(labels.names, right, said, sure)  # type: ignore[arg-type]
+
+
+def scores_of(labels: Labels, said: Iterable[tuple[Example, str]]) -> DecisionScores:
+    """What these answers are worth as decisions; those of examples without one of the labels are left out."""
+    rows = [(number, labels.said(text)) for each, text in said if (number := labels.of(each)) is not None]
+    told = [-1 if number is None else number for _, number in rows]
+    return DecisionScores.of(labels.names, [right for right, _ in rows], told)
+
+
+def completion_of(text: str, tokens: int) -> Completion:
+    """What stands for a decision that no model wrote: ``text``, counted as so many tokens."""
+    return replace(Completion.empty("stop"), text=text, whole=True, generated=tokens)
 
 
 def _confidence(
