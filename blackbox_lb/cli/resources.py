@@ -83,6 +83,7 @@ async def open_trials(
     elsewhere: Sequence[str] = (),
     recorded: Mapping[str, str | None] | None = None,
     session_type: type[Session] = Session,
+    longest_prompt: int = 0,
 ) -> AsyncIterator[Trials]:
     """Everything that drawing and scoring completions needs, as the options say; closed at the end.
 
@@ -93,6 +94,7 @@ async def open_trials(
     part: of the command, for its record.
     elsewhere: sources of rollouts that are read beside the run's own store.
     recorded: more settings for the run's record.
+    longest_prompt: characters of a prompt that is longer than the task's, where one will be sent.
     """
     if reward.remote is not None:
         reward.remote.headers()  # a missing key is an error before anything is paid for
@@ -100,7 +102,7 @@ async def open_trials(
         options,
         concurrency=options.concurrency,
         max_tokens=reward.max_tokens,
-        longest_prompt=task.longest_prompt,
+        longest_prompt=max(task.longest_prompt, longest_prompt),
         needs=needs,
         budget=budget,
         session=session_type,

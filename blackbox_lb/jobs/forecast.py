@@ -129,8 +129,9 @@ def _count(setting: Setting, samples: int) -> int:
 
 
 def eval_stages(task: Task, biases: Mapping[str, Mapping[int, float]], plan: EvalPlan) -> list[ForecastStage]:
-    """What an evaluation asks for at most: every arm of every setting on the test prompts."""
-    return [
+    """What an evaluation asks for at most: every arm of every setting on the test prompts, and what decisions here read."""
+    firsts = [ForecastStage(other.decision.lists(), 1, 1) for other in plan.alternatives if other.decision is not None]
+    return firsts + [
         ForecastStage(
             [arm.alternative.asked(example) for example in task.test],
             _count(arm.drawn_at, plan.samples + arm.alternative.best_of - 1),
@@ -138,4 +139,5 @@ def eval_stages(task: Task, biases: Mapping[str, Mapping[int, float]], plan: Eva
         )
         for setting in dict.fromkeys(plan.settings)
         for arm in arms_at(setting, biases, plan.alternatives)
+        if arm.alternative.decision is None
     ]

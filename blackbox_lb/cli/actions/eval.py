@@ -22,6 +22,7 @@ from blackbox_lb.jobs.evaluation.arms import alternatives
 from blackbox_lb.jobs.evaluation.compare import verdicts
 from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, Mean
 from blackbox_lb.jobs.evaluation.plan import EvalPlan
+from blackbox_lb.jobs.evaluation.rivals.table import RIVALS, rivals
 from blackbox_lb.jobs.evaluation.run import evaluate
 from blackbox_lb.jobs.evaluation.summary import figure
 from blackbox_lb.jobs.forecast import eval_stages
@@ -30,6 +31,7 @@ from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance
 from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.tasks import Reward, Task
+from blackbox_lb.tasks.sets.labels import Labels
 
 FILE = "evaluation.json"
 GENERIC = "bias"
@@ -43,7 +45,7 @@ def execute(options: EvalOptions) -> None:
     paths = _named(options.biases)
     loaded = {name: Bias.load(path) for name, path in paths.items()}
     task, reward = load(options)
-    plan = _plan(options, reward)
+    plan = _plan(options, task, reward)
     found = run(options, lambda budget: _run(loaded, options, task, reward, plan, budget))
     document = found.model_dump(mode="json")
     path = run_folder(options, task) / FILE
@@ -86,7 +88,9 @@ def _name(spec: str) -> tuple[str, Path]:
     return printable(folder if path.stem == GENERIC and folder else path.stem), path
 
 
-def _plan(options: EvalOptions, reward: Reward) -> EvalPlan:
+def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
+    labels = Labels.named(options.labels.split(","), task.train) if options.labels else Labels.found_in(task.train)
+    wanted = {name: getattr(options, name) for name in RIVALS}
     settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or (SAMPLED, GREEDY)
     return EvalPlan(
         settings=settings,
@@ -97,7 +101,9 @@ def _plan(options: EvalOptions, reward: Reward) -> EvalPlan:
             options.best_of,
             settings=settings,
             limit=reward.max_tokens,
-        ),
+        )
+        + rivals(wanted, task, labels, seed=options.seed or 0, listed=options.top_logprobs),
+        labels=labels,
         samples=options.test_samples,
         effect=options.effect,
     )
@@ -106,10 +112,18 @@ def _plan(options: EvalOptions, reward: Reward) -> EvalPlan:
 async def _run(
     biases: dict[str, Bias], options: EvalOptions, task: Task, reward: Reward, plan: EvalPlan, budget: Budget
 ) -> Evaluation:
-    needs = SAMPLING_WITH_A_BIAS if biases else COLLECTING
+    sends = bool(biases) or any(other.own_bias for other in plan.alternatives)
+    needs = SAMPLING_WITH_A_BIAS if sends else COLLECTING
+    longest = max((len(other.asked(each).prompt.text) for other in plan.alternatives for each in task.test), default=0)
     values = {name: bias.logit_bias for name, bias in biases.items()}
     async with open_trials(
-        options, task, reward, budget, needs=needs, stages=lambda trials: eval_stages(task, values, plan)
+        options,
+        task,
+        reward,
+        budget,
+        needs=needs,
+        stages=lambda trials: eval_stages(task, values, plan),
+        longest_prompt=longest,
     ) as trials:
         _check(trials, biases)
         return await evaluate(trials, task, biases, replace(plan, prices=prices_of(options, trials.session)))
@@ -130,6 +144,7 @@ def _print(found: Evaluation) -> None:
         click.echo(printable(sentence))
     for setting in dict.fromkeys(row.setting for row in found.policies):
         _policies(found, setting)
+        _decisions(found, setting)
     if found.comparisons:
         _comparisons(found.comparisons)
     for note in found.notes:
@@ -153,6 +168,33 @@ def _policies(found: Evaluation, setting: str) -> None:
             for row in rows
         ),
     )
+
+
+def _decisions(found: Evaluation, setting: str) -> None:
+    """Which label each policy said for which, with what that is worth; nothing where the task has no labels."""
+    told = [(row.name, row.decisions) for row in found.policies if row.setting == setting and row.decisions]
+    if not told:
+        return
+    print_table(
+        f"{setting.capitalize()}: decisions",
+        ("policy", "accuracy", "macro-F1", "no label"),
+        ((printable(name), _share(each.accuracy), _share(each.macro_f1), _share(each.no_label)) for name, each in told),
+    )
+    labels = [printable(row.label) for row in told[0][1].labels]
+    print_table(
+        f"{setting.capitalize()}: decisions by right label",
+        ("policy", "label", "precision", "recall", *(f"said {name}" for name in labels), "said none"),
+        (
+            (printable(name), label, _share(row.precision), _share(row.recall), *map(str, cells))
+            for name, each in told
+            for label, row, cells in zip(labels, each.labels, each.confusion, strict=True)
+        ),
+        left=2,
+    )
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def _interval(mean: Mean | None) -> str:

@@ -9,9 +9,14 @@ import numpy as np
 
 from blackbox_lb.api.wire import asks_logprobs
 from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.estimate.decisions.scores import DecisionScores
+from blackbox_lb.jobs.evaluation.decision import Decision, OwnBias
 from blackbox_lb.jobs.evaluation.document import PolicyCompletion
+from blackbox_lb.rollouts.judging.decisions import completion_of, scores_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting
+from blackbox_lb.rollouts.remote_rewards import fetch_rewards
+from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Example, Message, Prompt
 
 BASE = "base"
@@ -23,7 +28,9 @@ class Alternative:
     """What a user would try instead of a bias: one of these, the others as they are without it.
 
     ``instruction`` is added to the prompt; ``temperature`` replaces that of the setting; ``max_tokens`` cuts completions earlier,
-    while the reward keeps its own T; ``best_of`` completions are drawn for an answer (see ``draw``).
+    while the reward keeps its own T; ``best_of`` completions are drawn for an answer (see ``draw``). ``shots`` are messages before
+    the prompt; ``own_bias`` makes a ``bias`` (token id -> nats) of its own once there is a session; ``decision`` says a label for
+    each prompt without drawing. ``cost``: what it costs in requests, in words.
     """
 
     name: str
@@ -31,6 +38,24 @@ class Alternative:
     temperature: float | None = None
     max_tokens: int | None = None
     best_of: int = 1
+    shots: tuple[Message, ...] = ()
+    bias: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
+    own_bias: OwnBias | None = field(default=None, repr=False, compare=False)
+    decision: Decision | None = field(default=None, repr=False, compare=False)
+    cost: str = ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether no bias can be sent with it: it sends its own, or nothing is drawn."""
+        return self.own_bias is not None or self.decision is not None
+
+    async def ready(self, trials: Trials) -> Alternative:
+        """With the bias of its own. InputError, BiasError: there is none for this task, or the provider does not take it."""
+        if self.own_bias is None:
+            return self
+        bias, longest = await self.own_bias(trials)
+        cost = f"{self.cost}, of at most {longest} tokens, with a bias of {len(bias)} tokens"
+        return replace(self, bias=bias, max_tokens=min(longest, trials.reward.max_tokens), cost=cost)
 
     def applies(self, setting: Setting) -> bool:
         """Whether it changes what is done at ``setting``: a lower temperature, or several completions that are not the same."""
@@ -39,10 +64,17 @@ class Alternative:
         return self.best_of == 1 or not setting.deterministic
 
     def asked(self, example: Example) -> Example:
-        """The example with the instruction in its last user message: after a space, after a blank line if the message has lines."""
+        """The example with the instruction in its last user message: after a space, after a blank line if the message has lines.
+
+        Shots stand after the system messages.
+        """
+        messages = list(example.prompt.messages)
+        if self.shots:
+            begin = next((place for place, each in enumerate(messages) if each.role != "system"), 0)
+            messages[begin:begin] = self.shots
+            return replace(example, prompt=Prompt(tuple(messages)))
         if self.instruction is None:
             return example
-        messages = list(example.prompt.messages)
         users = [place for place, message in enumerate(messages) if message.role == "user"]
         place = users[-1] if users else len(messages) - 1
         text = messages[place].content
@@ -112,9 +144,14 @@ class Arm:
         return " and ".join(parts) or BASE
 
     @property
+    def sent(self) -> Mapping[int, float]:
+        """The bias of its requests, token id -> nats."""
+        return self.alternative.bias or self.bias
+
+    @property
     def drawn_at(self) -> Setting:
         """The setting of its requests."""
-        temperature = self.alternative.temperature
+        temperature = 0.0 if self.alternative.decision is not None else self.alternative.temperature
         if temperature is None:
             return self.setting
         return Setting(f"temperature {temperature:g}", temperature) if temperature else GREEDY
@@ -123,10 +160,12 @@ class Arm:
 def arms_at(
     setting: Setting, biases: Mapping[str, Mapping[int, float]], others: Sequence[Alternative]
 ) -> tuple[Arm, ...]:
-    """The base, each bias, and each alternative that applies, alone and with each bias; in this order."""
+    """The base, each bias, and each alternative that applies, alone and with each bias that it can be sent with; in this order."""
     plain: list[tuple[str | None, Mapping[int, float]]] = [(None, {}), *biases.items()]
     tried = [NO_ALTERNATIVE, *(other for other in others if other.applies(setting))]
-    return tuple(Arm(setting, name, bias, other) for other in tried for name, bias in plain)
+    return tuple(
+        Arm(setting, name, bias, other) for other in tried for name, bias in (plain[:1] if other.alone else plain)
+    )
 
 
 def unranked(trials: Trials, arm: Arm) -> str | None:
@@ -145,7 +184,8 @@ def unranked(trials: Trials, arm: Arm) -> str | None:
 @dataclass(frozen=True, slots=True)
 class ArmResult:
     """What one arm did. ``prompt_tokens``, ``completion_tokens``: means over prompts of what is paid for one answer; ``first``: the
-    first answer of each prompt, None where it has none that can be read; ``answers``: how many were given."""
+    first answer of each prompt, None where it has none that can be read; ``answers``: how many were given; ``decisions``: which
+    label they say, None where the task has no labels."""
 
     arm: Arm
     scores: PolicyScores
@@ -153,9 +193,12 @@ class ArmResult:
     completion_tokens: float
     first: tuple[PolicyCompletion | None, ...]
     answers: int
+    decisions: DecisionScores | None = None
 
 
-async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: int) -> ArmResult:
+async def draw(
+    trials: Trials, examples: Sequence[Example], arm: Arm, samples: int, labels: Labels | None = None
+) -> ArmResult:
     """Completions of every example under ``arm``, scored on the examples as they are, without an instruction.
 
     Greedy takes one sample a prompt. Best-of takes the first ``samples`` completions of the same policy, as many more as make up
@@ -170,17 +213,18 @@ async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: i
     table = await trials.collect(
         title,
         [arm.alternative.asked(example) for example in examples],
-        trials.draw(arm.drawn_at, arm.bias or None, trials.session.biased_endpoint, arm.alternative.max_tokens),
+        trials.draw(arm.drawn_at, arm.sent or None, trials.session.biased_endpoint, arm.alternative.max_tokens),
         samples,
         scored_as=examples,
     )
     paid: list[tuple[float, float]] = []
     shown: list[Completion | None] = []
+    said: list[tuple[Example, str]] = []
     bounded = 0
 
     def answered() -> Iterator[list[Completion]]:
         nonlocal bounded
-        for keys in table:
+        for example, keys in zip(examples, table, strict=True):
             drawn = list(trials.store.completions(keys))
             bounded += sum(int(each.bounded.sum()) for each in drawn if each.bounded is not None)
             groups = [drawn[start : start + best_of] for start in range(0, len(drawn), best_of)]
@@ -189,6 +233,7 @@ async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: i
             if readable:
                 paid.append(_paid([group for group, _ in readable], trials.session.profile.sampling.shares_prompt))
             shown.append(_light(readable[0][1]) if readable else None)
+            said.extend((example, best.text) for _, best in readable if labels is not None)
             yield answers
 
     scores = trials.scored(title, examples, answered())
@@ -198,7 +243,29 @@ async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: i
         )
     prompt_tokens, completion_tokens = np.mean(paid, axis=0).tolist() if paid else (0.0, 0.0)
     answers = sum(row.size for row in scores.tokens)
-    return ArmResult(arm, scores, prompt_tokens, completion_tokens, _first(arm, shown, scores), answers)
+    decisions = None if labels is None else scores_of(labels, said)
+    return ArmResult(arm, scores, prompt_tokens, completion_tokens, _first(arm, shown, scores), answers, decisions)
+
+
+async def decide(trials: Trials, examples: Sequence[Example], arm: Arm, labels: Labels) -> ArmResult:
+    """What is decided here for every example, scored as if its label's text had been completed.
+
+    Raises:
+        InputError: the labels cannot be told apart, or a score is not finite. ProviderError: the API failed.
+    """
+    if arm.alternative.decision is None:
+        raise InputError(f"{arm.name} decides nothing here; draw it")
+    found = await arm.alternative.decision.decide(trials)
+    paid = round(found.completion_tokens)
+    texts = ["" if number < 0 else labels.names[number] for number in found.labels]
+    answers = [completion_of(text, paid) for text in texts]
+    await fetch_rewards(
+        trials.store, trials.reward, zip(examples, answers, strict=True), trials.report, arm.name, trials.budget
+    )
+    scores = trials.scored(arm.name, examples, ([each] for each in answers))
+    shown = _first(arm, answers, scores)
+    decisions = scores_of(labels, zip(examples, texts, strict=True))
+    return ArmResult(arm, scores, found.prompt_tokens, found.completion_tokens, shown, len(answers), decisions)
 
 
 def _best(group: Sequence[Completion]) -> Completion:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.jobs.evaluation.arms import BASE, ArmResult
-from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, Mean, PolicyResult
+from blackbox_lb.jobs.evaluation.document import Comparison, Decisions, Evaluation, Mean, PolicyResult
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.judging.intervals import LEVEL, bootstrap, holm, sample_size, sign_test
 from blackbox_lb.rollouts.judging.verdict import PolicyScores, decide, paired
@@ -31,12 +31,14 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
     return PolicyResult(
         name=arm.name,
         bias=arm.bias_name,
-        entries=len(arm.bias),
+        entries=len(arm.sent),
         setting=arm.setting.name,
         temperature=arm.drawn_at.temperature,
-        max_tokens=arm.alternative.max_tokens or limit,
+        max_tokens=limit if arm.alternative.max_tokens is None else arm.alternative.max_tokens,
         instruction=arm.alternative.instruction,
         best_of=arm.alternative.best_of,
+        kind="completions" if arm.alternative.decision is None else "decisions",
+        shots=len(arm.alternative.shots),
         prompts=sum(row.size > 0 for row in drawn.scores.tokens),
         completions=drawn.answers,
         left_out=drawn.scores.left_out,
@@ -44,6 +46,7 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
         prompt_tokens=drawn.prompt_tokens,
         completion_tokens=drawn.completion_tokens,
         cost=None if prices is None else ANSWERS * prices.dollars(drawn.prompt_tokens, drawn.completion_tokens),
+        decisions=None if drawn.decisions is None else Decisions.model_validate(drawn.decisions.as_json()),
     )
 
 

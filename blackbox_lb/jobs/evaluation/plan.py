@@ -10,11 +10,12 @@ from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
 if TYPE_CHECKING:
     from blackbox_lb.jobs.evaluation.arms import Alternative
     from blackbox_lb.providers.prices import Prices
+    from blackbox_lb.tasks.sets.labels import Labels
 
 
 @dataclass(frozen=True, slots=True)
 class EvalPlan:
-    """What an evaluation does. ``samples``: completions a prompt and policy.
+    """What an evaluation does. ``samples``: completions a prompt and policy. ``labels``: None where the task is no decision.
 
     ``effect``: a difference of the reward whose sample size is wanted. ``prices``: None where costs are not.
     """
@@ -24,3 +25,4 @@ class EvalPlan:
     samples: int = 6
     effect: float | None = None
     prices: Prices | None = None
+    labels: Labels | None = None

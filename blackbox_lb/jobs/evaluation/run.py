@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from blackbox_lb.api.wire import takes_messages
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.limits import check_limits
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.evaluation.arms import BASE, Arm, ArmResult, arms_at, draw, unranked
+from blackbox_lb.jobs.evaluation.arms import BASE, Alternative, Arm, ArmResult, arms_at, decide, draw, unranked
 from blackbox_lb.jobs.evaluation.compare import comparisons, policy, resolvable
 from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, ShownPrompt
 from blackbox_lb.jobs.evaluation.plan import EvalPlan
@@ -37,10 +38,11 @@ async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan:
     trials = replace(trials, report=remembering)
     examples = task.test
     values = {name: bias.logit_bias for name, bias in biases.items()}
+    others = [await _ready(trials, other) for other in plan.alternatives]
     arms = [
         arm
         for setting in dict.fromkeys(plan.settings)
-        for arm in arms_at(setting, values, plan.alternatives)
+        for arm in arms_at(setting, values, others)
         if _ranked(trials, arm)
     ]
     _check_names(arms)
@@ -53,8 +55,34 @@ async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan:
             )
     if task.note:
         trials.report.remark(task.note)
-    drawn = [await draw(trials, examples, arm, plan.samples) for arm in arms]
+    drawn = await _results(trials, plan, examples, arms)
     return _told(trials, task, plan, examples, drawn, remembering)
+
+
+async def _ready(trials: Trials, other: Alternative) -> Alternative:
+    """The alternative with all that it needs of the session, refused where the endpoint or the provider does not take it."""
+    if other.shots and not takes_messages(trials.session.biased_endpoint):
+        raise InputError(
+            f"{other.name} stands before the prompt as messages, and the {trials.session.biased_endpoint} endpoint takes one text; "
+            "use --endpoint chat, or drop --few-shot"
+        )
+    found = await other.ready(trials)
+    check_limits(found.bias, trials.session.profile, trials.session.highest_id)
+    return found
+
+
+async def _results(trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms: Sequence[Arm]) -> list[ArmResult]:
+    """What every arm does. What is decided here comes first, so that it is refused in time, and is the same at all settings."""
+    decided: dict[Alternative, ArmResult] = {}
+    for arm in arms:
+        if arm.alternative.decision is not None and arm.alternative not in decided and plan.labels is not None:
+            decided[arm.alternative] = await decide(trials, examples, arm, plan.labels)
+    return [
+        replace(decided[arm.alternative], arm=arm)
+        if arm.alternative in decided
+        else await draw(trials, examples, arm, plan.samples, plan.labels)
+        for arm in arms
+    ]
 
 
 def _told(
@@ -115,6 +143,10 @@ def _announce(trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms:
         f"{len(arms)} policies on {len(examples)} test prompts, {plan.samples} completions of each (one where greedy); what is in "
         "the store is not asked for again"
     )
+    for cost in dict.fromkeys(
+        f"{arm.alternative.name}: {arm.alternative.cost}" for arm in arms if arm.alternative.cost
+    ):
+        trials.report.remark(cost)
     instructed = any(arm.alternative.instruction for arm in arms)
     if instructed and not takes_messages(trials.session.biased_endpoint):
         trials.report.remark(

@@ -199,9 +199,11 @@ def policies_table(evaluation: Evaluation) -> PageTable:
 
 def _what(policy: PolicyResult) -> str:
     told = (
-        policy.bias is not None and f"{policy.entries:,} biased tokens",
+        (policy.bias is not None or policy.entries > 0) and f"{policy.entries:,} biased tokens",
         policy.instruction is not None and f"prompt adds “{policy.instruction}”",
         policy.best_of > 1 and f"best of {policy.best_of}",
+        policy.shots > 0 and f"{policy.shots:,} messages before the prompt",
+        policy.kind == "decisions" and "decided by this program",
     )
     return "; ".join(each for each in told if each)
 

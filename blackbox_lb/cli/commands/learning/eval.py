@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blackbox_lb.cli.completers import bias_files
-from blackbox_lb.cli.grouped import AMOUNT, COUNT, HelpGroup, argument, command, option, options
+from blackbox_lb.cli.grouped import AMOUNT, COUNT, HelpGroup, LateChoice, argument, command, option, options
 from blackbox_lb.cli.options import TaskOptions, TrialOptions
 
 
@@ -37,6 +37,37 @@ class EvalOptions(TaskOptions, TrialOptions):
         HelpGroup.JUDGING,
         "Try the likeliest of N completions (mean logprob under the base model) instead. Repeatable.",
     )
+    labels: str | None = option(
+        HelpGroup.TASK,
+        "Labels of a decision, as in yes,no. [default: the answers of --data, where they are few]",
+        metavar="LABEL,...",
+    )
+    labels_only: bool = option(
+        HelpGroup.JUDGING,
+        "Of a decision: forbid everything but the labels instead, by the provider's highest bias on their tokens.",
+    )
+    threshold: bool = option(
+        HelpGroup.JUDGING,
+        "Of a decision: decide here by the returned logprobs of the labels, each with an offset learned from the training answers, "
+        "instead. For labels of one token the same as a bias on them with all else forbidden.",
+    )
+    calibrate: tuple[str, ...] = option(
+        HelpGroup.JUDGING,
+        "Of a decision: divide the labels' probabilities by those without content (contextual) or by their mean over the test "
+        "prompts (batch) instead. Repeatable.",
+        type=LateChoice(lambda: ("contextual", "batch")),
+    )
+    few_shot: tuple[int, ...] = option(
+        HelpGroup.JUDGING,
+        "Of a decision: put K training examples before the prompt instead. Repeatable.",
+        type=COUNT,
+        metavar="K",
+    )
+    classifier: tuple[str, ...] = option(
+        HelpGroup.JUDGING,
+        "Of a decision: classify without the model instead, by words (tfidf) or by an embedding model (embedding:NAME_OR_FOLDER), "
+        "learned on the training rows. Needs the extra clusters. Repeatable.",
+    )
     effect: float | None = option(
         HelpGroup.JUDGING, "Tell how many prompts would show such a difference of the reward.", type=AMOUNT
     )
@@ -47,10 +78,11 @@ def eval_command(options: EvalOptions) -> None:
     """Judge bias files on fresh completions of the test prompts, all on the same prompts as the base.
 
     What you would try instead of a bias goes into the same table, alone and together with each BIAS: an instruction, a lower
-    temperature, fewer tokens, the best of several completions. Without BIAS, these are compared with the base, before a fit is
-    paid for. NAME is what the tables call a bias; unless told it is the file's, or the folder's of a bias.json. A bias may come
-    from another server of the same model: what must be the same is the tokenizer. Writes evaluation.json into --out; a second run
-    resumes there.
+    temperature, fewer tokens, the best of several completions. Where the answers are few labels, the labels alone, thresholds,
+    calibration, examples and a classifier can be tried, too, and all tell which label they said for which. Without BIAS, these are
+    compared with the base, before a fit is paid for. NAME is what the tables call a bias; unless told it is the file's, or the
+    folder's of a bias.json. A bias may come from another server of the same model: what must be the same is the tokenizer. Writes
+    evaluation.json into --out; a second run resumes there.
     """
     from blackbox_lb.cli.actions.eval import execute
 

@@ -1,0 +1,52 @@
+"""``--few-shot``: training examples before the prompt, as messages of the user and the assistant."""
+
+from __future__ import annotations
+
+import hashlib
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.evaluation.arms import Alternative
+from blackbox_lb.jobs.evaluation.rivals.case import Case
+from blackbox_lb.types import Example, Message
+
+
+def few_shot(case: Case, given: object) -> Alternative:
+    """As many training examples as ``given``, labels in turn, each label's in an order that the seed fixes.
+
+    InputError: more than there are training rows with a label.
+    """
+    wanted = int(str(given))
+    ordered = sorted(
+        (
+            (_digest(each, case.seed), number, each)
+            for each in case.task.train
+            if (number := case.labels.of(each)) is not None
+        ),
+        key=lambda row: row[0],
+    )
+    if wanted > len(ordered):
+        raise InputError(
+            f"--few-shot {wanted} is more than the {len(ordered)} training rows with a label; give fewer, or more rows"
+        )
+    turn: dict[int, int] = {}
+    ranked = []
+    for digest, number, example in ordered:
+        turn[number] = turn.get(number, 0) + 1
+        ranked.append((turn[number], digest, number, example))
+    chosen = sorted(sorted(ranked, key=lambda row: row[:2])[:wanted], key=lambda row: row[1])
+    shots = tuple(message for *_, number, example in chosen for message in _shot(example, case.labels.names[number]))
+    characters = sum(len(message.content) for message in shots)
+    return Alternative(
+        f"{wanted} examples",
+        shots=shots,
+        cost=f"a completion a test prompt and sample, each with {characters:,} characters of examples before the prompt",
+    )
+
+
+def _digest(example: Example, seed: int) -> str:
+    return hashlib.sha256(f"{seed}\0{example.id}\0{example.prompt.text}".encode()).hexdigest()
+
+
+def _shot(example: Example, label: str) -> tuple[Message, ...]:
+    asked = (message for message in example.prompt.messages if message.role != "system")
+    return (*asked, Message("assistant", label))

@@ -1,0 +1,489 @@
+"""Rivals of a bias on decision tasks, on an exact model whose margin between two labels is planted, and worked examples."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.cli import main
+from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyResult
+from blackbox_lb.jobs.evaluation.rivals import classifier as classifiers
+from blackbox_lb.jobs.evaluation.rivals.calibrate import content_free
+from blackbox_lb.jobs.evaluation.rivals.labels_only import lifted
+from blackbox_lb.jobs.evaluation.rivals.table import RIVALS, rivals
+from blackbox_lb.jobs.evaluation.rivals.threshold import offsets
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.tasks import Task
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.types import Example, Message, Prompt
+from tests.encodings import register_encoding
+from tests.support.gateway import RulesGateway
+
+KINDS = 12
+FREE = KINDS
+"""The kind of a prompt without content."""
+MODEL = ExactModel(
+    14, 2, seed=96, prompts=KINDS + 1, unigram=[0.0, -3.0, -6.0, *[0.0] * 11], end=True
+)  # " b" and " c" are the labels; neither is ever the likeliest token
+MARGINS = [float(MODEL.logprobs([], kind)[1] - MODEL.logprobs([], kind)[2]) for kind in range(KINDS + 1)]
+"""Nats between the labels: " b" is likelier for all kinds, and right for six: where it is likelier than without content."""
+SPLITS = (("train", range(60)), ("validation", range(60, 64)), ("test", range(100, 160)))
+ALL = ("--labels-only", "--threshold", "--calibrate", "batch", "--few-shot", 2, "--classifier", "tfidf")
+
+
+def prompt_of(text: str) -> int:
+    """The kind of a prompt."""
+    return FREE if any(each in text for each in ("N/A", "[MASK]", "question .")) else zlib.crc32(text.encode()) % KINDS
+
+
+def asked(number: int) -> str:
+    """The prompt of a row: a word that varies inside words that do not."""
+    return f"question {number}."
+
+
+ROWS = [
+    {"prompt": asked(n), "answer": "b" if MARGINS[prompt_of(asked(n))] > MARGINS[FREE] else "c", "split": split}
+    for split, numbers in SPLITS
+    for n in numbers
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ExactServer]:
+    """The model behind a llama.cpp server."""
+    with ExactServer(MODEL, prompt_of=prompt_of) as running:
+        yield running
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The rows as a file."""
+    return written(tmp_path / "data.jsonl", ROWS)
+
+
+def written(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """A data file with ``rows``."""
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    return path
+
+
+def blb(command: str, server: ExactServer, data: Path, *more: object) -> Result:
+    """A command in this process, with completions of at most 2 tokens."""
+    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", data.parent / "run")
+    call = (command, *where, "--reward", "contains", "--max-tokens", 2, *more)
+    return CliRunner().invoke(main, [str(each) for each in call])
+
+
+def found(server: ExactServer, data: Path, *more: object, deploy: str = "greedy") -> dict[str, PolicyResult]:
+    """The policies of ``blb eval`` at one setting by name."""
+    result = blb("eval", server, data, "--deploy", deploy, "--quiet", "--json", *more)
+    assert result.exit_code == 0, result.output
+    return {row.name: row for row in Evaluation.model_validate_json(result.stdout).policies}
+
+
+def accuracy(row: PolicyResult) -> float:
+    """The share that is right, which the decisions and the reward tell alike."""
+    assert row.decisions is not None
+    assert row.decisions.accuracy is not None
+    assert row.metrics["contains"].mean == pytest.approx(row.decisions.accuracy)
+    return row.decisions.accuracy
+
+
+def sent(server: ExactServer, since: int = 0) -> list[dict[str, Any]]:
+    """The bodies of the completions that were asked for."""
+    return [body for path, body in server.calls[since:] if path.endswith("completions")]
+
+
+def test_thresholds_reach_what_the_bias_reaches(server: ExactServer, data: Path) -> None:
+    """Both are right where the margin without content decides. The base hardly says a label; among the labels alone the common
+    margin hides the right one. The thresholds cost one token a training and a test prompt, and are a row like any other."""
+    assert blb("fit", server, data, "--learn-from", "answers", "--deploy", "greedy", "--quiet").exit_code == 0
+    since = len(server.calls)
+    rows = found(server, data, f"b={data.parent / 'run' / 'bias.json'}", "--threshold", "--labels-only")
+    assert accuracy(rows["thresholds"]) >= accuracy(rows["b"]) - 0.02
+    assert accuracy(rows["thresholds"]) > 0.95
+    assert accuracy(rows["base"]) < 0.3
+    assert accuracy(rows["labels only"]) < 0.7
+    told = rows["thresholds"]
+    assert (told.kind, told.bias, told.temperature, told.max_tokens, told.completion_tokens) == (
+        *("decisions", None, 0.0, 1),
+        1.0,
+    )
+    assert told.prompt_tokens > 0
+    short = [body for body in sent(server, since) if body["max_tokens"] == 1 and not body.get("logit_bias")]
+    assert len(short) == 60  # the training lists are those of the fit
+    text = (data.parent / "run" / "evaluation.json").read_text()
+    names = {(row["base"], row["other"]) for row in json.loads(text)["comparisons"]}
+    assert {("base", "thresholds"), ("thresholds", "b"), ("labels only", "b")} <= names
+
+
+@pytest.mark.parametrize("deploy", ["greedy", "temperature=1"])
+def test_labels_only_forbids_everything_else(server: ExactServer, data: Path, deploy: str) -> None:
+    """Each answer is a label, of one token, under +100 on exactly the two labels; the base says others."""
+    since = len(server.calls)
+    rows = found(server, data, "--labels-only", "--test-samples", 2, deploy=deploy)
+    only, base = rows["labels only"].decisions, rows["base"].decisions
+    assert only is not None
+    assert base is not None
+    assert (only.no_label, rows["labels only"].completion_tokens) == (0.0, 1.0)
+    assert (rows["labels only"].entries, rows["labels only"].bias) == (2, None)
+    assert base.no_label is not None
+    assert base.no_label > 0.5
+    biased = [body for body in sent(server, since) if body.get("logit_bias")]
+    assert {body["max_tokens"] for body in biased} == {1}
+    assert {json.dumps(sorted(body["logit_bias"])) for body in biased} == {"[[1, 100.0], [2, 100.0]]"}
+
+
+def test_calibration_repairs_a_common_margin(server: ExactServer, data: Path) -> None:
+    """What the model says of no content, or on average, is divided out: the right label is found without a training answer, in a
+    token a test prompt and one for each of three inputs without content."""
+    since = len(server.calls)
+    rows = found(server, data, "--calibrate", "contextual", "--calibrate", "batch", "--labels-only")
+    assert accuracy(rows["labels only"]) < 0.7
+    assert accuracy(rows["contextual calibration"]) == 1.0
+    assert accuracy(rows["batch calibration"]) > 0.95
+    asked_for = [body["messages"][-1]["content"] for body in sent(server, since) if not body.get("logit_bias")]
+    free = [text for text in asked_for if prompt_of(text) == FREE]
+    assert sorted(free) == ["question .", "question N/A.", "question [MASK]."]
+    assert len(asked_for) == 60 + 60 + 3  # the base, the lists of the test prompts, those without content
+
+
+def test_a_list_without_the_labels_bounds_them(server: ExactServer, data: Path) -> None:
+    """Of three listed alternatives none is a label: the number of bounds is told, and nothing is better than a guess."""
+    result = blb("eval", server, data, "--deploy", "greedy", "--json", "--calibrate", "batch", "--top-logprobs", 3)
+    assert result.exit_code == 0, result.output
+    assert "120 of 120 label probabilities are not in the lists of 3 tokens" in " ".join(result.stderr.split())
+    rows = {row.name: row for row in Evaluation.model_validate_json(result.stdout).policies}
+    assert accuracy(rows["batch calibration"]) < 0.7
+
+
+def test_a_prompt_without_a_list_has_no_decision(data: Path) -> None:
+    """What a content filter stopped is counted as no label, and told."""
+
+    def filtered(_number: int, answer: dict[str, Any]) -> dict[str, Any]:
+        (choice,) = answer["choices"]
+        if answer["usage"]["completion_tokens"] == 1 and choice["message"]["content"] == " a":
+            choice |= {"finish_reason": "content_filter", "logprobs": None}
+            choice["message"]["content"] = ""
+        return answer
+
+    with ExactServer(MODEL, prompt_of=prompt_of, faults=filtered) as server:
+        result = blb("eval", server, data, "--deploy", "greedy", "--json", "--threshold", "--seed", 1)
+    assert result.exit_code == 0, result.output
+    told = {row.name: row for row in Evaluation.model_validate_json(result.stdout).policies}["thresholds"].decisions
+    assert told is not None
+    assert told.no_label is not None
+    assert told.no_label > 0
+    assert told.accuracy == pytest.approx(1 - told.no_label)
+    missing = round(60 * told.no_label)
+    assert f"test: {missing} of 60 prompts came without a list" in " ".join(result.stderr.split())
+
+
+def test_few_shot_messages_are_sent(server: ExactServer, data: Path) -> None:
+    """Two training examples, one of each label, as a user's and an assistant's messages before each test prompt; twice the same."""
+    since = len(server.calls)
+    rows = found(server, data, "--few-shot", 2, "--few-shot", 4)
+    assert [rows[name].shots for name in ("base", "2 examples", "4 examples")] == [0, 4, 8]
+    told = [body["messages"] for body in sent(server, since)]
+    pairs = {tuple(each["content"] for each in messages[:-1]) for messages in told if len(messages) == 5}
+    ((one, first, two, second),) = pairs
+    answers = {row["prompt"]: row["answer"] for row in ROWS if row["split"] == "train"}
+    assert (answers[one], answers[two]) == (first, second)
+    assert {first, second} == {"b", "c"}
+    assert {tuple(each["role"] for each in messages) for messages in told if len(messages) == 5} == {
+        ("user", "assistant", "user", "assistant", "user")
+    }
+    assert sorted(messages[-1]["content"] for messages in told if len(messages) == 9) == sorted(
+        row["prompt"] for row in ROWS if row["split"] == "test"
+    )
+    four = next(messages for messages in told if len(messages) == 9)
+    assert sorted(each["content"] for each in four if each["role"] == "assistant") == ["b", "b", "c", "c"]
+    since = len(server.calls)
+    found(server, data, "--few-shot", 2, "--few-shot", 4)
+    assert sent(server, since) == []
+
+
+def planted(path: Path) -> Path:
+    """Rows whose label a word tells."""
+    words = {"b": "sunny", "c": "rainy"}
+    return written(
+        path,
+        [
+            {"prompt": f"day {n} was {words[answer]} again", "answer": answer, "split": split}
+            for split, numbers in SPLITS
+            for n in numbers
+            for answer in ("bc"[n % 2],)
+        ],
+    )
+
+
+def test_a_classifier_learns_a_planted_word(server: ExactServer, tmp_path: Path) -> None:
+    """Every unseen row is right, for no token; nothing but the base's completions was asked for."""
+    since = len(server.calls)
+    rows = found(server, planted(tmp_path / "data.jsonl"), "--classifier", "tfidf")
+    assert accuracy(rows["classifier tfidf"]) == 1.0
+    assert (rows["classifier tfidf"].prompt_tokens, rows["classifier tfidf"].metrics["tokens"].mean) == (0, 0)
+    assert len(sent(server, since)) == 60
+
+
+def test_a_classifier_of_embeddings(server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts go through the loader of the package; one coordinate of the vectors tells the label."""
+    names = []
+
+    def loader(name: str) -> Any:
+        names.append(name)
+        return lambda texts: np.array([[len(text), 5.0 * ("sunny" in text)] for text in texts])
+
+    monkeypatch.setattr(classifiers, "load_encoder", loader)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(__spec__="there"))
+    rows = found(server, planted(tmp_path / "data.jsonl"), "--classifier", "embedding:org/name")
+    assert accuracy(rows["classifier embedding org/name"]) == 1.0
+    assert names == ["org/name"]
+
+
+def texts_task(texts: dict[str, str]) -> tuple[Task, Labels]:
+    """A task whose training and test rows are these prompts with these answers."""
+    rows = tuple(Example(text, Prompt.user(text), (answer,)) for text, answer in texts.items())
+    return Task("t", rows, rows, rows), Labels.named(dict.fromkeys(texts.values()), rows)
+
+
+def decided(texts: dict[str, str]) -> list[str]:
+    """What the word classifier decides on the rows that it learned from."""
+    task, labels = texts_task(texts)
+    (other,) = rivals({"classifier": ("tfidf",)}, task, labels)
+    assert other.decision is not None
+    return [labels.names[number] for number in asyncio.run(other.decision.decide(cast(Any, None))).labels]
+
+
+def test_a_label_with_one_row_is_classified_too() -> None:
+    """Too few for cross-validation, which is left out; prompts without a word cannot be classified, which is said."""
+    texts = {f"sunny day {n}": "b" for n in range(4)} | {"x y z": "c"} | {f"rainy day {n}": "d" for n in range(4)}
+    assert set(decided({text: answer for text, answer in texts.items() if answer != "c"})) == {"b", "d"}
+    assert decided(texts)[:4] == ["b"] * 4
+    with pytest.raises(InputError, match=r"no classifier can be learned from 8 training rows: empty vocabulary.*drop"):
+        decided({"?" * (n + 1): "bc"[n % 2] for n in range(8)})
+
+
+def test_what_a_person_reads(server: ExactServer, data: Path) -> None:
+    """Before anything is drawn what each costs; then, at each setting, one row each, and which label was said for which."""
+    result = blb("eval", server, data, *ALL, "--test-samples", 1, "--calibrate", "contextual")
+    assert result.exit_code == 0, result.output
+    said, remarks = " ".join(result.stdout.split()), " ".join(result.stderr.split())
+    for cost in (
+        "labels only: a completion a test prompt and sample, of at most 1 tokens, with a bias of 2 tokens",
+        "thresholds: 1 token a test prompt (60), and once 1 token a training row (60)",
+        "contextual calibration: 1 token a test prompt (60), and once 1 token for each of 3 inputs without content",
+        "batch calibration: 1 token a test prompt (60)",
+        "2 examples: a completion a test prompt and sample, each with ",
+        "classifier tfidf: no request",
+    ):
+        assert cost in remarks, cost
+    for title in ("Temperature 1: decisions policy", "Greedy: decisions by right label policy label precision recall"):
+        assert title in said
+    document = json.loads((data.parent / "run" / "evaluation.json").read_text())
+    assert len(document["policies"]) == 2 * 7
+    for row in document["policies"]:
+        assert [each["label"] for each in row["decisions"]["labels"]] == ["b", "c"]
+        assert np.sum(row["decisions"]["confusion"]) == 60
+        assert row["decisions"]["labels"][0].keys() >= {"precision", "recall", "f1"}
+    same = [[row for row in document["policies"] if row["name"] == name] for name in ("thresholds", "classifier tfidf")]
+    assert all(one["decisions"] == two["decisions"] for one, two in same)
+
+
+def test_the_report_has_a_row_for_each(server: ExactServer, data: Path) -> None:
+    """A run with a bias and rivals renders, and each is named in its table of policies."""
+    out = data.parent / "run"
+    assert blb("fit", server, data, "--learn-from", "answers", "--deploy", "greedy", "--quiet").exit_code == 0
+    found(server, data, out / "bias.json", "--threshold", "--labels-only", "--few-shot", 2)
+    result = CliRunner().invoke(main, ["report", str(out)])
+    assert result.exit_code == 0, result.output
+    page = (out / "report.html").read_text(encoding="utf-8")
+    for name in (
+        "thresholds",
+        "labels only",
+        "2 biased tokens",
+        "decided by this program",
+        "4 messages before the prompt",
+    ):
+        assert name in page
+
+
+def test_rivals_through_the_rules_of_openai(server: ExactServer, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that the provider refuses is sent; the label tokens get 100, a whole number; thresholds read twenty alternatives."""
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+    for other in ("OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.delenv(other, raising=False)
+    register_encoding(monkeypatch, "rivals", server.texts, 13)
+    with RulesGateway("openai", server, key="a-key", largest=300) as gateway:
+        where = (
+            "--provider",
+            "openai",
+            "--model",
+            "gpt-4o-mini",
+            "--base-url",
+            gateway.base_url,
+            "--tokenizer",
+            "rivals",
+        )
+        rows = found(server, data, *where, "--labels-only", "--threshold", "--few-shot", 2)
+        assert gateway.invalid_requests == []
+        biased = [call.body["logit_bias"] for call in gateway.calls if call.body and call.body.get("logit_bias")]
+    assert {json.dumps(each, sort_keys=True) for each in biased} == {'{"1": 100, "2": 100}'}
+    told = rows["thresholds"].decisions
+    assert told is not None
+    assert told.no_label is not None
+    assert accuracy(rows["thresholds"]) + told.no_label == pytest.approx(1.0), "where no list came nothing is decided"
+    assert told.no_label < 0.2
+    assert rows["labels only"].completion_tokens == 1.0
+    assert rows["2 examples"].shots == 4
+
+
+@pytest.mark.parametrize("given", [ALL[:1], ALL[1:2], ALL[2:4], ALL[4:6], ALL[6:]])
+def test_answers_that_are_no_labels_are_refused(server: ExactServer, tmp_path: Path, given: tuple[object, ...]) -> None:
+    """Each names its option and the remedy, before anything is drawn."""
+    rows = [{**each, "answer": f"answer {number}"} for number, each in enumerate(ROWS)]
+    since = len(server.calls)
+    result = blb("eval", server, written(tmp_path / "data.jsonl", rows), "--quiet", *given)
+    assert (result.exit_code, sent(server, since)) == (2, [])
+    assert f"{given[0]} is for decisions between few labels" in result.stderr
+    assert "name them with --labels" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "answers", "sentence"),
+    [
+        (("--few-shot", 61), {}, "--few-shot 61 is more than the 60 training rows with a label"),
+        (("--few-shot", 2, "--endpoint", "completions"), {}, "the completions endpoint takes one text"),
+        (("--classifier", "words"), {}, "--classifier words is not known; give tfidf"),
+        (("--classifier", "embedding"), {}, "--classifier embedding is not known; give tfidf"),
+        (("--calibrate", "other"), {}, "'other' is not one of 'contextual', 'batch'"),
+        (("--threshold", "--labels", "b,d"), {}, "none of the labels 'b, d'"),
+        (("--threshold",), {"b": "d e", "c": "d f"}, "begins the label 'd e' and no other"),
+        (("--threshold", "--labels", "b,c"), {"c": "b"}, "all 60 training rows have the same label, b"),
+        (("--classifier", "tfidf", "--labels", "b,c"), {"c": "b"}, "all 60 training rows have the same label, b"),
+        (("--labels-only",), {"b": "北"}, "that can be biased begins the label '北'"),
+    ],
+)
+def test_what_a_rival_refuses(
+    server: ExactServer, tmp_path: Path, given: tuple[object, ...], answers: dict[str, str], sentence: str
+) -> None:
+    """A sentence and exit code 2, before anything is drawn."""
+    rows = [{**each, "answer": answers.get(each["answer"], each["answer"])} for each in ROWS]
+    since = len(server.calls)
+    result = blb("eval", server, written(tmp_path / "data.jsonl", rows), "--quiet", *given)
+    assert (result.exit_code, sent(server, since)) == (2, []), result.output
+    assert sentence in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "package", "said"),
+    [("tfidf", "sklearn", "sklearn"), ("embedding:org/name", "sentence_transformers", "sentence-transformers")],
+)
+def test_a_classifier_without_its_package_is_refused(
+    server: ExactServer, data: Path, monkeypatch: pytest.MonkeyPatch, given: str, package: str, said: str
+) -> None:
+    """The remedy is the extra."""
+    monkeypatch.setitem(sys.modules, package, None)
+    result = blb("eval", server, data, "--quiet", "--classifier", given)
+    assert result.exit_code == 2
+    assert f"needs {said}, which is not installed: pip install 'blackbox-lb[clusters]'" in result.stderr
+
+
+def test_offsets_by_eye() -> None:
+    """Without anything to tell prompts apart, offsets are the logarithms of the shares less the model's own, with mean 0: one of
+    four rows has label 0, of which the model says ln 3 more. A label that no row has is never decided; NaN and -1 are left out."""
+    lists = np.tile([np.log(3.0), 0.0, 0.0], (4, 1))
+    values = offsets(np.vstack([lists, np.full((1, 3), np.nan), lists[:1]]), [0, 1, 1, 1, 0, -1])
+    assert values[2] == -np.inf
+    assert values[1] - values[0] == pytest.approx(2 * np.log(3.0), abs=1e-4)
+    assert values[0] + values[1] == pytest.approx(0.0, abs=1e-9)
+
+
+def example(number: int, *messages: str) -> Example:
+    """A prompt of messages of the user, behind one of the system."""
+    return Example(str(number), Prompt((Message("system", "s"), *(Message("user", text) for text in messages))))
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["Is Rome big?", "Is Reno big?"], ["Is N/A big?", "Is [MASK] big?", "Is  big?"]),
+        (["x: good\nLabel:", "x: bad\nLabel:"], ["x: N/A\nLabel:", "x: [MASK]\nLabel:", "x: \nLabel:"]),
+        (["one", "two"], ["N/A", "[MASK]"]),
+        (["same", "same"], ["N/A", "[MASK]"]),
+        (["a b.", "a b. c b."], ["a b.N/A", "a b.[MASK]", "a b."]),
+    ],
+)
+def test_prompts_without_content(texts: list[str], expected: list[str]) -> None:
+    """What all begin and end with stays, in whole words and once; the system message, too; no prompt is empty."""
+    free = content_free([example(number, text) for number, text in enumerate(texts)])
+    assert [each.prompt.messages[-1].content for each in free] == expected
+    assert all(each.prompt.messages[0].content == "s" and not each.answers for each in free)
+    assert content_free([]) == ()
+
+
+def test_of_longer_labels_all_tokens_are_allowed() -> None:
+    """Two labels of one and of two tokens, of which the provider takes four entries, then too few. A spelling that the tokenizer
+    does not know is left out."""
+    known = {"no": [1], " no": [2], "not sure": [3, 4], " not sure": [5, 6]}
+
+    class Session:
+        profile = load_profile("llamacpp")
+        model = "m"
+        highest_id = 6
+
+        async def encode(self, text: str) -> list[int]:
+            return known.get(text, [])
+
+        async def decode(self, ids: Sequence[int]) -> str:
+            return next((text for text, each in known.items() if each == [*ids]), "?")
+
+    session = Session()
+    trials = cast(Any, SimpleNamespace(session=session))
+    labels = Labels(("no", "not sure"), (frozenset({"no"}), frozenset({"not sure"})))
+
+    async def made() -> Any:
+        return await lifted(trials, labels)
+
+    assert asyncio.run(made()) == (dict.fromkeys((1, 2, 3, 4, 5, 6), 100.0), 2)
+    few = session.profile.bias.model_copy(update={"entries": 4, "high": 20.5, "fractions": False})
+    session.profile = session.profile.model_copy(update={"bias": few})
+    assert asyncio.run(made()) == (dict.fromkeys((1, 2, 3, 4), 20.0), 2)
+    session.profile = session.profile.model_copy(update={"bias": few.model_copy(update={"entries": 2})})
+    with pytest.raises(InputError, match="2 labels need more than the 2 entries"):
+        asyncio.run(made())
+
+
+def test_shots_are_balanced_and_fixed() -> None:
+    """The first K of an order that the seed fixes, labels in turn: three of nine to one rows hold the rare one, and two of one seed
+    are among four of it. Another seed takes others. System messages of examples stay behind."""
+    train = tuple(Example(str(n), Prompt.user(f"q{n}"), ("b" if n else "c",)) for n in range(10))
+    task = Task("t", train, train, train)
+    labels = Labels.named(["b", "c"], train)
+
+    def shots(k: int, seed: int = 0) -> list[str]:
+        (other,) = rivals({**dict.fromkeys(RIVALS, ()), "few_shot": (k,)}, task, labels, seed=seed)
+        assert other.name == f"{k} examples"
+        return [message.content for message in other.shots]
+
+    assert "q0" in shots(2)
+    assert shots(2) == shots(2)
+    assert set(shots(2)) < set(shots(4))
+    assert shots(4)[1::2].count("c") == 1
+    assert any(shots(4, seed) != shots(4) for seed in (1, 2))
+    (other,) = rivals({"few_shot": (1,)}, task, labels)
+    assert [each.role for each in other.asked(example(0, "asked")).prompt.messages] == [
+        *("system", "user", "assistant", "user")
+    ]
