@@ -102,10 +102,7 @@ def compare(url: str, entries: int, prompt: int, rounds: int) -> dict[str, NDArr
 
     plain; applied; by hand (the plain client with ``logit_bias=`` in every call, which is what ``apply`` spares the caller).
     """
-    bias, text = (
-        _bias(entries),
-        ("It was the best of times, it was the worst of times.\n" * (prompt // 53 + 1))[:prompt],
-    )
+    bias, text = (_bias(entries), ("It was the best of times, it was the worst of times.\n" * (prompt // 53 + 1))[:prompt])
     by_hand: Any = {str(token): value for token, value in bias.logit_bias.items()}
     with openai.OpenAI(api_key="k", base_url=url) as client:
         biased = apply(client, bias)
@@ -113,9 +110,7 @@ def compare(url: str, entries: int, prompt: int, rounds: int) -> dict[str, NDArr
         arms: dict[str, Callable[[], object]] = {
             "plain": lambda: client.chat.completions.create(model="m", messages=messages, temperature=1),
             "applied": lambda: biased.chat.completions.create(model="m", messages=messages, temperature=1),
-            "by hand": lambda: client.chat.completions.create(
-                model="m", messages=messages, temperature=1, logit_bias=by_hand
-            ),
+            "by hand": lambda: client.chat.completions.create(model="m", messages=messages, temperature=1, logit_bias=by_hand),
         }
         rng, taken = np.random.default_rng(1), {name: np.empty(rounds) for name in arms}
         for turn in range(-WARM_UP, rounds):
@@ -155,9 +150,7 @@ def main(entries: int, rounds: int, prompts: tuple[int, ...], out: Path | None) 
             kept += [row(f"{name}, {prompt:,} bytes", float(np.median(arm)), "s") for name, arm in taken.items()]
             cells = [f"{point:.3f} ({low:.3f} to {high:.3f})" for point, low, high in shown.values()]
             rows.append([f"{prompt:,}", f"{np.median(taken['plain']) * 1e3:.3f}", *cells])
-    click.echo(
-        f"openai {openai.__version__}, {entries} entries, {rounds:,} counted requests an arm; ratio of medians (95 %)\n"
-    )
+    click.echo(f"openai {openai.__version__}, {entries} entries, {rounds:,} counted requests an arm; ratio of medians (95 %)\n")
     click.echo(markdown(["prompt, bytes", "plain, ms", "applied / plain", "by hand / plain"], rows))
     click.echo(f"\napplied at most {GOAL}: {'MET' if met else 'NOT MET'}")
     write(out, kept, ratios)

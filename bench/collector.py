@@ -84,9 +84,7 @@ def server_cpu(base_url: str) -> float:
         return float(answer.read())
 
 
-def compare(
-    clients: Sequence[Client], repeats: int, options: dict[str, Any], dialect: Dialect
-) -> dict[str, list[dict[str, Any]]]:
+def compare(clients: Sequence[Client], repeats: int, options: dict[str, Any], dialect: Dialect) -> dict[str, list[dict[str, Any]]]:
     """What each client found, turn by turn, and what of the processor the server took meanwhile."""
     with serving(options["tokens"], options["top"], dialect) as base_url:
 
@@ -123,16 +121,7 @@ def summary(title: str, turns: Sequence[dict[str, Any]], tokens: int) -> dict[st
 def shown(rows: Sequence[dict[str, Any]]) -> str:
     """The table; what failed has its reason in place of numbers."""
     bare = next(each["value"] for each in rows if each["name"] == BARE)
-    head = [
-        "client",
-        "completions/s",
-        "range",
-        "ratio to bare",
-        "CPU ms a completion",
-        "CPU us a token",
-        "peak MB",
-        "keeps",
-    ]
+    head = ["client", "completions/s", "range", "ratio to bare", "CPU ms a completion", "CPU us a token", "peak MB", "keeps"]
     lines = []
     for each in rows:
         if "failed" in each:
@@ -164,9 +153,7 @@ def ratios_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 @click.option("--tokens", default=1024, show_default=True, type=click.IntRange(1), help="Of each completion.")
 @click.option("--top", default=20, show_default=True, type=click.IntRange(1), help="Alternatives at each position.")
 @click.option("--concurrency", default=32, show_default=True, type=click.IntRange(1))
-@click.option(
-    "--seconds", default=2.0, show_default=True, help="Of each turn, about; at least --concurrency completions."
-)
+@click.option("--seconds", default=2.0, show_default=True, help="Of each turn, about; at least --concurrency completions.")
 @click.option("--dialect", default=DIALECTS[0], show_default=True, type=click.Choice(DIALECTS))
 @click.option("--only", multiple=True, help="Clients whose title holds this; bare httpx2 always runs. Repeatable.")
 @click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False), help="For stores. [default: temporary]")
@@ -191,9 +178,7 @@ def main(
     click.echo(shown(rows))
     bare = found[BARE]
     share = statistics.median(each["server"] / each["seconds"] for each in bare if "failed" not in each)
-    click.echo(
-        f"\nThe server's processor time during the bare loop: {share:.0%} of one core, so it is not what limits."
-    )
+    click.echo(f"\nThe server's processor time during the bare loop: {share:.0%} of one core, so it is not what limits.")
     write(out, rows, ratios_of(rows))
 
 

@@ -57,9 +57,7 @@ def answers(tokens: int, top: int, count: int, dialect: Dialect = "openai", seed
     return [_answer(rng, ids, texts, tokens, top, dialect) for _ in range(count)]
 
 
-def _answer(
-    rng: np.random.Generator, ids: Any, texts: dict[int, str], tokens: int, top: int, dialect: Dialect
-) -> bytes:
+def _answer(rng: np.random.Generator, ids: Any, texts: dict[int, str], tokens: int, top: int, dialect: Dialect) -> bytes:
     drawn = ids[(rng.zipf(1.1, (tokens, 8 * (top + 1))) - 1) % len(ids)]
     content, said = [], []
     for some in drawn.tolist():
@@ -67,10 +65,7 @@ def _answer(
         logprobs = _logprobs(rng, top + 1)
         shares = np.exp(logprobs)
         sampled = int(rng.choice(top + 1, p=shares / shares.sum()))
-        entries = [
-            _entry(token, texts[token], value, dialect)
-            for token, value in zip(candidates, logprobs.tolist(), strict=True)
-        ]
+        entries = [_entry(token, texts[token], value, dialect) for token, value in zip(candidates, logprobs.tolist(), strict=True)]
         content.append({**entries[sampled], "top_logprobs": entries[:top]})
         if dialect == "vllm":  # of the sampled token it gives the text's own bytes
             content[-1]["bytes"] = list(texts[candidates[sampled]].encode())
@@ -108,9 +103,7 @@ class _Server:
 
     def __init__(self, prepared: list[bytes]) -> None:
         self._prepared = itertools.cycle([HEAD % len(body) + body for body in prepared])
-        models = json.dumps(
-            {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "bench"}]}
-        ).encode()
+        models = json.dumps({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "bench"}]}).encode()
         self._models = HEAD % len(models) + models
 
     async def listen(self, listening: socket.socket) -> None:
@@ -174,9 +167,7 @@ def serving(tokens: int, top: int, dialect: Dialect = "openai", count: int = 8) 
 @click.option("--tokens", default=1024, show_default=True, type=click.IntRange(1), help="Of each completion.")
 @click.option("--top", default=20, show_default=True, type=click.IntRange(0), help="Alternatives at each position.")
 @click.option("--dialect", default=DIALECTS[0], show_default=True, type=click.Choice(DIALECTS))
-@click.option(
-    "--answers", "count", default=8, show_default=True, type=click.IntRange(1), help="Different ones, in turns."
-)
+@click.option("--answers", "count", default=8, show_default=True, type=click.IntRange(1), help="Different ones, in turns.")
 @click.option("--port", default=0, type=click.IntRange(0, 65_535), help="[default: one that is free]")
 def main(tokens: int, top: int, dialect: Dialect, count: int, port: int) -> None:
     """Serve until terminated; the first line printed is the port and the size of an answer in bytes."""

@@ -92,14 +92,7 @@ def kept(stored: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) -> d
 def report(verdict: Verdict) -> str:
     """A table of what can be compared, and a line for everything that cannot."""
     rows = [
-        [
-            name,
-            f"{before:.4g}",
-            f"{now:.4g}",
-            f"{now / before - 1:+.0%}",
-            direction(name),
-            "WORSE" if name in verdict.worse else "",
-        ]
+        [name, f"{before:.4g}", f"{now:.4g}", f"{now / before - 1:+.0%}", direction(name), "WORSE" if name in verdict.worse else ""]
         for name, (before, now) in sorted((verdict.kept | verdict.worse).items())
     ]
     lines = [markdown(["ratio", "stored", "now", "change", "better is", ""], rows)] if rows else []
@@ -122,18 +115,14 @@ def _read(path: Path) -> Any:
 
 @click.command()
 @click.argument("new", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--against", default=STORED, show_default="bench/ratios.json", type=click.Path(dir_okay=False, path_type=Path)
-)
+@click.option("--against", default=STORED, show_default="bench/ratios.json", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--store", is_flag=True, help="Keep the new ratios in place of the stored ones of the same benchmarks.")
 def main(new: tuple[Path, ...], against: Path, store: bool) -> None:
     """Compare the ratios in the files NEW, which benchmarks wrote by --out, with the stored ones; exit code 1: one is worse."""
     documents, stored = [_read(path) for path in new], _read(against)
     for path, each in zip(new, documents, strict=True):
         if not isinstance(each, dict) or not {"ratios", "options", "machine", "date"} <= each.keys():
-            raise click.ClickException(
-                f"{path} was not written by a benchmark's --out: it lacks ratios, options, machine or date"
-            )
+            raise click.ClickException(f"{path} was not written by a benchmark's --out: it lacks ratios, options, machine or date")
     verdict = compared(stored, documents)
     click.echo(report(verdict))
     for benchmark, each in stored.items():

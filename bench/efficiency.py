@@ -107,9 +107,7 @@ def _model() -> ExactModel:
     unigram = -1.35 * np.log(np.arange(1.0, VOCAB + 1))
     unigram[RARE] += 1.5
     unigram[-1] = 0.0
-    return ExactModel(
-        VOCAB, HORIZON, seed=1, end=True, prompts=PROMPTS, sharpness=1.0, unigram=unigram, end_sharpness=0.5
-    )
+    return ExactModel(VOCAB, HORIZON, seed=1, end=True, prompts=PROMPTS, sharpness=1.0, unigram=unigram, end_sharpness=0.5)
 
 
 @cache
@@ -139,9 +137,7 @@ def _draw(job: tuple[str, int], numbers: tuple[int, ...]) -> dict[tuple[str, int
     return found
 
 
-def medians_of(
-    names: list[str], numbers: tuple[int, ...], draws: int, processes: int
-) -> dict[tuple[str, str], list[float]]:
+def medians_of(names: list[str], numbers: tuple[int, ...], draws: int, processes: int) -> dict[tuple[str, str], list[float]]:
     """(problem, estimator) -> by number of rollouts the median gain of the best setting, as a share of the optimum's."""
     jobs = list(itertools.product(names, range(draws)))
     work: Callable[[tuple[str, int]], dict[tuple[str, int, str], float]] = partial(_draw, numbers=numbers)
@@ -169,9 +165,7 @@ def needed(numbers: tuple[int, ...], shares: list[float], wanted: float = SHARE)
 
 
 @click.command()
-@click.option(
-    "--draws", default=9, show_default=True, type=click.IntRange(1), help="Sets of rollouts; medians over them."
-)
+@click.option("--draws", default=9, show_default=True, type=click.IntRange(1), help="Sets of rollouts; medians over them.")
 @click.option("--most", default=5120, show_default=True, type=click.IntRange(10), help="Rollouts at most.")
 @click.option("--problem", "problems", multiple=True, type=click.Choice(list(PROBLEMS)), help="Only these; repeatable.")
 @click.option("--processes", default=2, show_default=True, type=click.IntRange(1))
@@ -185,9 +179,7 @@ def main(draws: int, most: int, problems: tuple[str, ...], processes: int, out: 
     head = ["estimator", *(f"{name}: {PROBLEMS[name].title}" for name in names)]
     table = [[each, *(_cell(counts[name, each], numbers, shares[name, each]) for name in names)] for each in ESTIMATORS]
     click.echo(markdown(head, table))
-    rows = [
-        row(f"{name}: {each}", count, "rollouts", shares=shares[name, each]) for (name, each), count in counts.items()
-    ]
+    rows = [row(f"{name}: {each}", count, "rollouts", shares=shares[name, each]) for (name, each), count in counts.items()]
     ratios = {
         f"efficiency/{name}, rollouts of {OURS} over those of {PEER}": ratio(
             min(counts[name, OURS], numbers[-1]), min(counts[name, PEER], numbers[-1])
@@ -195,8 +187,7 @@ def main(draws: int, most: int, problems: tuple[str, ...], processes: int, out: 
         for name in names
     }
     ratios |= {
-        f"efficiency/{name}, rollouts of {OURS} over 100": ratio(min(counts[name, OURS], numbers[-1]), 100)
-        for name in names
+        f"efficiency/{name}, rollouts of {OURS} over 100": ratio(min(counts[name, OURS], numbers[-1]), 100) for name in names
     }
     write(out, rows, ratios)
 

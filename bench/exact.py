@@ -143,8 +143,6 @@ def _draw(job: tuple[str, int], plan: Plan) -> list[Point]:
     points = []
     for n, name in itertools.product(plan.rollouts, plan.estimators):
         for fitted in ESTIMATORS[name](rollouts.take(np.arange(n)), problem.fit_tau):
-            found = estimate_policy(
-                model, fitted.dense(model.vocab_size), problem.reward, plan.completions, 1000 + draw
-            )
+            found = estimate_policy(model, fitted.dense(model.vocab_size), problem.reward, plan.completions, 1000 + draw)
             points.append(Point(name, n, fitted.tau, fitted.setting, found.reward, found.kl, found.length))
     return points

@@ -158,13 +158,7 @@ def write(out: Path | None, rows: Iterable[Mapping[str, Any]], ratios: Mapping[s
 
     The options of the running command stand in it, since ratios of other sizes are other ratios.
     """
-    document = {
-        "rows": list(rows),
-        "ratios": dict(ratios),
-        "options": _options(),
-        "machine": machine(),
-        "date": today(),
-    }
+    document = {"rows": list(rows), "ratios": dict(ratios), "options": _options(), "machine": machine(), "date": today()}
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -47,14 +47,7 @@ def base_model(seed: int = 1, end_sharpness: float = STEADY) -> ExactModel:
     unigram[RARE] += 3.4
     unigram[-1] = 1.65 if end_sharpness < 1 else 0.9
     return ExactModel(
-        VOCAB,
-        HORIZON,
-        seed=seed,
-        end=True,
-        prompts=PROMPTS,
-        sharpness=SHARPNESS,
-        unigram=unigram,
-        end_sharpness=end_sharpness,
+        VOCAB, HORIZON, seed=seed, end=True, prompts=PROMPTS, sharpness=SHARPNESS, unigram=unigram, end_sharpness=end_sharpness
     )
 
 

@@ -72,10 +72,7 @@ def main(path: str, rows: int, tokens: int, native: bool) -> None:
         command = [spy, "record", "--format", "raw", "--function", "--output", str(raw), "--rate", "200"]
         command += ["--native"] if native else []
         done = subprocess.run(
-            [*command, "--", sys.executable, *_command(path, base_url, folder, tokens)],
-            capture_output=True,
-            text=True,
-            check=False,
+            [*command, "--", sys.executable, *_command(path, base_url, folder, tokens)], capture_output=True, text=True, check=False
         )
         if done.returncode or not raw.exists() or "Traceback" in done.stderr:
             raise click.ClickException(f"py-spy ended with exit code {done.returncode}: {done.stderr.strip()[-500:]}")

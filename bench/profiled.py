@@ -34,10 +34,7 @@ def prepared_store(folder: Path) -> Callable[[], object]:
         [store.add(SETTINGS, prompt, sample, each) for sample in range(SAMPLES)]
         for prompt, each in zip(prompts, completions, strict=True)
     ]
-    examples, reward = (
-        [Example(str(p), prompt) for p, prompt in enumerate(prompts)],
-        parse_reward("length", max_tokens=TOKENS),
-    )
+    examples, reward = ([Example(str(p), prompt) for p, prompt in enumerate(prompts)], parse_reward("length", max_tokens=TOKENS))
     return partial(training_set, store, examples, keys, reward)
 
 

@@ -99,9 +99,9 @@ class Synthetic:
             rewards=np.minimum(self.good[tokens].reshape(size, LENGTH).sum(axis=1) / 4, 2.0),
             lengths=np.full(size, LENGTH, np.int64),
             token_ids=tokens.astype(np.int32),
-            logprobs=np.where(
-                place < LISTED, np.log(masses[np.arange(m), np.minimum(place, LISTED - 1)]), -12.0
-            ).astype(np.float32),
+            logprobs=np.where(place < LISTED, np.log(masses[np.arange(m), np.minimum(place, LISTED - 1)]), -12.0).astype(
+                np.float32
+            ),
             top_ids=listed,
             top_logprobs=np.minimum(np.log(masses), 0.0),
         )
@@ -178,18 +178,14 @@ def _both(found: dict[str, float], name: str, function: Callable[[], T]) -> T:
 def measure(positions: int, folder: str, budget: int, parts: tuple[str, ...]) -> dict[str, float]:
     """Seconds of each part for one size, and what the table holds."""
     made = Synthetic(positions)
-    table, seconds = _timed(
-        lambda: NextToken.gather(made.blocks(), vocab_size=VOCAB, allocate=Scratch(Path(folder), budget))
-    )
+    table, seconds = _timed(lambda: NextToken.gather(made.blocks(), vocab_size=VOCAB, allocate=Scratch(Path(folder), budget)))
     rollouts = Rollouts.join(made.parts)
     made.parts.clear()
     found = {"rows": float(table.n_positions), "support": float(len(table.token_ids)), "making": made.seconds}
     found["build"] = seconds - made.seconds
     found["potential"] = _potential(rollouts, table)
     found["entries"] = float(table.lists.entries)
-    found["bytes"] = float(
-        sum(p.table.data.nbytes + p.table.indices.nbytes + p.table.indptr.nbytes for p in table.lists.parts)
-    )
+    found["bytes"] = float(sum(p.table.data.nbytes + p.table.indices.nbytes + p.table.indptr.nbytes for p in table.lists.parts))
     if "fit" in parts or "errors" in parts:
         fit = _both(found, "fit", lambda: projection(rollouts, tau=TAU, l2=L2, next_token=table))
         found |= {"iterations": fit.iterations, "gain": fit.gain, "shortfall": fit.shortfall}
@@ -222,22 +218,11 @@ def agreement(positions: int) -> dict[str, float]:
     }
 
 
-UNITS = {
-    "making": "s",
-    "build": "s",
-    "potential": "s",
-    "fit": "s",
-    "cv": "s",
-    "errors": "s",
-    "iterations": "",
-    "l2": "tokens",
-}
+UNITS = {"making": "s", "build": "s", "potential": "s", "fit": "s", "cv": "s", "errors": "s", "iterations": "", "l2": "tokens"}
 
 
 @click.command()
-@click.option(
-    "--positions", type=click.IntRange(1), multiple=True, default=(100_000,), show_default=True, help="Repeatable."
-)
+@click.option("--positions", type=click.IntRange(1), multiple=True, default=(100_000,), show_default=True, help="Repeatable.")
 @click.option(
     "--part",
     "parts",
@@ -247,13 +232,9 @@ UNITS = {
     show_default=True,
     help="What is timed beside the table and one potential. Repeatable.",
 )
+@click.option("--memory", default=1 << 28, show_default=True, help="Bytes of lists in memory; the rest is in a scratch file.")
 @click.option(
-    "--memory", default=1 << 28, show_default=True, help="Bytes of lists in memory; the rest is in a scratch file."
-)
-@click.option(
-    "--folder",
-    type=click.Path(exists=True, file_okay=False),
-    help="Where the scratch file lies; the system's own if none.",
+    "--folder", type=click.Path(exists=True, file_okay=False), help="Where the scratch file lies; the system's own if none."
 )
 @OUT
 def main(positions: tuple[int, ...], parts: tuple[str, ...], memory: int, folder: str | None, out: Path | None) -> None:

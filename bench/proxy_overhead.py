@@ -94,10 +94,7 @@ def _servers() -> Iterator[tuple[int, int]]:
         Bias(**fields, estimator="projection", entries=entries).save(path)
         command = [sys.executable, "-m", "blackbox_lb", "proxy", "--bias", str(path), "--port", "0"]
         proxy = subprocess.Popen(
-            [*command, "--upstream", f"http://127.0.0.1:{origin}/v1"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
+            [*command, "--upstream", f"http://127.0.0.1:{origin}/v1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         assert proxy.stdout is not None
         found = re.search(r"127\.0\.0\.1:(\d+)/v1 ->", proxy.stdout.readline())
@@ -124,9 +121,7 @@ class _Client:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def _send(self, path: str, body: bytes) -> None:
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer k\r\nContent-Type: application/json\r\n"
-        )
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer k\r\nContent-Type: application/json\r\n"
         self._socket.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
 
     def seconds(self, body: bytes) -> float:
@@ -203,10 +198,7 @@ def main(requests: int, streams: int, out: Path | None) -> None:
         met.append(_cadence(origin, proxy, streams))
     print(f"goal, at most {GOAL * 1e3:g} ms at the median and equal bytes: {'MET' if all(met) else 'NOT MET'}")
     rows = [row(f"added, {size:,} bytes", through - direct, "s") for size, (direct, through) in found.items()]
-    ratios = {
-        f"proxy/through over direct, {size:,} bytes": ratio(through, direct)
-        for size, (direct, through) in found.items()
-    }
+    ratios = {f"proxy/through over direct, {size:,} bytes": ratio(through, direct) for size, (direct, through) in found.items()}
     write(out, rows, ratios)
     sys.exit(not all(met))
 

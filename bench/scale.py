@@ -86,9 +86,7 @@ def stored(folder: Path, top: int) -> list[str]:
             for end, length in zip(ends, block.lengths, strict=True):
                 listed = rng.integers(0, VOCABULARY, (length, top), dtype=np.int32)
                 logprobs = -np.cumsum(rng.exponential(0.7, (length, top)), axis=1, dtype=np.float32)
-                arrays = Arrays(
-                    block.token_ids[end - length : end], block.logprobs[end - length : end], listed, logprobs
-                )
+                arrays = Arrays(block.token_ids[end - length : end], block.logprobs[end - length : end], listed, logprobs)
                 one = Completion(text="", finish_reason="stop", prompt_tokens=80, model="synthetic", **arrays._asdict())
                 number = len(keys) + len(batch)
                 batch.append((settings, Prompt.user(f"problem {number // SAMPLES}"), {number % SAMPLES: one}))
@@ -216,9 +214,7 @@ def with_numpy(folder: Path) -> Vector:
     token_ids, logprobs = np.fromfile(folder / "token_ids", np.int32), np.fromfile(folder / "logprobs", np.float32)
     inverse = np.exp(-logprobs.astype(np.float64)) / np.repeat(len(lengths) * lengths, lengths)
     v = np.exp(rewards)
-    return digest(
-        _biases(np.bincount(token_ids, np.repeat(v ** (1 / tau), lengths) * inverse, VOCABULARY) for tau in TAUS)
-    )
+    return digest(_biases(np.bincount(token_ids, np.repeat(v ** (1 / tau), lengths) * inverse, VOCABULARY) for tau in TAUS))
 
 
 def _biases(estimates: Iterator[npt.NDArray[Any]]) -> Iterator[Vector]:
@@ -282,19 +278,9 @@ DISK = {
 
 
 @click.command(help=__doc__)
-@click.option(
-    "--scale",
-    default=0.05,
-    show_default=True,
-    type=click.FloatRange(0, min_open=True),
-    help="Part of the paper's size.",
-)
-@click.option(
-    "--folder", type=click.Path(path_type=Path), help="Where the files are made, and left; by default none are left."
-)
-@click.option(
-    "--peers/--no-peers", default=True, show_default=True, help="scipy.sparse and numpy, which hold everything at once."
-)
+@click.option("--scale", default=0.05, show_default=True, type=click.FloatRange(0, min_open=True), help="Part of the paper's size.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Where the files are made, and left; by default none are left.")
+@click.option("--peers/--no-peers", default=True, show_default=True, help="scipy.sparse and numpy, which hold everything at once.")
 @click.option("--store/--no-store", default=True, show_default=True, help="Also from a store.")
 @click.option("--top", default=20, show_default=True, type=click.IntRange(0), help="Alternatives listed in the store.")
 @REPEATS
@@ -329,9 +315,7 @@ def main(scale: float, folder: Path | None, peers: bool, store: bool, top: int, 
     for name, quotient in {**kept, **quotients(DISK)}.items():
         console.print(f"{name}: {quotient:g}")
     console.print(f"largest relative difference between the biases: {apart_by:.1e}")
-    rows = [
-        row(name, value, "s", peak=peaks[name], scale=scale, positions=positions) for name, value in seconds.items()
-    ]
+    rows = [row(name, value, "s", peak=peaks[name], scale=scale, positions=positions) for name, value in seconds.items()]
     write(out, [*rows, row("largest relative difference between the biases", apart_by, "1")], kept)
 
 

@@ -41,8 +41,7 @@ GOALS = {HELP: 0.3, PACKAGE: 0.2}
 def main(repeats: int, out: Path | None) -> None:
     """Seconds from the start of a process to its end."""
     functions: dict[str, Callable[[], object]] = {
-        name: partial(subprocess.run, command, stdout=subprocess.DEVNULL, check=True)
-        for name, command in COMMANDS.items()
+        name: partial(subprocess.run, command, stdout=subprocess.DEVNULL, check=True) for name, command in COMMANDS.items()
     }
     taken = medians(functions, repeats, warm_up=1)
     rows = [row(name, seconds, "s") for name, seconds in taken.items()]

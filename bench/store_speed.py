@@ -47,10 +47,7 @@ class Format:
 
 def received(tokens: int, top: int, count: int) -> tuple[list[bytes], list[Completion]]:
     """``count`` answers of the collector's server as they came, and as completions."""
-    raw, profile = (
-        answers(tokens, top + 1, count, "vllm"),
-        load_profile("vllm"),
-    )  # its last alternative is not sure, and dropped
+    raw, profile = (answers(tokens, top + 1, count, "vllm"), load_profile("vllm"))  # its last alternative is not sure, and dropped
     sampling = Sampling(max_tokens=tokens, top_logprobs=top + 1)
     return raw, [parse_response(profile, "chat", json.loads(each), sampling)[0] for each in raw]
 
@@ -78,9 +75,7 @@ class _Store:
         with RolloutStore(path) as store:
             for first in range(0, len(self._completions), self._batch):
                 some = enumerate(self._completions[first : first + self._batch], first)
-                store.add_answers(
-                    [store.rows_of(SETTINGS, Prompt.user(str(number)), {0: each}) for number, each in some]
-                )
+                store.add_answers([store.rows_of(SETTINGS, Prompt.user(str(number)), {0: each}) for number, each in some])
 
     def read(self, path: Path) -> int:
         with RolloutStore(path, read_only=True) as store:
@@ -96,9 +91,7 @@ class _Json:
         _synced(path, b"\n".join(self._raw))
 
     def read(self, path: Path) -> int:
-        return sum(
-            len(json.loads(line)["choices"][0]["logprobs"]["content"]) for line in path.read_bytes().splitlines()
-        )
+        return sum(len(json.loads(line)["choices"][0]["logprobs"]["content"]) for line in path.read_bytes().splitlines())
 
 
 def _columns(completions: list[Completion]) -> Iterator[tuple[str, Any]]:
@@ -129,9 +122,7 @@ class _Parquet:
         columns = dict(_columns(self._completions))
         del columns["lengths"]
         arrays = {
-            name: pa.array(column)
-            if column.ndim == 1
-            else pa.FixedSizeListArray.from_arrays(column.ravel(), column.shape[1])
+            name: pa.array(column) if column.ndim == 1 else pa.FixedSizeListArray.from_arrays(column.ravel(), column.shape[1])
             for name, column in columns.items()
         }
         pq.write_table(pa.table(arrays), path, compression="zstd")
@@ -176,12 +167,7 @@ def _disk(folder: Path, size: int, count: int) -> list[float]:
 @click.option("--tokens", default=1024, show_default=True, type=click.IntRange(1), help="Of each completion.")
 @click.option("--top", default=20, show_default=True, type=click.IntRange(1), help="Alternatives at each position.")
 @click.option("--completions", default=64, show_default=True, type=click.IntRange(1))
-@click.option(
-    "--dir",
-    "folder",
-    type=click.Path(exists=True, file_okay=False),
-    help="On the disk to measure. [default: temporary]",
-)
+@click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False), help="On the disk to measure. [default: temporary]")
 @REPEATS
 @OUT
 def main(tokens: int, top: int, completions: int, folder: str | None, repeats: int, out: Path | None) -> None:

@@ -155,9 +155,7 @@ class Completion:
         """A completion without any token, as a content filter leaves it; not ``whole``."""
         none, table = np.zeros(0), np.zeros((0, 0))
         ids, logprobs = none.astype(np.int32), none.astype(np.float32)
-        return cls(
-            "", finish_reason, ids, logprobs, table.astype(np.int32), table.astype(np.float32), model=model, whole=False
-        )
+        return cls("", finish_reason, ids, logprobs, table.astype(np.int32), table.astype(np.float32), model=model, whole=False)
 
     @property
     def filtered(self) -> bool:

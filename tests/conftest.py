@@ -46,9 +46,7 @@ SAID = "said"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--slow``."""
-    parser.addoption(
-        "--slow", action="store_true", help="run the tests that take minutes: coverage over 400 replications"
-    )
+    parser.addoption("--slow", action="store_true", help="run the tests that take minutes: coverage over 400 replications")
 
 
 def pytest_configure(config: pytest.Config) -> None:

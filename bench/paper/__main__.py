@@ -19,9 +19,7 @@ NAME = "bench.paper"
 class PaperOptions(TrialOptions):
     """Options of ``python -m bench.paper``."""
 
-    table: str = option(
-        HelpGroup.FIRST, "Which of its tables.", type=click.Choice(["accuracy", "compression"]), required=True
-    )
+    table: str = option(HelpGroup.FIRST, "Which of its tables.", type=click.Choice(["accuracy", "compression"]), required=True)
     benchmark: tuple[str, ...] = option(
         HelpGroup.FIRST,
         "Only this benchmark; repeatable. [default: all of the table]",
@@ -38,12 +36,8 @@ class PaperOptions(TrialOptions):
     data: Path | None = option(
         HelpGroup.TASK, "JSONL or CSV of your own problems, with prompt and answer, in place of the benchmark's."
     )
-    lora: tuple[Path, ...] = option(
-        HelpGroup.TASK, "A result of bench/studies/lora_grpo.py for the row LoRA-GRPO; repeatable."
-    )
-    top_logprobs: int | None = option(
-        HelpGroup.SAMPLING, "Alternatives listed a token. [default: 20, or the limit]", type=COUNT
-    )
+    lora: tuple[Path, ...] = option(HelpGroup.TASK, "A result of bench/studies/lora_grpo.py for the row LoRA-GRPO; repeatable.")
+    top_logprobs: int | None = option(HelpGroup.SAMPLING, "Alternatives listed a token. [default: 20, or the limit]", type=COUNT)
 
 
 @command(NAME, PaperOptions)
@@ -70,9 +64,7 @@ class _Alone(Commands):
         """The one command."""
         return paper_command if cmd_name == NAME else None
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """The one command, without what blb.toml says."""
         return click.Group.resolve_command(self, ctx, args)
 

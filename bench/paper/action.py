@@ -56,14 +56,7 @@ def execute(options: PaperOptions) -> None:
         options, lambda budget: _run(options, configuration, parts, folder, remembering, budget)
     )
     notes = differences(
-        configuration,
-        parts,
-        results,
-        scale=options.scale,
-        model=model,
-        provider=options.provider,
-        endpoint=endpoint,
-        lora=lora,
+        configuration, parts, results, scale=options.scale, model=model, provider=options.provider, endpoint=endpoint, lora=lora
     )
     document = Reproduction(
         table=configuration.table,
@@ -97,9 +90,7 @@ def _parts(configuration: Configuration, options: PaperOptions) -> list[Scaled]:
     own = [name for name in ("data", "data_dir") if getattr(options, name) is not None]
     if own and len(names) > 1:
         option = own[0].replace("_", "-")
-        raise InputError(
-            f"--{option} has the problems of one benchmark, and {', '.join(names)} would be run; give one --benchmark"
-        )
+        raise InputError(f"--{option} has the problems of one benchmark, and {', '.join(names)} would be run; give one --benchmark")
     return [_part(configuration, name, options) for name in names]
 
 
@@ -162,12 +153,7 @@ def _print_plan(plan: Sequence[str], parts: Sequence[Scaled], configuration: Con
         return
     stages = {
         part.name: [
-            {
-                "stage": stage.title,
-                "completions": stage.completions,
-                "tokens": stage.tokens,
-                "prompt_tokens": stage.prompt_tokens,
-            }
+            {"stage": stage.title, "completions": stage.completions, "tokens": stage.tokens, "prompt_tokens": stage.prompt_tokens}
             for stage in part.stages(configuration)
         ]
         for part in parts

@@ -92,9 +92,7 @@ def _checked(labels: npt.ArrayLike) -> Ids:
             f"labels have shape {given.shape} and type {given.dtype}; give one whole number for each token of the vocabulary"
         )
     if int(given.min()) < -1:
-        raise InputError(
-            f"token {int(given.argmin())} has the label {int(given.min())}; clusters count from 0, -1 is none"
-        )
+        raise InputError(f"token {int(given.argmin())} has the label {int(given.min())}; clusters count from 0, -1 is none")
     return given.astype(np.int64)
 
 

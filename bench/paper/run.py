@@ -148,9 +148,7 @@ async def _learned(job: BenchmarkRun, trials: Trials, method: Learner) -> _Learn
     folder = job.folder / job.scaled.name / method
     folder.mkdir(parents=True, exist_ok=True)
     result.uncompiled.save(folder / "learned.json")
-    return _Learned(
-        _told(method, result, trials, job.configuration.clusters), scores, result.bias, folder / "bias.json"
-    )
+    return _Learned(_told(method, result, trials, job.configuration.clusters), scores, result.bias, folder / "bias.json")
 
 
 def _told(method: Learner, result: FitResult, trials: Trials, clusters: int) -> MethodResult:

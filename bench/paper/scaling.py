@@ -47,9 +47,7 @@ class PlannedRollouts:
         Within half a problem's rollouts of ``share``, but for the smallest numbers that this module allows.
         """
         if not 0 < share <= 1:
-            raise InputError(
-                f"scale is {share:g}; it is the share of the paper's rollouts to draw, above 0 and at most 1"
-            )
+            raise InputError(f"scale is {share:g}; it is the share of the paper's rollouts to draw, above 0 and at most 1")
         samples = min(self.samples, max(FEWEST_ROLLOUTS, round(self.samples * math.sqrt(share))))
         problems = min(self.problems, max(FEWEST_PROBLEMS, round(self.total * share / samples)))
         return PlannedRollouts(problems, samples)
@@ -111,9 +109,7 @@ class Scaled:
 
         def stage(title: str, examples: Sequence[Example], each: int, cap: int) -> ScalingStage:
             characters = sum(len(message.content) for example in examples for message in example.prompt.messages)
-            return ScalingStage(
-                title, len(examples) * each, cap, math.ceil(characters / CHARACTERS / max(len(examples), 1))
-            )
+            return ScalingStage(title, len(examples) * each, cap, math.ceil(characters / CHARACTERS / max(len(examples), 1)))
 
         return (
             stage("training", task.train, self.rollouts.samples, paper.train_cap),

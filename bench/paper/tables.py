@@ -42,9 +42,7 @@ def comparison(
     return TextTable(configuration.caption, tuple(header), (*rows, *ours))
 
 
-def _places(
-    configuration: Configuration, results: Sequence[BenchmarkResult]
-) -> list[tuple[str, BenchmarkResult | None]]:
+def _places(configuration: Configuration, results: Sequence[BenchmarkResult]) -> list[tuple[str, BenchmarkResult | None]]:
     """The paper's columns, each with our result for it; a result that has no column of its own follows them, without a key."""
     by_name = {result.benchmark: result for result in results}
     places = [(key, by_name.pop(key, None)) for key in configuration.columns]
@@ -69,9 +67,7 @@ def _row(
 
 
 def _projection(
-    configuration: Configuration,
-    places: Sequence[tuple[str, BenchmarkResult | None]],
-    results: Sequence[BenchmarkResult],
+    configuration: Configuration, places: Sequence[tuple[str, BenchmarkResult | None]], results: Sequence[BenchmarkResult]
 ) -> list[tuple[str, ...]]:
     if not any(result.method("projection") for result in results):
         return []
@@ -144,9 +140,7 @@ def _detail(own: MethodResult) -> tuple[str, ...]:
     for name, mean, unit in (("accuracy", own.accuracy, 100.0), ("tokens", own.tokens, 1.0)):
         row = next((each for each in own.verdict if each.metric == name), None)
         cells.append(NONE if mean is None else offsets(unit * mean.mean, unit * mean.low, unit * mean.high))
-        cells.append(
-            NONE if row is None else f"{unit * row.difference:+.2f} ({unit * row.low:+.2f} to {unit * row.high:+.2f})"
-        )
+        cells.append(NONE if row is None else f"{unit * row.difference:+.2f} ({unit * row.low:+.2f} to {unit * row.high:+.2f})")
         cells.append(NONE if row is None else row.verdict)
     return tuple(cells)
 

@@ -22,11 +22,7 @@ KEEPS = "nothing: an object for every token is dropped"
 async def main(job: Job) -> None:
     """Workers that share one model; ``max_connections`` is theirs, too."""
     config = GenerateConfig(
-        logprobs=True,
-        top_logprobs=job.top,
-        max_tokens=job.tokens,
-        temperature=1.0,
-        max_connections=job.concurrency,
+        logprobs=True, top_logprobs=job.top, max_tokens=job.tokens, temperature=1.0, max_connections=job.concurrency
     )
     model = get_model(f"openai-api/bench/{job.model}", base_url=f"{job.base_url}/v1", api_key="bench", config=config)
 

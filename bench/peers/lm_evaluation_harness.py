@@ -33,10 +33,7 @@ async def main(job: Job) -> None:
             model.apply_chat_template([{"role": "user", "content": f"Write on the number {number}."}])
             for number in range(completions)
         ]
-        requests = [
-            Instance(request_type="generate_until", doc={}, arguments=(prompt, dict(wanted)), idx=0)
-            for prompt in prompts
-        ]
+        requests = [Instance(request_type="generate_until", doc={}, arguments=(prompt, dict(wanted)), idx=0) for prompt in prompts]
         texts = await asyncio.to_thread(model.generate_until, requests, disable_tqdm=True)
         if len(texts) != completions or not all(texts):
             raise RuntimeError(f"{len(texts)} texts came where {completions} were asked for, or an empty one")

@@ -44,9 +44,7 @@ def arguments() -> Job:
     """The job, from the command line."""
     parser = argparse.ArgumentParser()
     for name, kind in Job.__annotations__.items():
-        parser.add_argument(
-            f"--{name.replace('_', '-')}", required=True, type={"int": int, "float": float}.get(kind, str)
-        )
+        parser.add_argument(f"--{name.replace('_', '-')}", required=True, type={"int": int, "float": float}.get(kind, str))
     return Job(**vars(parser.parse_args()))
 
 

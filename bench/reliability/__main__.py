@@ -77,9 +77,7 @@ def _clock(ctx: click.Context) -> None:
 
 
 @main.command("disk")
-@click.option(
-    "--fills", type=click.IntRange(1), default=reliability_disk.Plan().fills, help="Fits, each with more room."
-)
+@click.option("--fills", type=click.IntRange(1), default=reliability_disk.Plan().fills, help="Fits, each with more room.")
 @click.pass_context
 def _disk(ctx: click.Context, fills: int) -> None:
     """A disk that fills up; needs Linux with tmpfs and unprivileged mounts, or root."""

@@ -96,10 +96,7 @@ def _library(folder: Path) -> Path:
 
 def _fit(job: Job, variables: dict[str, str]) -> tuple[Job, float]:
     """The job once it is done, and its seconds."""
-    with (
-        LoggedServer(job.model(), job.key) as server,
-        ChaosServer(server, "429 storm", rate=STORM, pause=0.05) as stormy,
-    ):
+    with LoggedServer(job.model(), job.key) as server, ChaosServer(server, "429 storm", rate=STORM, pause=0.05) as stormy:
         started = time.monotonic()
         code = ended(job.start(stormy.base_url, WORKERS, **variables))
         if code != 0:

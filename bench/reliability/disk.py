@@ -11,15 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-from bench.reliability.job import (
-    Job,
-    ended,
-    forks,
-    found_in_files,
-    new_key,
-    result_of,
-    state_of,
-)
+from bench.reliability.job import Job, ended, forks, found_in_files, new_key, result_of, state_of
 from bench.reliability.row import Row
 from bench.reliability.server import LoggedServer
 

@@ -50,9 +50,7 @@ class LoggedServer:
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
         self._http.shutdown()
         self._http.server_close()
 
@@ -77,9 +75,7 @@ class LoggedServer:
         marker.close()
         with self._change:
             if not self._change.wait_for(lambda: self._open == 0, PATIENCE):
-                raise RuntimeError(
-                    f"{self._open} connections are open after {PATIENCE:g} s; is the client still alive?"
-                )
+                raise RuntimeError(f"{self._open} connections are open after {PATIENCE:g} s; is the client still alive?")
             log, self._log = self._log, []
         return log
 

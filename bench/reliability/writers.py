@@ -178,12 +178,6 @@ def _row(plan: Plan, path: Path, written: list[_Written], seen: _Read, seconds: 
         f"{len(stored):,} rows stored, each once, {lost} lost, {len(refused)} writers refused; the reader read {seen.rows:,} rows "
         f"in {seen.passes} passes, {len(seen.wrong)} errors or half answers; integrity {verdict}",
         seconds,
-        {
-            "acknowledged": len(acknowledged),
-            "stored": len(stored),
-            "checked": rows,
-            "passes": seen.passes,
-            "lost": lost,
-        },
+        {"acknowledged": len(acknowledged), "stored": len(stored), "checked": rows, "passes": seen.passes, "lost": lost},
         tuple(dict.fromkeys(wrong)),
     )

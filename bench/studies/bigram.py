@@ -40,14 +40,7 @@ class Bigram(ExactModel):
     ) -> None:
         """``end`` nats is how much each part of the context moves the end token."""
         super().__init__(
-            vocab_size,
-            horizon,
-            seed=seed,
-            end=True,
-            prompts=prompts,
-            sharpness=sharpness,
-            unigram=unigram,
-            end_sharpness=end,
+            vocab_size, horizon, seed=seed, end=True, prompts=prompts, sharpness=sharpness, unigram=unigram, end_sharpness=end
         )
         self._last[1] = 0.0
         self._after = np.exp(self._last[0])

@@ -67,13 +67,7 @@ def rows(rollouts: Rollouts, table: NextToken, vocab_size: int, learning: Learni
 
 
 def _limited(
-    rollouts: Rollouts,
-    table: NextToken,
-    vocab_size: int,
-    learning: Learning,
-    fit: Fit,
-    entries: int,
-    integers: bool,
+    rollouts: Rollouts, table: NextToken, vocab_size: int, learning: Learning, fit: Fit, entries: int, integers: bool
 ) -> Iterator[tuple[str, dict[int, float]]]:
     learned = table.align(fit.token_ids, fit.delta)
     sparse = sparsify(table, learned, entries=entries, low=LOW, high=HIGH, integers=integers)
@@ -95,12 +89,7 @@ def largest(fit: Fit, vocab_size: int, entries: int, integers: bool) -> dict[int
 
 
 def _row(
-    table: NextToken,
-    learned: npt.NDArray[np.float64],
-    kind: str,
-    entries: int | None,
-    integers: bool,
-    bias: dict[int, float],
+    table: NextToken, learned: npt.NDArray[np.float64], kind: str, entries: int | None, integers: bool, bias: dict[int, float]
 ) -> Row:
     ids, values = np.array(list(bias), dtype=np.int64), np.array(list(bias.values()), dtype=np.float64)
     cost = against(table, learned, Sparse(ids, values, 0, 0.0, 0.0, 0, 0))

@@ -72,9 +72,7 @@ def exact(quick: bool, processes: int, plot: Path, no_plot: bool) -> None:
 
 @main.command()
 @click.option("--samples", default=1, show_default=True, type=click.IntRange(1), help="Completions a prompt and bias.")
-@click.option(
-    "--goal-samples", default=4, show_default=True, type=click.IntRange(1), help="The same at 30 and 300 entries."
-)
+@click.option("--goal-samples", default=4, show_default=True, type=click.IntRange(1), help="The same at 30 and 300 entries.")
 @click.option("--base-samples", default=8, show_default=True, type=click.IntRange(1), help="Of base and full vector.")
 @click.option("--no-draw", is_flag=True, help="Judge by what the store holds, and ask the model for nothing.")
 @click.option("--limit", type=click.IntRange(1), help="Only this many prompts of each split.")
@@ -97,9 +95,7 @@ def local(
 ) -> None:
     """On SmolLM2-135M-Instruct, embedded. Completions are added to those in --out; runs/compiling/local.json holds the result."""
     plan, learning = on_engine.Plan(limit=limit), Learning(tau, l2)
-    found, pool, label = asyncio.run(
-        _local(plan, learning, None if no_draw else Samples(samples, goal_samples, base_samples), out)
-    )
+    found, pool, label = asyncio.run(_local(plan, learning, None if no_draw else Samples(samples, goal_samples, base_samples), out))
     click.echo(local_text(found, pool, label))
     title = "capitals, SmolLM2-135M-Instruct (95 % intervals)"
     _finish("local", title, local_series(found), None if no_plot else plot)

@@ -121,9 +121,7 @@ def model_of(vocabulary: int, seed: int) -> Bigram:
     unigram = -1.35 * np.log(np.arange(1.0, vocabulary + 1))
     unigram[RARE] += 3.4
     unigram[-1] = 1.65
-    return Bigram(
-        vocabulary, HORIZON, seed=seed, prompts=TRAIN + TEST, sharpness=SHARPNESS, unigram=unigram, end=STEADY
-    )
+    return Bigram(vocabulary, HORIZON, seed=seed, prompts=TRAIN + TEST, sharpness=SHARPNESS, unigram=unigram, end=STEADY)
 
 
 def _case(job: tuple[str, int, int], plan: Plan) -> Case:

@@ -16,17 +16,7 @@ from bench.studies.compiling_exact import PROBLEMS, Case
 from bench.studies.coupled import Drawn, Kept
 from bench.studies.pooling import WILD, Pooled
 
-__all__ = [
-    "Measured",
-    "Series",
-    "draw_panels",
-    "exact_series",
-    "exact_text",
-    "local_series",
-    "local_text",
-    "save",
-    "shares",
-]
+__all__ = ["Measured", "Series", "draw_panels", "exact_series", "exact_text", "local_series", "local_text", "save", "shares"]
 
 GOALS = ((30, False, 0.90), (300, False, 0.95), (30, True, 0.80), (300, True, 0.80))
 """Entries, integers, and the share of the full vector's gain that they should keep."""
@@ -165,8 +155,7 @@ def _exact_table(cases: Sequence[Case]) -> str:
     head = ["entries", *(f"{kind}{', integers' if integers else ''}" for kind, integers in kinds)]
     found = exact_series(cases)
     lines = [
-        [str(found[kinds[0]][place][0]), *(_range(found[each][place]) for each in kinds)]
-        for place in range(len(found[kinds[0]]))
+        [str(found[kinds[0]][place][0]), *(_range(found[each][place]) for each in kinds)] for place in range(len(found[kinds[0]]))
     ]
     return markdown(head, lines)
 
@@ -199,9 +188,7 @@ def draw_panels(documents: Sequence[Path], path: Path) -> None:
         read = json.loads(document.read_text(encoding="utf-8"))
         for number, (kind, integers, points) in enumerate(read["series"]):
             entries, share, low, high = (np.array(column, dtype=float) for column in zip(*points, strict=True))
-            at = entries * 1.05 ** (
-                number - (len(read["series"]) - 1) / 2
-            )  # side by side, for the intervals to be told apart
+            at = entries * 1.05 ** (number - (len(read["series"]) - 1) / 2)  # side by side, for the intervals to be told apart
             style = {"color": COLOURS[kind], "linewidth": 1.4, "capsize": 2, "elinewidth": 0.8}
             label = f"{kind}{', integers' if integers else ''}"
             spread = [np.maximum(share - low, 0), np.maximum(high - share, 0)]

@@ -133,9 +133,7 @@ async def _collect(
             watch(completion)
 
         async with asyncio.TaskGroup() as group:
-            for sample in range(
-                samples
-            ):  # of all prompts first, so that a run that is cut off leaves equally many of each
+            for sample in range(samples):  # of all prompts first, so that a run that is cut off leaves equally many of each
                 for example, names in zip(examples, keys, strict=True):
                     if names[sample] not in stored:
                         group.create_task(one(example, sample))

@@ -40,16 +40,12 @@ def exact(quick: bool, problems: tuple[str, ...], model: int, processes: int, ou
     plan = Plan(**{**asdict(QUICK if quick else Plan()), "model": model})
     found = measure(names, plan, processes)
     out.mkdir(parents=True, exist_ok=True)
-    document = {
-        name: {"base": base, "points": [asdict(point) for point in points]} for name, (base, points) in found.items()
-    }
+    document = {name: {"base": base, "points": [asdict(point) for point in points]} for name, (base, points) in found.items()}
     RUNS.mkdir(parents=True, exist_ok=True)
     (RUNS / "exact.json").write_text(json.dumps(document) + "\n", encoding="utf-8")
     text = "\n\n".join(_section(PROBLEMS[name], *found[name]) for name in names)
     click.echo(text)
-    (out / "frontier.md").write_text(
-        f"# Reward against KL on exact models\n\n{_method(plan)}\n\n{text}\n", encoding="utf-8"
-    )
+    (out / "frontier.md").write_text(f"# Reward against KL on exact models\n\n{_method(plan)}\n\n{text}\n", encoding="utf-8")
     if not no_plot:
         few, many = _shown(plan)
         panels = [_panel(PROBLEMS[name], *found[name], few, many) for name in names]
@@ -64,14 +60,10 @@ def exact(quick: bool, problems: tuple[str, ...], model: int, processes: int, ou
 @click.option("--out", default=RUNS, show_default="runs/frontier", type=click.Path(path_type=Path))
 @click.option("--plot", default=ROOT / "docs" / "frontier-local.png", type=click.Path(path_type=Path))
 @click.option("--no-plot", is_flag=True, help="Table only; needs no matplotlib.")
-def local(
-    samples: int, test_samples: int, limit: int | None, entries: int | None, out: Path, plot: Path, no_plot: bool
-) -> None:
+def local(samples: int, test_samples: int, limit: int | None, entries: int | None, out: Path, plot: Path, no_plot: bool) -> None:
     """On a real model, embedded: about 20 minutes on two cores. Writes local.md, local.json and the rollouts into --out."""
     if samples < 5 or samples % 5:
-        raise click.BadParameter(
-            f"{samples} is not a multiple of 5, and a fifth of it is needed", param_hint="--samples"
-        )
+        raise click.BadParameter(f"{samples} is not a multiple of 5, and a fifth of it is needed", param_hint="--samples")
     asyncio.run(_local(on_engine.Plan(samples, test_samples, limit, entries), out, None if no_plot else plot))
 
 
@@ -111,9 +103,7 @@ def _section(problem: Problem, base: float, points: list[Point]) -> str:
 
 def _criteria(problem: Problem, base: float, points: list[Point], peer: str) -> str:
     found = compare(problem, base, points, peer)
-    fifths = ", ".join(
-        f"tau {tau:g}, {n} against {5 * n}: {ours:.3f} / {theirs:.3f}" for tau, n, ours, theirs in found.rollouts
-    )
+    fifths = ", ".join(f"tau {tau:g}, {n} against {5 * n}: {ours:.3f} / {theirs:.3f}" for tau, n, ours, theirs in found.rollouts)
     ratios = ", ".join(f"{ratio:.2f} (N = {n}, {level:.0%})" for n, level, ratio in found.kl)
     return (
         f'- {_met(found.fifth_suffices >= LEAST_FIFTHS)}: {SUBJECT} on a fifth of the rollouts of "{peer}" has at least its '

@@ -63,9 +63,7 @@ def stored(path: Path, examples: dict[Any, Example]) -> tuple[list[tuple[Example
     return found, others
 
 
-def agreement(
-    name: str, answers: list[tuple[Example, str]], options: HarnessOptions
-) -> dict[str, collections.Counter[str]]:
+def agreement(name: str, answers: list[tuple[Example, str]], options: HarnessOptions) -> dict[str, collections.Counter[str]]:
     """For each filter: how many completions, how many with the same extracted answer, with the same score, and correct."""
     counts: dict[str, collections.Counter[str]] = {}
     filters = [ensemble.name for ensemble in next(iter(load_leaves(name, options.data_dir, None).values()))._filters]
@@ -84,9 +82,7 @@ def _samples(judge: HarnessMetric, answers: list[tuple[Example, str]]) -> list[d
         places = [place for place, document in enumerate(documents) if document.leaf == leaf]
         task = _fresh(leaf, [documents[place].doc for place in places], documents[places[0]].task)
         lm = Stored([answers[place][1] for place in places])
-        results = importlib.import_module("lm_eval.evaluator").evaluate(
-            lm, {leaf: task}, log_samples=True, bootstrap_iters=0
-        )
+        results = importlib.import_module("lm_eval.evaluator").evaluate(lm, {leaf: task}, log_samples=True, bootstrap_iters=0)
         for sample in results["samples"][leaf]:
             if sample["filter"] == judge.filter:
                 logged[places[sample["doc_id"]]] = sample
@@ -98,9 +94,7 @@ def _fresh(leaf: str, docs: list[dict[str, Any]], loaded: Any) -> Any:
     datasets = importlib.import_module("datasets")
     config = loaded.config
     splits = {split for split in (config.training_split, config.validation_split, config.fewshot_split) if split}
-    parts = {split: datasets.Dataset.from_list(docs[:1]) for split in splits} | {
-        "test": datasets.Dataset.from_list(docs)
-    }
+    parts = {split: datasets.Dataset.from_list(docs[:1]) for split in splits} | {"test": datasets.Dataset.from_list(docs)}
     more = {
         "custom_dataset": lambda **_: datasets.DatasetDict(parts),
         "dataset_kwargs": None,
@@ -113,9 +107,7 @@ def _fresh(leaf: str, docs: list[dict[str, Any]], loaded: Any) -> Any:
     return manager.load([{"group": "agreement", "task": [{"task": leaf, **more}]}])["tasks"][leaf]
 
 
-def _compared(
-    judge: HarnessMetric, answers: list[tuple[Example, str]], samples: list[dict[str, Any]]
-) -> collections.Counter[str]:
+def _compared(judge: HarnessMetric, answers: list[tuple[Example, str]], samples: list[dict[str, Any]]) -> collections.Counter[str]:
     counts: collections.Counter[str] = collections.Counter(completions=len(answers))
     for (example, text), sample in zip(answers, samples, strict=True):
         ours = judge(example, text)

@@ -96,9 +96,7 @@ async def engine(plan: Plan, folder: Path) -> AsyncIterator[tuple[Trials, Task]]
             yield Trials(session, store, tokenizer, reward, Terminal(), plan.top_logprobs), task
 
 
-async def measure(
-    trials: Trials, task: Task, plan: Plan, planned: Sequence[Planned] = PLANNED
-) -> tuple[Measured, list[Measured]]:
+async def measure(trials: Trials, task: Task, plan: Plan, planned: Sequence[Planned] = PLANNED) -> tuple[Measured, list[Measured]]:
     """The base model and every planned bias. Asks the model only for what is not in the store."""
     examples, test = task.train[: plan.limit], task.test[: plan.limit]
     keys = await trials.collect("training", examples, trials.draw(SAMPLED), plan.samples)
@@ -131,9 +129,7 @@ def _fitted(rollouts: Rollouts, planned: Planned) -> Fitted:
     for fitted in ESTIMATORS[planned.estimator](rollouts, (planned.tau,)):
         if fitted.setting == planned.setting:
             return fitted
-    raise ValueError(
-        f"{planned.estimator} has no setting {planned.setting!r}; see bench/estimators.py for those it has"
-    )
+    raise ValueError(f"{planned.estimator} has no setting {planned.setting!r}; see bench/estimators.py for those it has")
 
 
 def _compiled(trials: Trials, rollouts: Rollouts, fitted: Fitted, entries: int | None) -> dict[int, float]:
@@ -174,12 +170,7 @@ def table(base: Measured, found: Sequence[Measured], label: str) -> str:
 def _row(each: Measured) -> list[str]:
     point = each.point
     setting = f"{point.setting}, tau {point.tau:g}" if point.setting else ""
-    numbers = [
-        f"{point.reward:.3f} ± {each.error:.3f}",
-        f"{each.accuracy:.3f}",
-        f"{point.length:.1f}",
-        f"{point.kl:.2f}",
-    ]
+    numbers = [f"{point.reward:.3f} ± {each.error:.3f}", f"{each.accuracy:.3f}", f"{point.length:.1f}", f"{point.kl:.2f}"]
     return [point.estimator, str(point.rollouts), setting, str(each.entries), *numbers]
 
 
@@ -187,10 +178,7 @@ def panel(base: Measured, found: Sequence[Measured], label: str) -> Panel:
     """The picture of it; dashed where fewer rollouts were used."""
     most = max(each.point.rollouts for each in found)
     return Panel(
-        "capitals, SmolLM2-135M-Instruct",
-        f"mean {label}",
-        _curves(base, found, most, True),
-        _curves(base, found, most, False),
+        "capitals, SmolLM2-135M-Instruct", f"mean {label}", _curves(base, found, most, True), _curves(base, found, most, False)
     )
 
 

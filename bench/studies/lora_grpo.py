@@ -79,17 +79,13 @@ def train(path: str, run: Run) -> LoraResult:
     training, test = rewards_of(named, run.part)
     greedy = Greedy(tokenizer, test, task.stop, ends, run.within(run.part.benchmark.lora.test_cap))
     base, before = greedy.scores(model, task.test), outcome_of(greedy.scores(model, task.validation))
-    checkpoints = Checkpoints(
-        Goal(run.configuration.objective), before, lambda tuned: greedy.scores(tuned, task.validation)
-    )
+    checkpoints = Checkpoints(Goal(run.configuration.objective), before, lambda tuned: greedy.scores(tuned, task.validation))
     rewarded = reward_function(task.train, training, tokenizer, task.stop, ends)
     tuned, log = _trained(model, tokenizer, rewarded, run, checkpoints)
     return _result(path, run, tuned, log, checkpoints, base, greedy, time.monotonic() - started)
 
 
-def _trained(
-    model: Any, tokenizer: Any, rewarded: Any, run: Run, checkpoints: Checkpoints
-) -> tuple[Any, list[dict[str, Any]]]:
+def _trained(model: Any, tokenizer: Any, rewarded: Any, run: Run, checkpoints: Checkpoints) -> tuple[Any, list[dict[str, Any]]]:
     """The model with the adapter that validation chose, and the trainer's log."""
     from datasets import Dataset
     from peft import set_peft_model_state_dict
@@ -194,10 +190,7 @@ def _result(
         verdict=tuple(together(compare(GREEDY, base, scores, greedy.reward))),
         validation=tuple(checkpoints.told),
         log=tuple({name: row[name] for name in SHOWN if name in row} for row in log if "loss" in row),
-        settings=run.configuration.lora.model_dump()
-        | rates.model_dump()
-        | own
-        | {"seed": run.seed, "seconds": round(seconds)},
+        settings=run.configuration.lora.model_dump() | rates.model_dump() | own | {"seed": run.seed, "seconds": round(seconds)},
         provenance=_provenance(),
     )
 
@@ -241,9 +234,7 @@ def main(
     configuration = load_configuration(TABLES[reward])
     benchmark = benchmark or next(iter(configuration.benchmarks))
     if benchmark not in configuration.benchmarks:
-        raise click.UsageError(
-            f"the table of {TABLES[reward]} has {', '.join(configuration.benchmarks)}, not {benchmark}"
-        )
+        raise click.UsageError(f"the table of {TABLES[reward]} has {', '.join(configuration.benchmarks)}, not {benchmark}")
     settings = configuration.benchmarks[benchmark]
     part = scaled(benchmark, settings, load_problems(settings, data, data_dir), scale, configuration.projection.share)
     found = train(model, Run(configuration, part, generations, max_steps, cap, seed))

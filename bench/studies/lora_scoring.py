@@ -86,12 +86,7 @@ class Greedy:
         inputs = self.tokenizer(texts, return_tensors="pt", padding=True).to(model.device)
         stopping = {"stop_strings": list(self.stop), "tokenizer": self.tokenizer} if self.stop else {}
         made = model.generate(
-            **inputs,
-            do_sample=False,
-            use_cache=True,
-            max_new_tokens=self.cap,
-            pad_token_id=self.tokenizer.pad_token_id,
-            **stopping,
+            **inputs, do_sample=False, use_cache=True, max_new_tokens=self.cap, pad_token_id=self.tokenizer.pad_token_id, **stopping
         )
         rows = made[:, inputs["input_ids"].shape[1] :].tolist()
         return [cut(self.tokenizer, _until_end(row, self.ends), self.stop, self.ends) for row in rows]

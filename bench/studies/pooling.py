@@ -100,9 +100,7 @@ def pooled(trials: Trials, rows: Sequence[Row], examples: Sequence[Example], tai
     rollouts = columns(whole, prompts.tolist(), [0.0] * len(whole), trials.session.end_tokens)
     biases = [*(each.bias for each in policies), *(row.bias for row in rows)]
     table = NextToken.of(rollouts, tail=tail).with_tokens([token for bias in biases for token in bias])
-    ratios = np.array(
-        [log_policy_ratios(rollouts, table, table.align(list(bias), list(bias.values()))) for bias in biases]
-    )
+    ratios = np.array([log_policy_ratios(rollouts, table, table.align(list(bias), list(bias.values()))) for bias in biases])
     counts = np.array([len(each.keys[0]) for each in policies], dtype=np.float64)
     mixture = logsumexp(ratios[: len(policies)] + np.log(counts / counts.sum())[:, None], axis=0)
     weights = np.exp(ratios[len(policies) :] - mixture)

@@ -97,9 +97,7 @@ def _draw(problem: str, plan: Plan, draw: int) -> list[list[float]]:
 
 def _table(problem: str, gains: dict[str, dict[str, float]]) -> str:
     rows = [[name, *(_cell(row, kind) for kind in DISTURBANCES)] for name, row in gains.items()]
-    title = (
-        f"Gain in E[r] - {PROBLEMS[problem].tau[0]:g} KL over the base model (nats), and the share of it that is lost"
-    )
+    title = f"Gain in E[r] - {PROBLEMS[problem].tau[0]:g} KL over the base model (nats), and the share of it that is lost"
     return f"## {problem}: {PROBLEMS[problem].title}\n\n{title}\n\n{markdown(['estimator', *DISTURBANCES], rows)}"
 
 
@@ -124,9 +122,7 @@ def main(quick: bool, problems: Sequence[str], processes: int) -> None:
         click.echo(_table(problem, gains) + "\n")
         rows = [row for name, row in gains.items() if name.startswith("projection")]
         worst = max(worst, *(_lost(row, kind) for row, kind in itertools.product(rows, DISTURBANCES)))
-    click.echo(
-        f"{'MET' if worst < MOST_LOST else 'NOT MET'}: projection loses at most {worst:.1%} (limit {MOST_LOST:.0%})"
-    )
+    click.echo(f"{'MET' if worst < MOST_LOST else 'NOT MET'}: projection loses at most {worst:.1%} (limit {MOST_LOST:.0%})")
 
 
 if __name__ == "__main__":

@@ -86,9 +86,7 @@ async def ours(provider: str, base_url: str, pace: Pace, tokens: int, requests: 
 @click.option("--base-url", default="http://127.0.0.1:8000", show_default=True, help="Of the server, without /v1.")
 @click.option("--tokens", default=64, show_default=True, type=click.IntRange(1), help="Of a completion, at most.")
 @click.option("--requests", default=512, show_default=True, type=click.IntRange(10), help="In each turn.")
-@click.option(
-    "--in-flight", multiple=True, type=int, default=(8, 32, 64, 128), show_default=True, help="Of bare loops."
-)
+@click.option("--in-flight", multiple=True, type=int, default=(8, 32, 64, 128), show_default=True, help="Of bare loops.")
 @click.option("--warm-up", default=512, show_default=True, type=click.IntRange(10), help="Requests before all turns.")
 @REPEATS
 @OUT

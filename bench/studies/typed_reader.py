@@ -163,11 +163,7 @@ def _known() -> Vocabulary:
 
 
 def _read(reader: AnswerReader, profile: Profile, bodies: Sequence[bytes], sampling: Sampling) -> list[Completion]:
-    return [
-        each
-        for body in bodies
-        for each in parse_response(profile, "chat", reader.loads(body), sampling, reader.vocabulary)
-    ]
+    return [each for body in bodies for each in parse_response(profile, "chat", reader.loads(body), sampling, reader.vocabulary)]
 
 
 @click.command()
@@ -182,17 +178,13 @@ def main(repeats: int, out: Path | None) -> None:
         for tokens, times in SIZES:
             sampling = Sampling(max_tokens=tokens, top_logprobs=TOP)
             bodies = answers(tokens, TOP, COUNT, dialect)
-            readers = {
-                "byte scanner": AnswerReader(profile, rules, known),
-                "typed structs": TypedReader(profile, rules, known),
-            }
+            readers = {"byte scanner": AnswerReader(profile, rules, known), "typed structs": TypedReader(profile, rules, known)}
             found = [_read(each, profile, bodies, sampling) for each in readers.values()]
             for one, other in zip(*found, strict=True):
                 assert all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in SAME)
             assert all(isinstance(each.loads(body), Answer) for each in readers.values() for body in bodies)
             work = {
-                name: partial(_seconds, partial(_read, each, profile, bodies, sampling), times)
-                for name, each in readers.items()
+                name: partial(_seconds, partial(_read, each, profile, bodies, sampling), times) for name, each in readers.items()
             }
             taken = {name: statistics.median(each) for name, each in alternately(work, repeats, warm_up=2).items()}
             speed = ratio(taken["byte scanner"], taken["typed structs"])

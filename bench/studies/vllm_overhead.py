@@ -56,9 +56,7 @@ def _complete(base_url: str, body: bytes) -> int:
         return int(json.load(answer)["usage"]["completion_tokens"])
 
 
-def measure(
-    base_url: str, model: str, arms: Sequence[Arm], concurrent: int, tokens: int, repeats: int
-) -> dict[str, list[float]]:
+def measure(base_url: str, model: str, arms: Sequence[Arm], concurrent: int, tokens: int, repeats: int) -> dict[str, list[float]]:
     """Tokens a second of each arm in each repeat. The arms take turns, in an order that rotates, after one unmeasured turn."""
     rates: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for arm in arms:
@@ -76,9 +74,7 @@ def markdown(rates: Mapping[str, Sequence[float]], concurrent: int) -> str:
     rows = [f"| {concurrent} concurrent | tokens/s, median | ratio, median | range |", "| --- | --- | --- | --- |"]
     for name, each in rates.items():
         ratios = [ours / plain for ours, plain in zip(each, base, strict=True)]
-        row = (
-            f"{statistics.median(each):.1f} | {statistics.median(ratios):.3f} | {min(ratios):.3f} to {max(ratios):.3f}"
-        )
+        row = f"{statistics.median(each):.1f} | {statistics.median(ratios):.3f} | {min(ratios):.3f} to {max(ratios):.3f}"
         rows.append(f"| {name} | {row} |")
     return "\n".join(rows)
 
@@ -107,9 +103,7 @@ def report(rates: Mapping[str, Sequence[float]], concurrent: int) -> None:
     """Print the table and whether the goal is met."""
     ours = statistics.median(a / b for a, b in zip(rates["LearnedBias"], rates["no bias"], strict=True))
     click.echo(markdown(rates, concurrent))
-    click.echo(
-        f"\nLearnedBias at {concurrent}: {ours:.3f} of no bias, goal {GOAL}: {'MET' if ours >= GOAL else 'NOT MET'}\n"
-    )
+    click.echo(f"\nLearnedBias at {concurrent}: {ours:.3f} of no bias, goal {GOAL}: {'MET' if ours >= GOAL else 'NOT MET'}\n")
 
 
 @click.group(help=__doc__)
@@ -118,18 +112,12 @@ def main() -> None:
 
 
 BIAS = click.option(
-    "--bias",
-    "path",
-    required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="In BLB_BIAS_DIR.",
+    "--bias", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), help="In BLB_BIAS_DIR."
 )
 CONCURRENT = click.option("--concurrent", multiple=True, default=(1, 64), show_default=True, type=click.IntRange(1))
 TOKENS = click.option("--tokens", default=64, show_default=True, type=click.IntRange(4), help="Of each completion.")
 REPEATS = click.option("--repeats", default=5, show_default=True, type=click.IntRange(1))
-SENT = click.option(
-    "--sent/--no-sent", default=True, show_default=True, help="Whether to send it as logit_bias as well."
-)
+SENT = click.option("--sent/--no-sent", default=True, show_default=True, help="Whether to send it as logit_bias as well.")
 
 
 @main.command("server")

@@ -43,9 +43,7 @@ async def connect(
     async with AsyncExitStack() as stack:
         if profile.connection.embedded:
             if base_url is not None:
-                raise InputError(
-                    f"{provider} starts its own engine and takes no --base-url; use --provider llamacpp for a server"
-                )
+                raise InputError(f"{provider} starts its own engine and takes no --base-url; use --provider llamacpp for a server")
             from blackbox_lb.api.local.engine import LocalEngine
             from blackbox_lb.api.local.hub import resolve_model
 

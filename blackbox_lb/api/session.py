@@ -114,9 +114,7 @@ class Session:
             served = await self._served()
             if self._model is None:
                 if len(served) != 1:
-                    raise InputError(
-                        f"{self.base_url} serves {len(served)} models; choose one with --model: {', '.join(served)}"
-                    )
+                    raise InputError(f"{self.base_url} serves {len(served)} models; choose one with --model: {', '.join(served)}")
                 self._model = served[0]
                 self.profile.check_model(self._model)
         except BaseException:
@@ -125,9 +123,7 @@ class Session:
         self._budget.droppers.append(self.channel.drop_waiting)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._budget.droppers.remove(self.channel.drop_waiting)
         await self.channel.close()
 
@@ -224,9 +220,7 @@ class Session:
             ProviderError: one of its subclasses; ContentFiltered where the content filter refuses the prompt.
         """
         where, sampling = draw.endpoint or self.endpoint, draw.sampling
-        body = build_request(
-            self.profile, where, model=self.model, prompt=prompt, sampling=sampling, bias=draw.bias, n=n
-        )
+        body = build_request(self.profile, where, model=self.model, prompt=prompt, sampling=sampling, bias=draw.bias, n=n)
         path = self.profile.endpoint(where).path.replace("{model}", self.model)
         size = len(prompt.text) // CHARACTERS_A_TOKEN if isinstance(prompt, Prompt) else len(prompt)
         generated, most = n * sampling.max_tokens, self._most_tokens(prompt, where)
@@ -267,15 +261,11 @@ class Session:
         """
         rules = self.profile.reference
         if rules is None or self.profile.tokenizer.tokenize is None:
-            raise ProfileError(
-                f"{self.profile.name} is not known to take a prompt as token ids; it has no rows under [reference]"
-            )
+            raise ProfileError(f"{self.profile.name} is not known to take a prompt as token ids; it has no rows under [reference]")
         text: Any = prompt.text
         if takes_messages(self.endpoint):
             messages = messages_of(prompt)
-            text = await self._field(
-                rules.chat.path, rules.chat.answer, {"messages": messages, **rules.chat.fields}, (str, list)
-            )
+            text = await self._field(rules.chat.path, rules.chat.answer, {"messages": messages, **rules.chat.fields}, (str, list))
         if isinstance(text, list):
             return [checked_id(self.profile.name, token) for token in text]
         route = self.profile.tokenizer.tokenize

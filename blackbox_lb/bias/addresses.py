@@ -82,14 +82,8 @@ def _address(rules: Connection, base_url: str | None) -> tuple[str, str]:
         fixed = (base_url or rules.base_url or "").rstrip("/")
         return literal(fixed), f"URL={shlex.quote(fixed)}"
     if rules.base_url is not None:
-        return (
-            f"os.environ.get({literal(name)}, {literal(rules.base_url)})",
-            f"URL=${{{name}:-{shlex.quote(rules.base_url)}}}",
-        )
-    url, shell = (
-        f"os.environ[{literal(name)}]",
-        f': "${{{name}:?set it to the address of the API}}"\nURL=${name}',
-    )
+        return (f"os.environ.get({literal(name)}, {literal(rules.base_url)})", f"URL=${{{name}:-{shlex.quote(rules.base_url)}}}")
+    url, shell = (f"os.environ[{literal(name)}]", f': "${{{name}:?set it to the address of the API}}"\nURL=${name}')
     if not path:
         return url, shell
     quoted = shlex.quote(path)

@@ -103,9 +103,7 @@ class Bias(Row):
         ordered = tuple(sorted(entries, key=attrgetter("id")))
         for entry, following in pairwise(ordered):
             if entry.id == following.id:
-                raise ValueError(
-                    f"token id {entry.id} is listed twice ({entry.bias} and {following.bias}); keep one entry a token"
-                )
+                raise ValueError(f"token id {entry.id} is listed twice ({entry.bias} and {following.bias}); keep one entry a token")
         return ordered
 
     @model_validator(mode="after")
@@ -170,9 +168,7 @@ class Bias(Row):
         try:
             write_whole(path, content)
         except OSError as error:
-            raise BiasError(
-                f"{path}: cannot be written ({error.strerror or error}); choose a writable folder"
-            ) from None
+            raise BiasError(f"{path}: cannot be written ({error.strerror or error}); choose a writable folder") from None
 
     def _lines(self) -> Iterator[str]:
         document = self.model_dump(mode="json")
@@ -216,14 +212,10 @@ def _document(path: Path, content: builtins.bytes) -> dict[str, Any]:
     except ValueError as error:
         raise BiasError(f"{path}: not JSON in UTF-8 ({error}); give a bias file as `blb fit` writes it") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise BiasError(
-            f'{path}: JSON, but not a bias file (its "format" is not "{FORMAT}"); give a file that `blb fit` wrote'
-        )
+        raise BiasError(f'{path}: JSON, but not a bias file (its "format" is not "{FORMAT}"); give a file that `blb fit` wrote')
     version = document.get("version")
     if type(version) is not int or version < 1:
-        raise BiasError(
-            f'{path}: "version" is {_shown(version)}, not a positive integer; restore the file as it was written'
-        )
+        raise BiasError(f'{path}: "version" is {_shown(version)}, not a positive integer; restore the file as it was written')
     if version > VERSION:
         raise BiasError(
             f"{path}: bias format version {version}, but blackbox-lb {__version__} reads {VERSION}; upgrade blackbox-lb"

@@ -24,9 +24,7 @@ IN_A_LINE = 4
 VLLM = "vllm"
 
 
-def logit_bias(
-    bias: Bias | str | Path, provider: str | None = None, *, tokenizer: str | None = None
-) -> dict[str, float]:
+def logit_bias(bias: Bias | str | Path, provider: str | None = None, *, tokenizer: str | None = None) -> dict[str, float]:
     """The request field ``logit_bias``: token id, as JSON keys it, -> nats, whole ones as integers; sorted by id.
 
     bias: a Bias or the path of a bias file. provider: a name, or the path of a TOML, whose limits are checked; None checks none.
@@ -196,9 +194,7 @@ def _curl(job: _Job) -> str:
 def _word(model: str) -> str:
     """A model's name as a shell takes it. InputError: it would move the cursor of whoever reads the command before running it."""
     if not model.isprintable():
-        raise InputError(
-            f"the model is called '{printable(model)[:80]}', which no command can show; give its name with --model"
-        )
+        raise InputError(f"the model is called '{printable(model)[:80]}', which no command can show; give its name with --model")
     return shlex.quote(model)
 
 

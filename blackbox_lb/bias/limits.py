@@ -39,18 +39,14 @@ def check_limits(bias: Mapping[int, float], profile: Profile, highest_id: int | 
             f"{_remedy(profile)}, which does without them"
         )
     if rules.entries is not None and len(bias) > rules.entries:
-        raise BiasError(
-            f"the bias has {len(bias)} entries, {profile.name} takes at most {rules.entries}; {_remedy(profile)}"
-        )
+        raise BiasError(f"the bias has {len(bias)} entries, {profile.name} takes at most {rules.entries}; {_remedy(profile)}")
     for token, value in bias.items():
         if not rules.low <= value <= rules.high:
             raise BiasError(
                 f"the bias of token {token} is {value:g}, {profile.name} takes {rules.low:g} to {rules.high:g}; {_remedy(profile)}"
             )
         if not rules.fractions and value != int(value):
-            raise BiasError(
-                f"the bias of token {token} is {value:g}, {profile.name} takes whole numbers; {_remedy(profile)}"
-            )
+            raise BiasError(f"the bias of token {token} is {value:g}, {profile.name} takes whole numbers; {_remedy(profile)}")
 
 
 def _remedy(profile: Profile) -> str:

@@ -192,7 +192,5 @@ class Verdict(Row):
     @model_validator(mode="after")
     def _ordered(self) -> Verdict:
         if self.low > self.high:
-            raise ValueError(
-                f"the interval of {self.metric} runs from {self.low} down to {self.high}; low must not exceed high"
-            )
+            raise ValueError(f"the interval of {self.metric} runs from {self.low} down to {self.high}; low must not exceed high")
         return self

@@ -39,9 +39,7 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """The command, with what blb.toml says of its options as their defaults."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is None or command is None or ctx.resilient_parsing or {"-h", "--help"}.intersection(rest):
@@ -118,19 +116,13 @@ def _print_anywhere() -> None:
 
 @click.group(
     cls=Commands,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 110,
-        "auto_envvar_prefix": "BLB",
-    },
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "auto_envvar_prefix": "BLB"},
     epilog="Exit codes: 0 done; 1 not confirmed (doctor), or you said no; 2 an error, said in one sentence; 130 interrupted "
     "by Ctrl-C or SIGTERM.",
 )
 @click.version_option(__version__, prog_name="blb", allow_from_autoenv=False)
 @click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    help="File with values of options. [default: blb.toml here or in a folder above]",
+    "--config", type=click.Path(path_type=Path), help="File with values of options. [default: blb.toml here or in a folder above]"
 )
 def main(config: Path | None) -> None:
     """Adapt a language model that you can only call.

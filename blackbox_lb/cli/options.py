@@ -54,9 +54,7 @@ class ServerOptions:
         "[default: by the model's name]",
     )
     concurrency: int | None = option(
-        HelpGroup.MODEL,
-        "Requests in flight. [default: the provider's number, and more while that is faster]",
-        type=COUNT,
+        HelpGroup.MODEL, "Requests in flight. [default: the provider's number, and more while that is faster]", type=COUNT
     )
 
 
@@ -77,16 +75,13 @@ class PromptOptions:
         shell_complete=known(task_names),
     )
     data: Path | None = option(
-        HelpGroup.FIRST,
-        "JSONL, CSV or Parquet with prompt (or messages) and answer; a folder; or hf:OWNER/NAME[/CONFIG][@SPLIT].",
+        HelpGroup.FIRST, "JSONL, CSV or Parquet with prompt (or messages) and answer; a folder; or hf:OWNER/NAME[/CONFIG][@SPLIT]."
     )
     max_tokens: int | None = option(HelpGroup.FIRST, "Longest completion, in tokens. [default: the task's]", type=COUNT)
     prompt_column: str = option(HelpGroup.TASK, "Column of --data with the prompt.", default="prompt")
     answer_column: str = option(HelpGroup.TASK, "Column with the accepted answers.", default="answer")
     messages_column: str = option(HelpGroup.TASK, "Column with chat messages.", default="messages")
-    prompt_template: str | None = option(
-        HelpGroup.TASK, 'Prompt put together from columns: "Question: {question} Answer:".'
-    )
+    prompt_template: str | None = option(HelpGroup.TASK, 'Prompt put together from columns: "Question: {question} Answer:".')
     validation_data: Path | None = option(HelpGroup.TASK, "Prompts to choose on. [default: part of --data]")
     test_data: Path | None = option(HelpGroup.TASK, "Prompts to judge on. [default: part of --data]")
     validation_limit: int | None = option(HelpGroup.TASK, "Use only the first N validation prompts.", type=COUNT)
@@ -94,17 +89,11 @@ class PromptOptions:
     data_dir: Path | None = option(
         HelpGroup.TASK, "Folder with lm-eval:NAME's data, a file a split: train.jsonl, test.jsonl. [default: the hub]"
     )
-    num_fewshot: int | None = option(
-        HelpGroup.TASK, "Examples before each question. [default: lm-eval's]", type=click.IntRange(0)
-    )
+    num_fewshot: int | None = option(HelpGroup.TASK, "Examples before each question. [default: lm-eval's]", type=click.IntRange(0))
     filter: str | None = option(HelpGroup.TASK, "Filter of lm-eval:NAME that extracts the answer. [default: its first]")
-    metric: str | None = option(
-        HelpGroup.TASK, "Metric of lm-eval:NAME that says what is correct. [default: its first]"
-    )
+    metric: str | None = option(HelpGroup.TASK, "Metric of lm-eval:NAME that says what is correct. [default: its first]")
     validation_size: int | None = option(
-        HelpGroup.TASK,
-        "Documents of lm-eval:NAME sampled from train to choose on. [default: 20 %, at most 500]",
-        type=COUNT,
+        HelpGroup.TASK, "Documents of lm-eval:NAME sampled from train to choose on. [default: 20 %, at most 500]", type=COUNT
     )
 
 
@@ -133,9 +122,7 @@ class SamplingOptions:
         f"Alternatives listed a token, 0 for no logprobs at all. [default: {TOP_LOGPROBS}, or the provider's limit]",
         type=click.IntRange(0),
     )
-    seed: int | None = option(
-        HelpGroup.SAMPLING, "Sent with every request, so that a run can be repeated.", type=click.IntRange(0)
-    )
+    seed: int | None = option(HelpGroup.SAMPLING, "Sent with every request, so that a run can be repeated.", type=click.IntRange(0))
 
 
 @options
@@ -149,28 +136,21 @@ class SpendingOptions:
     max_cost: float | None = option(
         HelpGroup.FIRST, "Stop before the price could pass so many US dollars.", type=AMOUNT, metavar="USD"
     )
-    prices: Path | None = option(
-        HelpGroup.LIMITS, "TOML with prices of your own, which go before those that come along."
-    )
+    prices: Path | None = option(HelpGroup.LIMITS, "TOML with prices of your own, which go before those that come along.")
 
 
 @options
 class LimitOptions(SpendingOptions):
     """What a command may spend, whether it asks first, and what it does when something changes."""
 
-    price: str | None = option(
-        HelpGroup.LIMITS, "PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60."
-    )
+    price: str | None = option(HelpGroup.LIMITS, "PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60.")
     yes: bool = option(HelpGroup.LIMITS, "Do not ask on a terminal before the first request that costs money.")
     on_drift: OnDrift | None = option(
         HelpGroup.LIMITS,
-        "Stop when another model or system answers, or note it and go on. [default: stop; systems of a provider "
-        "with many: note]",
+        "Stop when another model or system answers, or note it and go on. [default: stop; systems of a provider with many: note]",
         type=click.Choice(ON_DRIFT),
     )
-    restart: bool = option(
-        HelpGroup.LIMITS, "Go on in --out with other settings than those of a run that was not finished."
-    )
+    restart: bool = option(HelpGroup.LIMITS, "Go on in --out with other settings than those of a run that was not finished.")
 
 
 @options

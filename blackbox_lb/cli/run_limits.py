@@ -47,10 +47,7 @@ def prices_of(options: LimitOptions, session: Session) -> Prices | None:
 
 @asynccontextmanager
 async def accounted(
-    trials: Trials,
-    options: LimitOptions,
-    record: Manifest,
-    stages: Callable[[Trials], Iterable[ForecastStage | Forecast]],
+    trials: Trials, options: LimitOptions, record: Manifest, stages: Callable[[Trials], Iterable[ForecastStage | Forecast]]
 ) -> AsyncIterator[None]:
     """Inside, the trials' budget has its prices, what changes is watched, and the run is recorded in run.json.
 
@@ -91,9 +88,7 @@ async def accounted(
             record.end(trials.drift, budget.spent, error)
 
 
-def record_of(
-    trials: Trials, options: TrialOptions, task: Task, part: str | None, more: Mapping[str, str | None]
-) -> Manifest:
+def record_of(trials: Trials, options: TrialOptions, task: Task, part: str | None, more: Mapping[str, str | None]) -> Manifest:
     """The record of the running command, or of a ``part`` of it; ``more``: settings beside those that every run has."""
     ctx = click.get_current_context(silent=True)
     name = " ".join(filter(None, [(ctx.info_name if ctx else None) or "run", part]))
@@ -131,9 +126,7 @@ def _judge_prices(base_url: str, model: str, options: SpendingOptions) -> Prices
     return next((each for each in found if each is not None), None)
 
 
-def _announce(
-    trials: Trials, options: LimitOptions, stages: Callable[[Trials], Iterable[ForecastStage | Forecast]]
-) -> None:
+def _announce(trials: Trials, options: LimitOptions, stages: Callable[[Trials], Iterable[ForecastStage | Forecast]]) -> None:
     """Print the forecast, and ask where it costs money and somebody is there to answer. click.Abort: the answer is no."""
     session, size = trials.session, trials.store.size()
     total = forecast(trials, stages(trials))

@@ -90,8 +90,7 @@ class SettingsFile:
                 )
             if name not in known:
                 raise InputError(
-                    f"{self.path}: there is no command for the table [{name}]{_nearest(name, known)}; tables are "
-                    f"{', '.join(known)}"
+                    f"{self.path}: there is no command for the table [{name}]{_nearest(name, known)}; tables are {', '.join(known)}"
                 )
 
     def _check_key(self, table: str, raw: str, key: str, options: Collection[str]) -> None:
@@ -105,8 +104,7 @@ class SettingsFile:
             where = f"blb {table} has no option" if table != SHARED else "no command has an option"
             listed = "blb COMMAND --help" if table == SHARED else f"blb {table} --help"
             raise InputError(
-                f"{self.path}: [{table}] {raw}: {where} --{raw.replace('_', '-')}{_nearest(key, known)}; "
-                f"{listed} lists the options"
+                f"{self.path}: [{table}] {raw}: {where} --{raw.replace('_', '-')}{_nearest(key, known)}; {listed} lists the options"
             )
 
     def _check_code(self, table: str, raw: str, value: object) -> None:
@@ -258,9 +256,7 @@ def find_settings(given: Path | None = None, start: Path | None = None) -> Setti
     try:
         return SettingsFile(path, parse_toml(read_bounded(path, MAX_SETTINGS)), found=given is None)
     except OSError as error:
-        raise InputError(
-            f"cannot read the settings file {path}: {error.strerror}; give another with --config"
-        ) from error
+        raise InputError(f"cannot read the settings file {path}: {error.strerror}; give another with --config") from error
     except ValueError as error:
         raise InputError(f"{path} is no TOML: {error}; correct it, or give another with --config") from error
 

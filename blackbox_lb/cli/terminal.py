@@ -96,9 +96,7 @@ class Lines:
 
     SHORTEST, LONGEST = 5.0, 30.0
 
-    def __init__(
-        self, title: str, total: int, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, title: str, total: int, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._title, self._total, self._say, self._clock = title, total, say, clock
         self._done = self._tokens = self._tenth = 0
         self._begin = self._said = clock()
@@ -202,13 +200,7 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
         "Test prompts, base against biased",
         ("setting", "metric", "base", "biased", "diff", "95 % interval", "p", "verdict"),
         (
-            (
-                row.setting.replace("temperature ", "T = "),
-                printable(row.metric),
-                *_numbers(row),
-                chance(row.p),
-                row.verdict,
-            )
+            (row.setting.replace("temperature ", "T = "), printable(row.metric), *_numbers(row), chance(row.p), row.verdict)
             for row in verdicts
         ),
         left=2,
@@ -218,18 +210,14 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
 def settings_text(settings: Mapping[str, Scalar]) -> str:
     """The settings of an estimator that are set, safe to print."""
     told = ((name, value) for name, value in settings.items() if value is not None)
-    return printable(
-        ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told)
-    )
+    return printable(", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told))
 
 
 def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = False) -> None:
     """What was found out about the fit: the first finding, the test's, all that are a reason to worry, or ``everything``."""
     rows = list(findings)
     if rows:
-        click.echo(
-            "Checks of the fit (FAIL: a reason why the bias may not help; INCONCLUSIVE: too little data to tell):"
-        )
+        click.echo("Checks of the fit (FAIL: a reason why the bias may not help; INCONCLUSIVE: too little data to tell):")
     for rank, each in enumerate(rows):
         if everything or rank == 0 or each.word == "FAIL" or each.code == "test":
             remedy = f"; {each.remedy}" if each.remedy and each.word != "PASS" else ""

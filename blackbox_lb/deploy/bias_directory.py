@@ -129,9 +129,7 @@ class BiasDirectory(Generic[T]):
             self._stamps = _stamps(self._folder)
         except OSError as error:
             if not self._unreadable:
-                self._log.warning(
-                    "%s: cannot be listed (%s); the biases known so far stay in use", self._folder, error.strerror
-                )
+                self._log.warning("%s: cannot be listed (%s); the biases known so far stay in use", self._folder, error.strerror)
             self._unreadable = True
             return
         self._unreadable = False
@@ -153,9 +151,7 @@ class BiasDirectory(Generic[T]):
         names = [printable(name) for name in sorted(self._stamps)]
         if not names:
             return "this server has none yet"
-        return f"this server has {', '.join(names[:SHOWN])}" + (
-            f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        )
+        return f"this server has {', '.join(names[:SHOWN])}" + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _stamps(folder: Path) -> dict[str, Stamp]:

@@ -78,13 +78,7 @@ class RequestPolicy:
 
     @classmethod
     def of(
-        cls,
-        bias: Bias | str | Path,
-        *,
-        models: Iterable[str] | None,
-        others: Others,
-        on_conflict: OnConflict,
-        as_pairs: bool,
+        cls, bias: Bias | str | Path, *, models: Iterable[str] | None, others: Others, on_conflict: OnConflict, as_pairs: bool
     ) -> RequestPolicy:
         """The arguments of ``apply`` checked. Raises InputError: a wrong one. BiasError: a file that cannot be read."""
         _check_choice("others", others, get_args(Others))

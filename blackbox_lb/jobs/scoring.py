@@ -207,9 +207,7 @@ async def _scored(
         tokens.append(np.array([record.completion.n_tokens for record in read], dtype=float))
     check_values(f"{title}: {reward.label}", np.concatenate([np.zeros(0), *rewards]))
     if left_out:
-        report.remark(
-            f"{title}: {left_out} completions are not scored: a content filter stopped them, or they could not be read"
-        )
+        report.remark(f"{title}: {left_out} completions are not scored: a content filter stopped them, or they could not be read")
     known = all(flag is not None for flags in correct for flag in flags)
     right = tuple(np.array(flags, dtype=float) for flags in correct) if known else None
     return PolicyScores(tuple(rewards), right, tuple(tokens), left_out)
@@ -219,6 +217,4 @@ def _record(reward: Reward, split: Split, example: Example, key: str, completion
     if not completion.readable:
         return ScoredCompletion(split, example.id, key, completion, None, None, None)
     nats = reward.score(example, completion)
-    return ScoredCompletion(
-        split, example.id, key, completion, nats, reward.value(nats), reward.correct(example, completion)
-    )
+    return ScoredCompletion(split, example.id, key, completion, nats, reward.value(nats), reward.correct(example, completion))

@@ -15,6 +15,4 @@ def profiles_folder() -> Traversable:
 
 def profile_names() -> list[str]:
     """Names of the profiles that come with the package, sorted."""
-    return sorted(
-        entry.name.removesuffix(".toml") for entry in profiles_folder().iterdir() if entry.name.endswith(".toml")
-    )
+    return sorted(entry.name.removesuffix(".toml") for entry in profiles_folder().iterdir() if entry.name.endswith(".toml"))

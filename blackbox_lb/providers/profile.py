@@ -89,9 +89,7 @@ class Profile(ProfileRow):
         """
         if model is None:
             if not self.connection.lists_models:
-                raise ProfileError(
-                    f"{self.name} does not list what it serves; name the model or deployment with --model"
-                )
+                raise ProfileError(f"{self.name} does not list what it serves; name the model or deployment with --model")
             return
         base = model.split(":")[1] if model.startswith("ft:") and model.count(":") > 1 else model
         for refused in self.models.refused:
@@ -206,7 +204,5 @@ def _read(name: str) -> bytes:
             raise ProfileError(f"cannot read the provider profile {name}: {reason}; give another --provider") from error
     if name not in profile_names():
         known = ", ".join(profile_names())
-        raise ProfileError(
-            f"unknown provider {name!r}; known: {known}; or give the path of your own profile, ending in .toml"
-        )
+        raise ProfileError(f"unknown provider {name!r}; known: {known}; or give the path of your own profile, ending in .toml")
     return (profiles_folder() / f"{name}.toml").read_bytes()

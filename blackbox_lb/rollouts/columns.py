@@ -16,10 +16,7 @@ LISTED = EndTokens()
 
 
 def columns(
-    completions: dict[str, Completion],
-    prompts: Sequence[int],
-    rewards: Sequence[float],
-    end_tokens: EndTokens = LISTED,
+    completions: dict[str, Completion], prompts: Sequence[int], rewards: Sequence[float], end_tokens: EndTokens = LISTED
 ) -> Rollouts:
     """Completions by key, with the number of the prompt and the reward in nats of each, laid end to end.
 
@@ -37,8 +34,7 @@ def columns(
         token_ids=np.concatenate([completion.token_ids for completion in each]),
         logprobs=np.concatenate([_propensities(completion) for completion in each]),
         top_ids=_without(
-            _stacked([completion.top_ids for completion in each], width, NO_TOKEN),
-            _hidden(completions.items(), end_tokens),
+            _stacked([completion.top_ids for completion in each], width, NO_TOKEN), _hidden(completions.items(), end_tokens)
         ),
         top_logprobs=_stacked([completion.top_logprobs for completion in each], width, -np.inf),
         bounded=np.concatenate([_bounded(completion) for completion in each]),

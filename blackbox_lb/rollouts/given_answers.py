@@ -67,8 +67,7 @@ class FirstTokens:
     def outside(self) -> int:
         """Prompts none of whose answers begins with a listed token."""
         return sum(
-            not np.isin(row[seen], wanted).any()
-            for row, seen, wanted in zip(self.ids, self.known, self.accepted, strict=True)
+            not np.isin(row[seen], wanted).any() for row, seen, wanted in zip(self.ids, self.known, self.accepted, strict=True)
         )
 
     @property
@@ -139,9 +138,7 @@ class AnswerTokens:
         return tuple(ids) if (await session.decode(ids)).strip() == text.strip() else ()
 
 
-async def first_lists(
-    trials: Trials, examples: Sequence[Example], title: str, listed: int | None
-) -> tuple[list[Completion], int]:
+async def first_lists(trials: Trials, examples: Sequence[Example], title: str, listed: int | None) -> tuple[list[Completion], int]:
     """A completion of one token for every example, with its list, drawn unless it is in the store; and the width of the lists.
 
     listed: alternatives of each list; None for as many as help and the provider lists. ProviderError: the API failed.

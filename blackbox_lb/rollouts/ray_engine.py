@@ -84,15 +84,11 @@ class Cluster:
             try:
                 self._ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **here)
             except (ConnectionError, RuntimeError, ValueError) as error:
-                raise InputError(
-                    f"no Ray cluster answers at {address or 'this machine'}: {error}; see RAY_ADDRESS"
-                ) from error
+                raise InputError(f"no Ray cluster answers at {address or 'this machine'}: {error}; see RAY_ADDRESS") from error
             self._started = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for actor in self.actors:
             self._ray.kill(actor)
         self.actors.clear()
@@ -138,10 +134,7 @@ class Cluster:
         """See ``shares.Workers``."""
         shared = [self._reference(each) for each in common]
         return self._get(
-            [
-                actor.call.remote(method, *shared, *map(self._reference, row))
-                for actor, row in zip(self.actors, own, strict=True)
-            ]
+            [actor.call.remote(method, *shared, *map(self._reference, row)) for actor, row in zip(self.actors, own, strict=True)]
         )
 
     def _get(self, references: list[Any]) -> list[Any]:

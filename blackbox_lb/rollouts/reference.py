@@ -108,9 +108,7 @@ async def check_reference(trials: Trials, examples: Sequence[Example], count: in
     try:
         row = await _Asker.of(trials).distribution(examples[0].prompt, ())
     except RequestRejected as error:
-        raise type(error)(
-            f"{error}; --full-vocab needs all logprobs of a position: {profile.logprobs.limit_remedy}"
-        ) from error
+        raise type(error)(f"{error}; --full-vocab needs all logprobs of a position: {profile.logprobs.limit_remedy}") from error
     if row is not None and count * row.nbytes > MOST_BYTES:
         raise InputError(
             f"--full-vocab {count} holds {count} times {len(row):,} logprobs in memory, {count * row.nbytes / 2**30:.0f} GiB, and "
@@ -118,9 +116,7 @@ async def check_reference(trials: Trials, examples: Sequence[Example], count: in
         )
 
 
-async def ask_reference(
-    trials: Trials, examples: Sequence[Example], training: Training, count: int, seed: int
-) -> Reference:
+async def ask_reference(trials: Trials, examples: Sequence[Example], training: Training, count: int, seed: int) -> Reference:
     """The whole next-token distribution at ``count`` positions of ``training``; what is in the store is not asked for again.
 
     Raises:
@@ -229,9 +225,7 @@ class _Asker:
         settings = settings_of(session, trials.tokenizer, Draw(sampling, endpoint=rules.endpoint))
         return cls(trials, rules, sampling, {**settings, "prompt": session.endpoint})
 
-    async def distribution(
-        self, prompt: Prompt, prefix: Sequence[int], watch: Watcher | None = None
-    ) -> FloatArray | None:
+    async def distribution(self, prompt: Prompt, prefix: Sequence[int], watch: Watcher | None = None) -> FloatArray | None:
         """(v,) logprobs in nats of the token after ``prompt`` and ``prefix``; None where the answer lists nothing."""
         store, session = self.trials.store, self.trials.session
         key = next_token_key(self.settings, prompt_hash(prompt), prefix)

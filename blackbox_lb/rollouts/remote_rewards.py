@@ -112,9 +112,7 @@ def _learn(remote: Remote, key: str, answer: str, example: str) -> bool:
     return number is None
 
 
-async def _fetch(
-    store: RolloutStore, remote: Remote, missing: Items, report: Reporter, title: str, budget: Budget
-) -> int:
+async def _fetch(store: RolloutStore, remote: Remote, missing: Items, report: Reporter, title: str, budget: Budget) -> int:
     """Ask, store and take in; how many answers held no number."""
     batches = [missing[start : start + remote.batch] for start in range(0, len(missing), remote.batch)]
     unread = 0
@@ -170,9 +168,7 @@ async def _once(client: httpx2.AsyncClient, remote: Remote, content: bytes) -> A
     except httpx2.HTTPError as error:
         Redactor(remote.secrets).clean(error)
         reason = masked(str(error) or type(error).__name__, remote.secrets())
-        raise ConnectionFailed(
-            f"{remote.name} does not answer at {remote.url}: {reason}; is it running? {KEPT}"
-        ) from error
+        raise ConnectionFailed(f"{remote.name} does not answer at {remote.url}: {reason}; is it running? {KEPT}") from error
     if not response.is_success:
         fault = httpx2.HTTPStatusError("refused", request=response.request, response=response)
         raise _refused(remote, response) from fault
@@ -187,9 +183,7 @@ def _refused(remote: Remote, response: httpx2.Response) -> ProviderError:
     """The refusal as one of our errors, in the words of the other side."""
     if response.status_code < 400:
         to = masked(response.headers.get("location", "no address"), remote.secrets())
-        return RequestRejected(
-            f"{remote.name} answered {response.status_code}: it has moved to {to}; give that address"
-        )
+        return RequestRejected(f"{remote.name} answered {response.status_code}: it has moved to {to}; give that address")
     fault = classify(response.status_code, response.text, remote.name, secrets=remote.secrets())
     match fault.kind:
         case "authentication":

@@ -17,14 +17,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
 from blackbox_lb.rollouts.columns import LISTED, columns
-from blackbox_lb.rollouts.reading import (
-    CompletionSource,
-    Encode,
-    Reading,
-    kept_completions,
-    nothing_to_learn,
-    reading_of,
-)
+from blackbox_lb.rollouts.reading import CompletionSource, Encode, Reading, kept_completions, nothing_to_learn, reading_of
 from blackbox_lb.rollouts.scratch import Scratch
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import BoolArray, EndTokens, Example
@@ -96,10 +89,7 @@ class Training:
                 "came without token logprobs: their tokens are those of the text under the vocabulary, the end token not among "
                 "them",
             ),
-            (
-                self.cut,
-                "ended at a stop text whose tokens the provider does not list: nothing is learned of stopping there",
-            ),
+            (self.cut, "ended at a stop text whose tokens the provider does not list: nothing is learned of stopping there"),
         )
         return [*self.left_out, *(f"{count} completions {what}" for count, what in reasons if count)]
 

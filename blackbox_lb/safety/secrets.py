@@ -33,8 +33,7 @@ SECRET_WORD = re.compile(
 )
 """What the name of a query parameter, header or field ends in that carries a secret: api-key, access_token, X-Amz-Signature."""
 _VARIABLE = re.compile(
-    r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)|(?<=[A-Z])(?:APIKEY|PASSWORD|PASSWD)$",
-    re.IGNORECASE,
+    r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)|(?<=[A-Z])(?:APIKEY|PASSWORD|PASSWD)$", re.IGNORECASE
 )
 """The name of an environment variable that holds a secret, whoever made it."""
 _SHAPES = re.compile(

@@ -190,9 +190,7 @@ def _admissible(config: VllmConfig) -> BiasDirectory[None]:
     if id(config) not in _admissions:
         folder = bias_folder()
         if folder is None:
-            raise BiasError(
-                "this server serves no biases; start it with BLB_BIAS_DIR set to the folder of the bias files"
-            )
+            raise BiasError("this server serves no biases; start it with BLB_BIAS_DIR set to the folder of the bias files")
         if config.speculative_config is not None and not config.use_v2_model_runner:
             raise BiasError(
                 "this server cannot add a bias: vLLM's model runner V1 runs no logits processors under speculative decoding; "

@@ -34,14 +34,7 @@ _REMEDIES = {
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH, None)
 """No code: a text that is no UTF-8. A table or column that our own statement does not find was there once, too."""
-_OURS = (
-    OSError,
-    OverflowError,
-    UnicodeEncodeError,
-    sqlite3.ProgrammingError,
-    sqlite3.InterfaceError,
-    sqlite3.DataError,
-)
+_OURS = (OSError, OverflowError, UnicodeEncodeError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
 """Errors that say nothing of the file."""
 
 
@@ -131,8 +124,7 @@ class Database:
             )
         if not isinstance(error, _OURS) and code in _DAMAGED:
             return StoreCorrupt(
-                f"{said}; blb store check {self.path} says what is damaged, blb store recover {self.path} NEW copies what is "
-                "intact"
+                f"{said}; blb store check {self.path} says what is damaged, blb store recover {self.path} NEW copies what is intact"
             )
         if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):  # the latter where the log's index finds no room
             said += f" ({self._free()})"
@@ -147,9 +139,7 @@ class Database:
     def _open_to_write(self) -> int:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Another thread may store what this one received (``writer``); they take turns.
-        self._connection = sqlite3.connect(
-            self.path, timeout=self.patience, isolation_level=None, check_same_thread=False
-        )
+        self._connection = sqlite3.connect(self.path, timeout=self.patience, isolation_level=None, check_same_thread=False)
         self._check_origin(empty_is_ours=True)
         self._insist(lambda: self.connection.execute("PRAGMA journal_mode = WAL"))
         self._connection.execute("PRAGMA synchronous = FULL")

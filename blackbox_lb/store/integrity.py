@@ -17,9 +17,7 @@ from blackbox_lb.types import Completion, FloatArray, Message, Prompt
 Row = Mapping[str, Any]
 """Column -> value, with all columns of ``database.TABLES``."""
 TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(
-        ("hash", "messages", "settings", "key", "request_hash", "prompt_hash", "text", "finish_reason"), (str,)
-    ),
+    **dict.fromkeys(("hash", "messages", "settings", "key", "request_hash", "prompt_hash", "text", "finish_reason"), (str,)),
     **dict.fromkeys(("model", "fingerprint", "tokenizer", "answer"), (str,)),
     **dict.fromkeys(("sample", "prompt_tokens", "n_tokens", "whole", "bounded", "id"), (int,)),
     **dict.fromkeys(("outside", "generated", "checksum"), (int, type(None))),

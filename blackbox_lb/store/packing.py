@@ -55,9 +55,7 @@ def pack(arrays: Arrays) -> bytes:
     """
     lengths = [len(column) for column in arrays if column is not None]
     if len(set(lengths)) > 1 or arrays.top_ids.shape != arrays.top_logprobs.shape:
-        raise StoreError(
-            f"a completion has columns of {lengths} tokens; it cannot be stored: this is a bug, please report it"
-        )
+        raise StoreError(f"a completion has columns of {lengths} tokens; it cannot be stored: this is a bug, please report it")
     flags = (arrays.propensities is not None) * PROPENSITIES | (arrays.bounded is not None) * BOUNDED
     columns = [arrays.token_ids.astype("<i4"), arrays.logprobs.astype("<f4")]
     version = 2 if len(arrays.token_ids) == 1 else NEWEST

@@ -125,9 +125,7 @@ class RolloutStore:
         """Store one received completion; see ``add_answer``. Returns its key."""
         return self.add_answer(settings, prompt, {sample: completion})[0]
 
-    def add_answer(
-        self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
-    ) -> list[str]:
+    def add_answer(self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]) -> list[str]:
         """Store the completions of one answer by sample number, in one transaction; when this returns, a crash cannot lose them.
 
         Returns their keys.
@@ -147,9 +145,7 @@ class RolloutStore:
             "prompts": [{"hash": asked, "messages": messages_of(prompt)}],
             "requests": [{"hash": request, "settings": canonical(settings)}],
             "completions": [completion_row(request, asked, sample, each, now) for sample, each in completions.items()],
-            "token_bytes": [
-                summed({"tokenizer": tokenizer, "id": token, "bytes": raw}) for token, raw in sorted(shown.items())
-            ],
+            "token_bytes": [summed({"tokenizer": tokenizer, "id": token, "bytes": raw}) for token, raw in sorted(shown.items())],
         }
 
     def add_answers(self, answers: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]]) -> list[list[str]]:
@@ -209,9 +205,7 @@ class RolloutStore:
             (request,),
         )
         texts = {name: text for _, name, text in rows}
-        known = {
-            name: self._parsed("prompts", {"hash": name, "messages": text}, prompt_of) for name, text in texts.items()
-        }
+        known = {name: self._parsed("prompts", {"hash": name, "messages": text}, prompt_of) for name, text in texts.items()}
         return {key: known[name] for key, name, _ in rows}
 
     def again(self, keys: Collection[str]) -> Callable[[], RolloutStore]:
@@ -273,16 +267,13 @@ class RolloutStore:
     def spent(self, keys: Iterable[str]) -> tuple[int, int, int]:
         """How many completions with these keys there are, and their tokens: of their prompts, one for each, and generated."""
         query = (
-            "SELECT CAST(prompt_tokens AS INTEGER), CAST(coalesce(generated, n_tokens) AS INTEGER) FROM completions "
-            "WHERE key = ?"
+            "SELECT CAST(prompt_tokens AS INTEGER), CAST(coalesce(generated, n_tokens) AS INTEGER) FROM completions WHERE key = ?"
         )
         rows = [row for key in keys for row in self._db.read(query, (key,))]
         return len(rows), sum(prompt for prompt, _ in rows), sum(generated for _, generated in rows)
 
     def size(self) -> StoredSize:
         """How much is stored, and how much of it the provider kept back."""
-        sums = ", ".join(
-            f"total(CAST({name} AS INTEGER))" for name in ("n_tokens", "length(tokens)", "bounded", "outside")
-        )
+        sums = ", ".join(f"total(CAST({name} AS INTEGER))" for name in ("n_tokens", "length(tokens)", "bounded", "outside"))
         (row,) = self._db.read(f"SELECT count(*), {sums}, count(*) - count(outside) FROM completions")  # noqa: S608
         return StoredSize(*(int(value) for value in row))

@@ -36,9 +36,7 @@ class Writer:
         self._waiting.put(None)
         self._thread.join()
 
-    async def add_answer(
-        self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
-    ) -> list[str]:
+    async def add_answer(self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]) -> list[str]:
         """``RolloutStore.add_answer``: when this returns, a crash cannot lose them. Stored even where the caller is cancelled.
 
         Raises:

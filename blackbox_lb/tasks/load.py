@@ -48,9 +48,7 @@ def load_task(
     columns = ColumnNames(prompt_column, answer_column, messages_column, prompt_template)
     if spec is not None:
         if data or validation or test or columns != ColumnNames():
-            raise InputError(
-                f"a task by name ({shorten(spec)}) and data or its columns were both given; give one of them"
-            )
+            raise InputError(f"a task by name ({shorten(spec)}) and data or its columns were both given; give one of them")
         if spec.startswith(HARNESS):
             return load_harness(spec.removeprefix(HARNESS), harness)
     if harness not in (None, HarnessOptions()):
@@ -60,9 +58,7 @@ def load_task(
     if spec is not None:
         return _built_in(spec)
     if data is None:
-        raise InputError(
-            f"no task: name a built-in one ({', '.join(BUILT_IN)}) or give a data file of prompts to learn from"
-        )
+        raise InputError(f"no task: name a built-in one ({', '.join(BUILT_IN)}) or give a data file of prompts to learn from")
     given: dict[Split, str | Path | None] = {"validation": validation, "test": test}
     whole = {split: _whole(path, split, columns, require_answers) for split, path in given.items() if path is not None}
     if str(data).startswith(HUB) or Path(data).is_dir():

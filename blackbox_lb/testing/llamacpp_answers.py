@@ -54,10 +54,7 @@ class Dialect:
             return {"status": "ok"}
         if path == "/v1/models":
             meta = {"n_vocab": self.model.vocab_size, "n_ctx_train": 4096}
-            return {
-                "object": "list",
-                "data": [{"id": self.name, "object": "model", "owned_by": "llamacpp", "meta": meta}],
-            }
+            return {"object": "list", "data": [{"id": self.name, "object": "model", "owned_by": "llamacpp", "meta": meta}]}
         if path == "/props":
             params = {"n_predict": -1, "seed": 4294967295, **DEFAULTS}
             return {
@@ -136,9 +133,7 @@ class Dialect:
         ids = [self._known(token) for token in given]
         size = next((size for size in range(len(ids), 0, -1) if tuple(ids[:size]) in self._tokenized), 0)
         if not size or len(ids) - size >= self.model.horizon:
-            raise RefusedRequest(
-                400, f"a prompt of {len(ids)} token ids is none that was tokenized here, or is complete"
-            )
+            raise RefusedRequest(400, f"a prompt of {len(ids)} token ids is none that was tokenized here, or is complete")
         return self._tokenized[tuple(ids[:size])], ids[size:]
 
     def _generate(self, body: JSON, prompt: str, before: list[int], number: int) -> tuple[list[int], str]:
@@ -201,9 +196,7 @@ def _text(token: int) -> str:
 
 def _prompt_text(body: JSON, chat: bool) -> str:
     if body.get("stream") or body.get("n", 1) != 1:
-        raise RefusedRequest(
-            400, f"stream {body.get('stream')} and n {body.get('n')}: one whole answer a request is served"
-        )
+        raise RefusedRequest(400, f"stream {body.get('stream')} and n {body.get('n')}: one whole answer a request is served")
     if not chat and isinstance(body.get("prompt"), str):
         return str(body["prompt"])
     messages = body.get("messages")

@@ -92,9 +92,7 @@ class ExactServer:
 
     def _reply(self, request: Request) -> Reply | Literal["drop"]:
         try:
-            answer = (
-                self.get(request.path) if request.method == "GET" else self.post(request.path, _parsed(request.body))
-            )
+            answer = self.get(request.path) if request.method == "GET" else self.post(request.path, _parsed(request.body))
         except RefusedRequest as error:
             return Reply(error.status, _error(error.status, str(error)))
         except (TypeError, ValueError) as error:
@@ -112,7 +110,5 @@ def _parsed(raw: bytes) -> JSON:
 
 
 def _error(status: int, message: str) -> JSON:
-    kind = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_exceeded"}.get(
-        status, "server_error"
-    )
+    kind = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_exceeded"}.get(status, "server_error")
     return {"error": {"code": status, "message": message, "type": kind}}

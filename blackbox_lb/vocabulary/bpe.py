@@ -29,14 +29,11 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 DIGITS = (r"\p{N}", GPT2)
 LLAMA3 = rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{NEWLINES}"
 QWEN2 = rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{NEWLINES}"
-QWEN35 = (
-    rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{NEWLINES}"
-)
+QWEN35 = rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{NEWLINES}"
 DEEPSEEK3 = (
     r"\p{N}{1,3}",
     r"[一-龥぀-ゟ゠-ヿ]+",
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"
-    + NEWLINES,
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + NEWLINES,
 )
 PATTERNS: Mapping[str, Sequence[str]] = {
     "gpt-2": (GPT2,),
@@ -80,9 +77,7 @@ def bytes_of_piece(piece: str) -> bytes | None:
         return None
 
 
-def byte_level_encoder(
-    ids: Mapping[str, int], merges: Iterable[tuple[str, str]], pre: str, literal: Mapping[str, int]
-) -> Encoder:
+def byte_level_encoder(ids: Mapping[str, int], merges: Iterable[tuple[str, str]], pre: str, literal: Mapping[str, int]) -> Encoder:
     """Encoder of a byte-level vocabulary. ``literal``: tokens that are found in the text as they are, before anything else.
 
     Raises:
@@ -95,11 +90,7 @@ def byte_level_encoder(
 
 
 def sentencepiece_encoder(
-    ids: Mapping[str, int],
-    scores: Mapping[str, float],
-    literal: Mapping[str, int],
-    byte_ids: Mapping[int, int],
-    prefix: bool,
+    ids: Mapping[str, int], scores: Mapping[str, float], literal: Mapping[str, int], byte_ids: Mapping[int, int], prefix: bool
 ) -> Encoder:
     """Encoder of a SentencePiece BPE vocabulary; ``prefix``: a space is put before each stretch of text, as for Llama 2.
 
@@ -141,11 +132,7 @@ def splitter(pre: str) -> PreTokenizer:
 
 
 def _tokenizer(
-    ids: Mapping[str, int],
-    merges: Iterable[tuple[str, str]],
-    literal: Mapping[str, int],
-    *,
-    whole_words: bool = False,
+    ids: Mapping[str, int], merges: Iterable[tuple[str, str]], literal: Mapping[str, int], *, whole_words: bool = False
 ) -> Tokenizer:
     """A tokenizer that joins the first of ``merges`` first; pairs whose parts or whole are no token are left out."""
     try:

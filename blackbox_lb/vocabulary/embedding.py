@@ -45,9 +45,7 @@ def resolve_encoder(name: str | os.PathLike[str] | None = None) -> str:
     if text and (folder := _folder(text)) is not None:
         return str(folder)
     if text.count("/") > 1 or text.startswith((".", "/", "~")) or not text:
-        raise InputError(
-            f"no folder {text!r}, and it is no hub name: give the folder of an embedding model, or org/name"
-        )
+        raise InputError(f"no folder {text!r}, and it is no hub name: give the folder of an embedding model, or org/name")
     return text if "/" in text else f"sentence-transformers/{text}"
 
 
@@ -111,9 +109,7 @@ def _check_reachable(name: str) -> None:
     try:
         HfApi().model_info(name, timeout=20)
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
-        raise InputError(
-            f"the hub has no embedding model {name}, or it is private: check the name, or {remedy}"
-        ) from error
+        raise InputError(f"the hub has no embedding model {name}, or it is private: check the name, or {remedy}") from error
     except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, httpx2.HTTPError, OSError) as error:
         raise ConnectionFailed(
             f"the embedding model {name} is not on this machine and cannot be fetched from the hub ({first_line(error)}): check "

@@ -64,9 +64,7 @@ def _tokenizer(path: Path, text: str) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing more specific
-        raise InputError(
-            f"{path} is no tokenizer.json that the tokenizers library reads: {error}; give the model's own"
-        ) from error
+        raise InputError(f"{path} is no tokenizer.json that the tokenizers library reads: {error}; give the model's own") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # the property's name means: encode them as text

@@ -67,9 +67,7 @@ DETAILS = {
 # --- OpenAI: schemas CreateChatCompletionResponse, ChatCompletionTokenLogprob, CreateCompletionResponse ---
 
 
-def openai_chat(
-    story: Story, samples: Sequence[Sequence[Token]], prompt: int, model: str = "gpt-4o-mini-2024-07-18"
-) -> JSON:
+def openai_chat(story: Story, samples: Sequence[Sequence[Token]], prompt: int, model: str = "gpt-4o-mini-2024-07-18") -> JSON:
     """One choice a sample, with 20 alternatives a token. ``prompt``: its tokens."""
     choices = [_choice(index, story, tokens) for index, tokens in enumerate(samples)]
     return chat(choices, prompt, sum(map(len, samples)), model)
@@ -161,9 +159,7 @@ def filtered(answer: JSON, *withheld: int) -> JSON:
 # --- Fireworks: its SDK's NewLogProbsContent and NewLogProbsContentTopLogProbs ---
 
 
-def fireworks(
-    story: Story, tokens: Sequence[Token], bias: Mapping[Token, float] | None = None, *, chat: bool = True
-) -> JSON:
+def fireworks(story: Story, tokens: Sequence[Token], bias: Mapping[Token, float] | None = None, *, chat: bool = True) -> JSON:
     """Five alternatives. ``logprob`` is the model's, ``sampling_logprob`` that of softmax(logits + bias)."""
     entries = []
     for t, at in enumerate(drawn(story, tokens)):
@@ -187,12 +183,7 @@ def fireworks(
 
 
 def _named(token: Token, logprob: float) -> JSON:
-    return {
-        "token": _printed(token),
-        "bytes": list(_printed(token).encode()),
-        "logprob": logprob,
-        "token_id": SMOLLM2_IDS[token],
-    }
+    return {"token": _printed(token), "bytes": list(_printed(token).encode()), "logprob": logprob, "token_id": SMOLLM2_IDS[token]}
 
 
 def _printed(token: Token) -> str:
@@ -221,13 +212,7 @@ def lmstudio_response(story: Story, tokens: Sequence[Token], *, logprobs: bool =
         for at in drawn(story, tokens)
     ]
     part = {"type": "output_text", "text": text_of(tokens), "annotations": [], "logprobs": entries if logprobs else []}
-    message = {
-        "id": "msg_constructed",
-        "type": "message",
-        "role": "assistant",
-        "status": "completed",
-        "content": [part],
-    }
+    message = {"id": "msg_constructed", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
     return {
         "id": "resp_constructed",
         "object": "response",

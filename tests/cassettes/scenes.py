@@ -79,9 +79,7 @@ def to_openai(body: JSON, answer: JSON, status: int = 200, headers: Mapping[str,
     return Exchange(f"{OPENAI}/chat/completions", body, answer, status, headers or {})
 
 
-def openai_error(
-    message: str, kind: str = "invalid_request_error", param: str | None = None, code: str | None = None
-) -> JSON:
+def openai_error(message: str, kind: str = "invalid_request_error", param: str | None = None, code: str | None = None) -> JSON:
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
@@ -134,17 +132,10 @@ def _openai_refusals() -> Scenes:
     )
     return {
         "a_wrong_key": [Exchange(MODELS.url, None, openai_error(shown, code="invalid_api_key"), 401)],
-        "an_unknown_model": [
-            MODELS,
-            to_openai(asked(CAPITAL, "gpt-4o-tiny"), openai_error(unknown, code="model_not_found"), 404),
-        ],
+        "an_unknown_model": [MODELS, to_openai(asked(CAPITAL, "gpt-4o-tiny"), openai_error(unknown, code="model_not_found"), 404)],
         "a_model_without_logprobs": [
             MODELS,
-            to_openai(
-                asked(CAPITAL, "gpt-4.1-thinking"),
-                openai_error(lacks, param="logprobs", code="unsupported_parameter"),
-                400,
-            ),
+            to_openai(asked(CAPITAL, "gpt-4.1-thinking"), openai_error(lacks, param="logprobs", code="unsupported_parameter"), 400),
         ],
         "a_spent_quota": [
             MODELS,
@@ -230,10 +221,7 @@ def azure() -> Scenes:
         ],
         "a_filtered_completion": [
             AZURE_MODELS,
-            to_azure(
-                asked(BAD_ANSWER, DEPLOYMENT, n=2),
-                filtered(openai_chat(ESTONIA, [[*TALLINN, b"."], TALLINN], 11 + 7), 0),
-            ),
+            to_azure(asked(BAD_ANSWER, DEPLOYMENT, n=2), filtered(openai_chat(ESTONIA, [[*TALLINN, b"."], TALLINN], 11 + 7), 0)),
         ],
         "an_unknown_deployment": [
             AZURE_MODELS,
@@ -247,18 +235,13 @@ def azure_classic() -> Scenes:
     """The deployment is in the path, every request names an api-version, and tokens are limited by ``max_tokens``."""
     version = "api-version=2024-10-21"
     url = f"{AZURE}/deployments/{DEPLOYMENT}/chat/completions?{version}"
-    body = {
-        ("max_tokens" if key == "max_completion_tokens" else key): value
-        for key, value in asked(CAPITAL, DEPLOYMENT).items()
-    }
+    body = {("max_tokens" if key == "max_completion_tokens" else key): value for key, value in asked(CAPITAL, DEPLOYMENT).items()}
     sampled = filtered(openai_chat(ESTONIA, [TALLINN], CAPITAL_TOKENS))
     client = {"messages": said(CAPITAL), "model": DEPLOYMENT, "max_tokens": 16, "logit_bias": {"155897": 2}}
     return {
         "collect": [
             listing(f"{AZURE}/models?{version}", "gpt-4o-mini-2024-07-18"),
-            Exchange(
-                url, {**body, "n": 2}, filtered(openai_chat(ESTONIA, [TALLINN, [*TALLINN, b"."]], CAPITAL_TOKENS))
-            ),
+            Exchange(url, {**body, "n": 2}, filtered(openai_chat(ESTONIA, [TALLINN, [*TALLINN, b"."]], CAPITAL_TOKENS))),
         ],
         "a_client_with_a_bias": [Exchange(url, client, _without_logprobs(sampled))],
     }
@@ -289,22 +272,12 @@ def fireworks_ai() -> Scenes:
     refusal = {"object": "error", "type": "invalid_request_error", "code": "invalid_request_error", "message": unknown}
     return {
         "collect": [models, *(Exchange(url, to_fireworks(question), fireworks(SKY, each)) for each in (yes, no, sure))],
-        "a_biased_request": [
-            models,
-            Exchange(url, to_fireworks(question, logit_bias=biased), fireworks(SKY, no, bias)),
-        ],
+        "a_biased_request": [models, Exchange(url, to_fireworks(question, logit_bias=biased), fireworks(SKY, no, bias))],
         "completions_endpoint": [
             models,
-            Exchange(
-                f"{FIREWORKS}/completions",
-                to_fireworks({"prompt": QUESTION}),
-                fireworks(SKY, yes, chat=False),
-            ),
+            Exchange(f"{FIREWORKS}/completions", to_fireworks({"prompt": QUESTION}), fireworks(SKY, yes, chat=False)),
         ],
-        "an_unknown_field": [
-            models,
-            Exchange(url, to_fireworks(question, xtc_probability=0.0), {"error": refusal}, 400),
-        ],
+        "an_unknown_field": [models, Exchange(url, to_fireworks(question, xtc_probability=0.0), {"error": refusal}, 400)],
     }
 
 
@@ -324,11 +297,7 @@ def lm_studio() -> Scenes:
     return {
         "collect": [models, *(Exchange(url, request, lmstudio_response(SKY, each)) for each in samples)],
         "an_answer_without_logprobs": [models, Exchange(url, request, without)],
-        "judging": [
-            models,
-            *_judged({}, ("Yes, it is.", 5), ("Yes.", 2)),
-            *_judged({"28": -100.0}, ("Yes.", 2), ("Yes", 1)),
-        ],
+        "judging": [models, *_judged({}, ("Yes, it is.", 5), ("Yes.", 2)), *_judged({"28": -100.0}, ("Yes.", 2), ("Yes", 1))],
     }
 
 

@@ -70,9 +70,7 @@ def test_constructed_cassettes_are_what_is_constructed() -> None:
     made = cassettes()
     assert {name_of(path) for path in FILES if path.parent.name in SOURCES} == set(made)
     for name, content in made.items():
-        assert (FOLDER / name).read_text(encoding="utf-8") == content, (
-            f"{name}: run python -m tests.cassettes.construct"
-        )
+        assert (FOLDER / name).read_text(encoding="utf-8") == content, f"{name}: run python -m tests.cassettes.construct"
 
 
 @every_cassette
@@ -133,11 +131,7 @@ def test_constructed_numbers_agree(path: Path) -> None:
                 assert [each["logprob"] for each in top if each["token"] == found["token"]] in ([], [found["logprob"]])
                 assert found["logprob"] < 0
             if "total_tokens" in found:
-                parts = [
-                    value
-                    for name, value in found.items()
-                    if re.fullmatch(r"(prompt|completion|input|output)_tokens", name)
-                ]
+                parts = [value for name, value in found.items() if re.fullmatch(r"(prompt|completion|input|output)_tokens", name)]
                 assert found["total_tokens"] == sum(parts)
 
 

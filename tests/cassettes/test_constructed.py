@@ -86,13 +86,7 @@ def default_cassette_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Placeholders for keys, nothing else that a user's shell may hold, and no waiting but what a provider asks for."""
-    for name in (
-        "OPENAI_BASE_URL",
-        "OPENAI_ORG_ID",
-        "OPENAI_PROJECT_ID",
-        "OPENAI_API_VERSION",
-        "AZURE_OPENAI_AD_TOKEN",
-    ):
+    for name in ("OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_API_VERSION", "AZURE_OPENAI_AD_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     for name in ("FIREWORKS_BASE_URL", "LMSTUDIO_BASE_URL", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
@@ -125,9 +119,7 @@ def talk(provider: str, work: Callable[[Session], Awaitable[T]], **options: Any)
     return asyncio.run(go())
 
 
-def ask(
-    provider: str, sampling: Sampling = SIXTEEN, bias: dict[int, float] | None = None, **options: Any
-) -> Completion:
+def ask(provider: str, sampling: Sampling = SIXTEEN, bias: dict[int, float] | None = None, **options: Any) -> Completion:
     """One completion of the question about a capital."""
     return talk(provider, lambda session: session.complete(CAPITAL, sampling, bias), **options)
 
@@ -257,18 +249,14 @@ def test_openai_a_wrong_key(vcr: Cassette) -> None:
 @pytest.mark.vcr
 def test_openai_an_unknown_model() -> None:
     """The provider's sentence, and the question whether the name is right."""
-    with pytest.raises(
-        RequestRejected, match=r"answered 404: The model `gpt-4o-tiny` does not exist.*is 'gpt-4o-tiny'"
-    ):
+    with pytest.raises(RequestRejected, match=r"answered 404: The model `gpt-4o-tiny` does not exist.*is 'gpt-4o-tiny'"):
         ask("openai", model="gpt-4o-tiny")
 
 
 @pytest.mark.vcr
 def test_openai_a_model_without_logprobs() -> None:
     """A model that no profile knows to be unsuitable says so itself; models that work are named."""
-    with pytest.raises(
-        ModelUnsuitable, match=r"^gpt-4.1-thinking cannot be adapted.*'logprobs' is not supported.*gpt-4o"
-    ):
+    with pytest.raises(ModelUnsuitable, match=r"^gpt-4.1-thinking cannot be adapted.*'logprobs' is not supported.*gpt-4o"):
         ask("openai", model="gpt-4.1-thinking")
 
 
@@ -283,9 +271,7 @@ def test_openai_a_spent_quota(vcr: Cassette) -> None:
 @pytest.mark.vcr
 def test_openai_too_many_entries() -> None:
     """The limit is the provider's own words, should a profile ever allow more."""
-    with pytest.raises(
-        RequestRejected, match="answered 400: You provided 301 logit biases, but can provide at most 300"
-    ):
+    with pytest.raises(RequestRejected, match="answered 400: You provided 301 logit biases, but can provide at most 300"):
         ask("openai", bias=dict.fromkeys(range(1000, 1301), 1.0), **MINI)
 
 
@@ -360,18 +346,14 @@ def test_azure_a_filtered_completion(store: RolloutStore) -> None:
 @pytest.mark.vcr
 def test_azure_an_unknown_deployment() -> None:
     """The provider's sentence and the deployment's name."""
-    with pytest.raises(
-        RequestRejected, match=r"answered 404: The API deployment for this resource does not exist.*'nowhere'"
-    ):
+    with pytest.raises(RequestRejected, match=r"answered 404: The API deployment for this resource does not exist.*'nowhere'"):
         ask("azure", model="nowhere", tokenizer="o200k_base")
 
 
 @pytest.mark.vcr
 def test_azure_a_wrong_key(vcr: Cassette) -> None:
     """A code that is a string means the same, and the variable is Azure's."""
-    with pytest.raises(
-        AuthenticationFailed, match=r"answered 401: Access denied.*check the key in AZURE_OPENAI_API_KEY"
-    ):
+    with pytest.raises(AuthenticationFailed, match=r"answered 401: Access denied.*check the key in AZURE_OPENAI_API_KEY"):
         ask("azure", **DEPLOYMENT)
     assert vcr.play_count == 1
 
@@ -445,12 +427,7 @@ def test_fireworks_a_biased_request() -> None:
 @pytest.mark.vcr
 def test_fireworks_completions_endpoint() -> None:
     """The other endpoint answers in the dialect of chat, with text in the place of the message."""
-    drawn = talk(
-        "fireworks",
-        lambda session: session.complete(QUESTION, EIGHT),
-        model=FIREWORKS_MODEL,
-        endpoint="completions",
-    )
+    drawn = talk("fireworks", lambda session: session.complete(QUESTION, EIGHT), model=FIREWORKS_MODEL, endpoint="completions")
     assert (drawn.text, ids([drawn])) == ("Yes.", [[10539, 30]])
     assert drawn.prompt_tokens == 10
 

@@ -91,10 +91,7 @@ def test_collect(provider: str, tmp_path: Path, vcr: Cassette) -> None:
         whole = {key: each for key, each in zip(drawn, store.completions(drawn), strict=True) if each.whole}
     assert_played(vcr)
     rollouts = columns(whole, [0] * len(whole), [0.0] * len(whole))
-    assert (training.rollouts.keys, training.rollouts.token_ids.tolist()) == (
-        rollouts.keys,
-        rollouts.token_ids.tolist(),
-    )
+    assert (training.rollouts.keys, training.rollouts.token_ids.tolist()) == (rollouts.keys, rollouts.token_ids.tolist())
     assert len(whole) + training.incomplete == 24
     assert set(rollouts.lengths) <= set(range(1, 13))
     table = training.next_token
@@ -153,10 +150,7 @@ def test_a_stop_text(provider: str, vcr: Cassette) -> None:
     """The text ends before a stop text, whose tokens are counted and not listed; what is listed can be learned from."""
 
     async def work(session: Session) -> None:
-        prompt, stopping = (
-            Prompt.user("Write a long story about a dog."),
-            replace(SAMPLING, max_tokens=40, stop=(".", " a dog")),
-        )
+        prompt, stopping = (Prompt.user("Write a long story about a dog."), replace(SAMPLING, max_tokens=40, stop=(".", " a dog")))
         several = await session.complete(prompt, stopping)
         free = await session.complete(prompt, replace(stopping, stop=()))
         assert free.text.startswith(several.text)

@@ -69,24 +69,7 @@ def place(lead: float, *heads: Token, rest: Iterable[bytes] = ()) -> Place:
 
 
 WORDS = b"The It A In This I Sure Here That You We One Yes No As There If To My So Well Of".split()
-MARKS = [
-    b".",
-    b",",
-    b"\n",
-    b"!",
-    b" is",
-    b" (",
-    b" and",
-    b":",
-    b" the",
-    b"\n\n",
-    b"-",
-    b" in",
-    b" of",
-    b" a",
-    b"?",
-    b";",
-]
+MARKS = [b".", b",", b"\n", b"!", b" is", b" (", b" and", b":", b" the", b"\n\n", b"-", b" in", b" of", b" a", b"?", b";"]
 MARKS += [b" to", b" for", b" as", b"s", b" with", b" on"]
 BYTES = [bytes([value]) for value in range(0x80, 0x98)]
 

@@ -37,9 +37,7 @@ def snippets(language: str, text: str = README) -> list[str]:
 
 def anchors(text: str) -> set[str]:
     """What a link may name behind its #: the headings, as GitHub and the site write them."""
-    headings = re.findall(
-        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), flags=re.MULTILINE
-    )
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
@@ -116,9 +114,7 @@ def test_toml_snippets_are_profiles(tmp_path: Path) -> None:
 
 def test_every_blb_command_line_parses() -> None:
     """Options of the README's command lines exist, with values of the right kind."""
-    lines = [
-        line for block in snippets("console") for line in block.splitlines() if line.startswith("$ ") and "blb " in line
-    ]
+    lines = [line for block in snippets("console") for line in block.splitlines() if line.startswith("$ ") and "blb " in line]
     assert len(lines) >= 4
     for line in lines:
         words = shlex.split(line.split("blb ", 1)[1], comments=True)

@@ -63,9 +63,7 @@ def of(language: str) -> list[Block]:
 def command_lines() -> list[tuple[str, list[str]]]:
     """(page, words after blb) of every ``$ blb`` line, continued lines joined."""
     joined = [(block.page, block.code.replace("\\\n", " ")) for block in of("console")]
-    lines = [
-        (page, line) for page, code in joined for line in code.splitlines() if re.match(r"\$ (uv run )?blb ", line)
-    ]
+    lines = [(page, line) for page, code in joined for line in code.splitlines() if re.match(r"\$ (uv run )?blb ", line)]
     return [(page, shlex.split(line.split("blb ", 1)[1], comments=True)) for page, line in lines]
 
 
@@ -96,9 +94,7 @@ def test_python_blocks_run(block: Block, folder: Path) -> None:
     exec(compile(block.code, block.page, "exec"), {})
 
 
-@pytest.mark.parametrize(
-    ("page", "words"), command_lines(), ids=lambda value: value if isinstance(value, str) else value[0]
-)
+@pytest.mark.parametrize(("page", "words"), command_lines(), ids=lambda value: value if isinstance(value, str) else value[0])
 def test_command_lines_parse(page: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every option exists and takes such a value. What a page leaves to its blb.toml may be missing."""
     command = main.get_command(click.Context(main), words[0])

@@ -38,9 +38,7 @@ def answers(logprobs: Vector, accepted: list[npt.NDArray[np.int64]], width: int 
     prompts = np.repeat(np.arange(len(accepted)), [len(each) for each in accepted])
     tokens = np.concatenate(accepted)
     wanted = np.unique(tokens)
-    ids = np.array(
-        [np.union1d(np.argsort(-row)[:width], wanted)[: width + len(wanted)] for row in logprobs], dtype=object
-    )
+    ids = np.array([np.union1d(np.argsort(-row)[:width], wanted)[: width + len(wanted)] for row in logprobs], dtype=object)
     size = max(map(len, ids))
     table, values = np.full((len(ids), size), -1, np.int32), np.full((len(ids), size), -np.inf)
     for at, row in enumerate(ids):

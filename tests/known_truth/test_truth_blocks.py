@@ -106,10 +106,7 @@ def test_arrays_may_live_in_files(tmp_path: Path) -> None:
     assert_same(mapped, whole)
     assert sum(path.stat().st_size for path in given) >= 12 * 5 * whole.n_positions
     learned, weights = np.linspace(-3, 3, len(whole.token_ids)), np.ones(whole.n_positions)
-    searched = (
-        integer_search(table, weights, table.expected(learned), learned, np.arange(4), -6, 6)
-        for table in (whole, mapped)
-    )
+    searched = (integer_search(table, weights, table.expected(learned), learned, np.arange(4), -6, 6) for table in (whole, mapped))
     assert next(searched).tolist() == next(searched).tolist()
 
 
@@ -130,9 +127,7 @@ def test_complete_lists_are_exact_in_blocks(size: int) -> None:
 
 @settings(max_examples=40)
 @given(st.data(), tops, st.integers(1, N), st.sampled_from([None, 4]))
-def test_taken_positions_keep_their_distributions(
-    data: st.DataObject, top: int, size: int, unnamed: int | None
-) -> None:
+def test_taken_positions_keep_their_distributions(data: st.DataObject, top: int, size: int, unnamed: int | None) -> None:
     """Positions in any order and any number of times, taken once or twice, have the rows that they had."""
     table = NextToken.gather(pieces(rollouts(top, 1, unnamed), size))
     picked = np.array(data.draw(st.lists(st.integers(0, table.n_positions - 1), min_size=1, max_size=80)))
@@ -156,8 +151,7 @@ def test_a_fit_to_a_part_is_the_fit_to_those_rollouts() -> None:
     half = table.take(chosen[data.rollout_of])
     assert half.lists.parts[0].table is table.lists.parts[0].table
     one, own = (
-        projection(data.take(chosen), next_token=each)
-        for each in (half, NextToken.of(data.take(chosen), vocab_size=VOCAB))
+        projection(data.take(chosen), next_token=each) for each in (half, NextToken.of(data.take(chosen), vocab_size=VOCAB))
     )
     np.testing.assert_allclose(one.delta[np.isin(one.token_ids, own.token_ids)], own.delta, atol=1e-4)
     for nothing in (np.zeros(table.n_positions), np.zeros(0)):

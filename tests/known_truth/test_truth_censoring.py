@@ -109,9 +109,7 @@ def test_the_bound_is_unbiased_for_what_is_never_censored() -> None:
 
 def test_drawing_fewer_positions_does_not_move_what_drop_estimates() -> None:
     """With one position a completion "drop" has the expectation that it has with all, token by token."""
-    few, all_ = (
-        np.array([zhat(rollouts(100, seed), "drop", positions, seed) for seed in range(200)]) for positions in (1, None)
-    )
+    few, all_ = (np.array([zhat(rollouts(100, seed), "drop", positions, seed) for seed in range(200)]) for positions in (1, None))
     seen = all_.any(axis=0)
     difference = (few - all_)[:, seen]
     z = difference.mean(0) / (difference.std(0, ddof=1) / np.sqrt(len(difference)))
@@ -136,10 +134,7 @@ def test_the_rule_reaches_the_candidates() -> None:
     data = rollouts(800, 2)
     table, limits = NextToken.of(data), CompileLimits(entries=None, low=-100.0, high=100.0, integers=False)
     where = table.token_ids.tolist().index(NEVER)
-    learned = {
-        rule: next(candidates(data, table, Sweep(("ips",), unobserved=rule), limits)).learned
-        for rule in ("bound", "drop")
-    }
+    learned = {rule: next(candidates(data, table, Sweep(("ips",), unobserved=rule), limits)).learned for rule in ("bound", "drop")}
     assert learned["drop"][where] == 0 < learned["bound"][where]
 
 
@@ -151,9 +146,7 @@ def test_censoring_is_counted_and_its_chance_is_the_unlisted_mass(top: int) -> N
     outside = ~(data.top_ids == data.token_ids[:, None]).any(axis=1)
     assert (found.positions, found.outside, found.bounded) == (len(outside), outside.sum(), outside.sum())
     unlisted = 1 - np.exp(data.top_logprobs.astype(np.float64)).sum(axis=1)
-    assert found.mass == pytest.approx(
-        unlisted.mean(), abs=1e-8
-    )  # listed probabilities are read to float32, as logprobs are
+    assert found.mass == pytest.approx(unlisted.mean(), abs=1e-8)  # listed probabilities are read to float32, as logprobs are
     spread = np.sqrt((unlisted * (1 - unlisted)).sum()) / len(outside)
     assert found.outside / found.positions == pytest.approx(found.mass, abs=4 * spread)
     whole = rollouts(5_000, 4, top=top, censored=False)

@@ -40,9 +40,7 @@ def grouped_reward(tokens: tuple[int, ...], prompt: int) -> float:
 def replicated(size: int, replications: int, *, sharpness: float = 0.7) -> tuple[GroupedModel, list[Statistics]]:
     """Independent rollout sets of one grouped model."""
     model = GroupedModel(VOCABULARY, 3, seed=5, prompts=2, sharpness=sharpness)
-    return model, [
-        Statistics.of(model.rollouts(size, grouped_reward, seed, top=0), TAUS) for seed in range(replications)
-    ]
+    return model, [Statistics.of(model.rollouts(size, grouped_reward, seed, top=0), TAUS) for seed in range(replications)]
 
 
 def some(size: int = 60, seed: int = 1) -> Statistics:
@@ -91,9 +89,7 @@ def test_every_token_its_own_cluster_is_plain_ips() -> None:
     for labels in (np.arange(VOCABULARY), np.full(VOCABULARY, -1), 10**12 * np.arange(VOCABULARY)):
         tied = TiedIPS(statistics, labels)
         np.testing.assert_array_equal(tied.delta(TAU, ALPHA, relative=True), expected)
-        np.testing.assert_allclose(
-            tied.centered(TAU, ALPHA, VOCABULARY), ips.centered(TAU, ALPHA, VOCABULARY), rtol=1e-12
-        )
+        np.testing.assert_allclose(tied.centered(TAU, ALPHA, VOCABULARY), ips.centered(TAU, ALPHA, VOCABULARY), rtol=1e-12)
 
 
 def test_one_cluster_changes_no_policy() -> None:
@@ -125,10 +121,7 @@ def test_the_tied_bias_is_the_papers() -> None:
 def test_clipping_reports_what_it_took_from_every_tied_token() -> None:
     """kept + removed is the tied estimate without clipping, for the whole vocabulary."""
     rollouts = ExactModel(VOCABULARY, 3, seed=2).rollouts(60, grouped_reward, 1, top=0)
-    clipped, whole = (
-        TiedIPS(Statistics.of(rollouts, TAUS, clip=8.0), GROUPS),
-        TiedIPS(Statistics.of(rollouts, TAUS), GROUPS),
-    )
+    clipped, whole = (TiedIPS(Statistics.of(rollouts, TAUS, clip=8.0), GROUPS), TiedIPS(Statistics.of(rollouts, TAUS), GROUPS))
     report = clipped.clipping(TAU)
     values, log_scale = whole.scaled(TAU)
     assert report.log_scale == log_scale

@@ -198,14 +198,11 @@ def test_no_token_at_all_is_refused(rollouts: Rollouts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "found"),
-    [("one rollout", "1 of 1"), ("one reward", "1 of 24"), ("rewards far apart", "1 of 24"), ("no reward", None)],
+    ("case", "found"), [("one rollout", "1 of 1"), ("one reward", "1 of 24"), ("rewards far apart", "1 of 24"), ("no reward", None)]
 )
 def test_too_little_to_cross_validate_is_said(case: str, found: str | None) -> None:
     """l2 from cross-validation needs two completions that count; a number beside it does not hide that, and is the remedy."""
-    message = (
-        "no completion earned a reward" if found is None else f"{found} completions hold a token .* --l2 as numbers"
-    )
+    message = "no completion earned a reward" if found is None else f"{found} completions hold a token .* --l2 as numbers"
     for sweep in (Sweep(l2=("cv",)), Sweep(l2=(5.0, "cv"))):
         with pytest.raises(InputError, match=message):
             made(CASES[case][0], sweep)

@@ -279,9 +279,7 @@ def test_a_finding_never_says_more_than_the_verdict() -> None:
         found = by_code(diagnose(Facts("ips", headroom=room, effect=effect)))["test"]
         assert found.word == "INCONCLUSIVE"
         assert not any(word in found.sentence for word in ("helped", "hurt"))
-    agreeing = by_code(diagnose(Facts("ips", headroom=room, effect=Effect(0.0, 0.0, 0.0, 10, 10, proven=False))))[
-        "test"
-    ]
+    agreeing = by_code(diagnose(Facts("ips", headroom=room, effect=Effect(0.0, 0.0, 0.0, 10, 10, proven=False))))["test"]
     assert agreeing.word == "INCONCLUSIVE"
     assert "excluded" not in agreeing.sentence
 

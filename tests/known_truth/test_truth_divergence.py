@@ -25,9 +25,7 @@ def ends_low(tokens: tuple[int, ...], prompt: int) -> float:
 def biased_rollouts(delta: np.ndarray[tuple[int], np.dtype[np.float64]], n: int, top: int, seed: int) -> Rollouts:
     """Completions of the biased model that list the base model's likeliest tokens."""
     tokens = MODEL.sample(n, np.random.default_rng(seed), delta)
-    logprobs = np.stack([MODEL.next_logprobs(tokens[:, :t], np.zeros(n, np.int64)) for t in range(3)], axis=1).reshape(
-        -1, 40
-    )
+    logprobs = np.stack([MODEL.next_logprobs(tokens[:, :t], np.zeros(n, np.int64)) for t in range(3)], axis=1).reshape(-1, 40)
     flat = tokens.reshape(-1)
     listed = np.argsort(-logprobs, axis=1)[:, :top]
     return Rollouts(

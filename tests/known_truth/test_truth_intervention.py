@@ -41,9 +41,7 @@ def scores_of(rollouts: Rollouts, shifts: np.ndarray[tuple[int], np.dtype[np.flo
     return intervention_scores(rollouts.token_ids, rollouts.rollout_of, shifts)
 
 
-def three_sources(
-    top: int | None, seed: int = 3
-) -> tuple[Rollouts, dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]]:
+def three_sources(top: int | None, seed: int = 3) -> tuple[Rollouts, dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]]:
     """The same biased completions, and their shifts by each source."""
     before, after = MODEL.rollouts(N, nothing, seed, top=top, delta=DELTA), BIASED.rollouts(N, nothing, seed, top=top)
     assert np.array_equal(before.token_ids, after.token_ids)
@@ -133,8 +131,7 @@ def test_short_lists_come_close(top: int, tolerance: float) -> None:
 def test_the_sources_agree_on_other_completions_within_their_errors() -> None:
     """Three sources, each on completions of its own: scores of tokens used 200 times differ by noise of the expected size."""
     pairs = [
-        (source, scores_of(*_one(seed, source)))
-        for seed, source in ((3, "exact"), (30, "tail model"), (60, "after the bias"))
+        (source, scores_of(*_one(seed, source))) for seed, source in ((3, "exact"), (30, "tail model"), (60, "after the bias"))
     ]
     for (_, one), (name, other) in pairwise(pairs):
         both = np.isin(one.token_ids, other.token_ids[other.counts >= 200]) & (one.counts >= 200)

@@ -210,9 +210,7 @@ def test_the_bias_of_clipping_is_reported(end: bool, positions: int | None) -> N
     assert ((clipped - whole) / whole).min() < -0.3, "a clip that matters"
     reported, values = np.zeros((200, 8)), np.zeros((200, 8))
     for seed in range(200):
-        ips = IPS(
-            Statistics.of(model.rollouts(60, reward, seed, top=0), TAUS, positions=positions, seed=seed, clip=CLIP)
-        )
+        ips = IPS(Statistics.of(model.rollouts(60, reward, seed, top=0), TAUS, positions=positions, seed=seed, clip=CLIP))
         reported[seed, ips.token_ids] = ips.clipping(TAU).bias
         values[seed, ips.token_ids] = ips.zhat(TAU)
     for draws, truth in ((reported, clipped - whole), (values, clipped)):

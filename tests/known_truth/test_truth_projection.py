@@ -67,8 +67,7 @@ def test_more_rollouts_come_closer(truth: tuple[ExactModel, Exact, np.ndarray]) 
     """The excess falls about tenfold with ten times the rollouts, as maximum likelihood should (here at least fourfold)."""
     model, exact, best = truth
     few, many = (
-        excess(exact, dense(projection(model.rollouts(n, contains_rare, 1), tau=TAU, l2=L2 * n / N)), best)
-        for n in (2_000, 20_000)
+        excess(exact, dense(projection(model.rollouts(n, contains_rare, 1), tau=TAU, l2=L2 * n / N)), best) for n in (2_000, 20_000)
     )
     assert many < few / 4
 
@@ -213,8 +212,7 @@ def test_no_reward_at_all_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [({"tau": 0.0}, "tau is 0"), ({"l2": -1.0}, "l2 is -1"), ({"weights": "each"}, "'each' are unknown")],
+    ("options", "message"), [({"tau": 0.0}, "tau is 0"), ({"l2": -1.0}, "l2 is -1"), ({"weights": "each"}, "'each' are unknown")]
 )
 def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
     """Each option out of range is refused by name."""

@@ -93,9 +93,7 @@ def test_rewards_beyond_float64_are_no_trouble() -> None:
     """A constant added to all rewards, even 10,000 nats, changes nothing; a completion of weight 0 pulls its tokens down."""
     data = MODEL.rollouts(100, reward, 7)
     far = Ratio(Statistics.of(replace(data, rewards=data.rewards + 1e4), TAUS))
-    np.testing.assert_allclose(
-        far.delta(TAU, 2.0), Ratio(Statistics.of(data, TAUS)).delta(TAU, 2.0), rtol=1e-8, atol=1e-10
-    )
+    np.testing.assert_allclose(far.delta(TAU, 2.0), Ratio(Statistics.of(data, TAUS)).delta(TAU, 2.0), rtol=1e-8, atol=1e-10)
     worthless = Ratio(Statistics.of(MODEL.rollouts(300, lambda tokens, _: -np.inf if 3 in tokens else 0.0, 8), TAUS))
     where = worthless.token_ids.tolist().index(3)
     assert worthless.relative(1.0)[where] == 0

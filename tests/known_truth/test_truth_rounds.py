@@ -114,9 +114,7 @@ def test_complete_lists_after_the_bias_are_those_before() -> None:
     np.testing.assert_allclose(one.rollouts.top_logprobs, other.rollouts.top_logprobs, atol=2e-6)
     np.testing.assert_allclose(one.rollouts.tilt, other.rollouts.tilt, atol=2e-6)
     for delta in (np.random.default_rng(2).normal(size=VOCAB), np.zeros(VOCAB)):
-        np.testing.assert_allclose(
-            one.next_token.log_normaliser(delta), other.next_token.log_normaliser(delta), atol=2e-6
-        )
+        np.testing.assert_allclose(one.next_token.log_normaliser(delta), other.next_token.log_normaliser(delta), atol=2e-6)
 
 
 def test_tokens_without_an_id_keep_their_bias_of_nothing() -> None:
@@ -213,9 +211,7 @@ def learned_in(rounds: int, model: ExactModel, n: int, tau: float, seed: int) ->
         if k + 1 == rounds:
             return dense(fit, HARD), steps
         there = pooled.positions_of(k)
-        step = step_within(
-            table, delta[table.token_ids], fit.delta, trust=0.3, completions=n // rounds, position_weights=there
-        )
+        step = step_within(table, delta[table.token_ids], fit.delta, trust=0.3, completions=n // rounds, position_weights=there)
         steps.append(step.kl)
         delta = np.zeros(HARD)
         delta[table.token_ids] = np.round(step.delta, 3)

@@ -56,21 +56,13 @@ class Simulated:
         self.reward, self.store, self._rng = reward, self, np.random.default_rng(seed)
         self._drawn: dict[str, Completion] = {}
 
-    async def collect(
-        self,
-        title: str,
-        examples: Sequence[Example],
-        draw: Draw,
-        samples: int,
-    ) -> tuple[tuple[str, ...], ...]:
+    async def collect(self, title: str, examples: Sequence[Example], draw: Draw, samples: int) -> tuple[tuple[str, ...], ...]:
         """As ``Trials.collect``: only what is missing is drawn."""
         del title
         bias, temperature = draw.bias, draw.sampling.temperature
         policy = f"{temperature:g}/{sorted((bias or {}).items())}"
         keys = tuple(tuple(f"{policy}/{example.id}/{n}" for n in range(samples)) for example in examples)
-        missing = [
-            (key, int(e.id)) for e, row in zip(examples, keys, strict=True) for key in row if key not in self._drawn
-        ]
+        missing = [(key, int(e.id)) for e, row in zip(examples, keys, strict=True) for key in row if key not in self._drawn]
         if missing:
             delta = np.zeros(VOCABULARY)
             delta[list(bias or {})] = list((bias or {}).values())
@@ -122,9 +114,7 @@ def selected(trials: Simulated, field: Iterable[Candidate], samples: int = 4, **
     """Choose on the validation prompts."""
     found: list[Choice] = []
 
-    async def keep() -> (
-        None
-    ):  # asyncio.run prints the result of its task to itself, and a table of 50 takes long to print
+    async def keep() -> None:  # asyncio.run prints the result of its task to itself, and a table of 50 takes long to print
         found.append(await choose(cast(Trials, trials), VALIDATION, field, TAIL, samples=samples, **options))
 
     asyncio.run(keep())
@@ -242,12 +232,7 @@ def test_the_strength_is_chosen_for_the_temperature_that_is_deployed() -> None:
     chosen = {}
     for settings in ((SAMPLED,), (COLD,), (COLD, SAMPLED)):
         chosen[settings] = [
-            int(
-                cast(
-                    float,
-                    selected(Simulated(reward, seed), field, samples=20, settings=settings).candidate.settings["tau"],
-                )
-            )
+            int(cast(float, selected(Simulated(reward, seed), field, samples=20, settings=settings).candidate.settings["tau"]))
             for seed in range(10)
             for field in [[candidate(n, scale * direction) for n, scale in enumerate(scales)]]
         ]

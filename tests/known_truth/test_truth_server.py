@@ -47,9 +47,7 @@ def ids(choice: Any) -> tuple[int, ...]:
     return tuple(entry["id"] for entry in choice["logprobs"]["content"])
 
 
-@pytest.mark.parametrize(
-    ("bias", "temperature"), [(None, 1.0), ({"0": 1.5, "3": -1.0}, 1.0), ([[0, 1.5], [4, -0.5]], 0.5)]
-)
+@pytest.mark.parametrize(("bias", "temperature"), [(None, 1.0), ({"0": 1.5, "3": -1.0}, 1.0), ([[0, 1.5], [4, -0.5]], 0.5)])
 def test_completions_follow_the_model(http: httpx2.Client, bias: Any, temperature: float) -> None:
     """Completions over HTTP pass a chi-square test against softmax((logits + bias) / temperature), enumerated."""
     extra = {} if bias is None else {"logit_bias": bias}
@@ -74,11 +72,7 @@ def test_default_sampling_is_truncated(http: httpx2.Client) -> None:
     rare = int(likely.argmin())
     first = {"messages": [{"role": "user", "content": "0"}], "logprobs": True, "top_logprobs": 1, "max_tokens": 1}
     seen = collections.Counter(
-        ids(
-            http.post("/v1/chat/completions", json={**first, "seed": seed, "top_p": 1 - likely.min()}).json()[
-                "choices"
-            ][0]
-        )
+        ids(http.post("/v1/chat/completions", json={**first, "seed": seed, "top_p": 1 - likely.min()}).json()["choices"][0])
         for seed in range(300)
     )
     assert seen[(rare,)] == 0
@@ -109,12 +103,7 @@ def test_seed_and_length(http: httpx2.Client) -> None:
 def test_greedy_over_http(http: httpx2.Client) -> None:
     """Temperature 0 is the argmax, with the prompt that the text names."""
     for prompt in (0, 1):
-        body = {
-            "messages": [{"role": "user", "content": str(prompt)}],
-            "logprobs": True,
-            "top_logprobs": 1,
-            "temperature": 0,
-        }
+        body = {"messages": [{"role": "user", "content": str(prompt)}], "logprobs": True, "top_logprobs": 1, "temperature": 0}
         (expected,) = MODEL.sample(1, np.random.default_rng(0), None, 0.0, prompts=prompt).tolist()
         got = ids(http.post("/v1/chat/completions", json=body).json()["choices"][0])
         assert list(got) == [token for token in expected if token >= 0]
@@ -188,14 +177,7 @@ def test_about_the_server(server: ExactServer, http: httpx2.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        {"messages": "hi"},
-        {},
-        {"messages": [], "n": 2},
-        {"messages": [], "stream": True},
-        {"messages": [], "logit_bias": 3},
-    ],
+    "body", [{"messages": "hi"}, {}, {"messages": [], "n": 2}, {"messages": [], "stream": True}, {"messages": [], "logit_bias": 3}]
 )
 def test_bad_requests_are_400(http: httpx2.Client, body: dict[str, Any]) -> None:
     """What is not served is refused with a reason, never answered wrongly."""

@@ -101,9 +101,7 @@ def test_a_share_without_positions_adds_nothing(rollouts: Rollouts) -> None:
     few = projection(spread.rollouts, tau=0.5, l2=1.0, next_token=whole(Here([one[0], blank, one[1]])).positions)
     np.testing.assert_array_equal(there.delta, few.delta)
     bias = here.delta[::-1].copy()
-    np.testing.assert_allclose(
-        spread.positions.log_normaliser(bias), table.named().log_normaliser(bias), rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(spread.positions.log_normaliser(bias), table.named().log_normaliser(bias), rtol=0, atol=1e-12)
     found = Statistics.of(together, (0.5, 1.0))
     assert found.recipe is not None
     assert found.n_empty == 2

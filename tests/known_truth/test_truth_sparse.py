@@ -256,9 +256,7 @@ def test_integer_search_improves_on_rounding_somewhere() -> None:
         def loss(v: np.ndarray, target: np.ndarray = target, table: NextToken = table) -> float:
             return float(table.log_normaliser(v).sum() - target @ v)
 
-        better += loss(table.align(whole.token_ids, whole.values)) < (
-            loss(table.align(rounded.token_ids, rounded.values)) - 1e-9
-        )
+        better += loss(table.align(whole.token_ids, whole.values)) < (loss(table.align(rounded.token_ids, rounded.values)) - 1e-9)
     assert better > 2, better
 
 

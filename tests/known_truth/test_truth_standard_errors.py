@@ -72,9 +72,7 @@ class Population:
 SMALL = Population(
     ExactModel(VOCAB, 3, seed=11, end=True, prompts=PROMPTS, sharpness=0.7, unigram=-0.6 * np.arange(VOCAB) ** 0.8), 8
 )
-LARGE = Population(
-    ExactModel(60, 2, seed=3, end=True, prompts=PROMPTS, sharpness=0.7, unigram=-0.35 * np.arange(60) ** 0.8), 16
-)
+LARGE = Population(ExactModel(60, 2, seed=3, end=True, prompts=PROMPTS, sharpness=0.7, unigram=-0.35 * np.arange(60) ** 0.8), 16)
 
 
 @dataclass(frozen=True)
@@ -131,14 +129,10 @@ def test_intervals_cover_at_their_level(population: Population, top: int | None)
     """
     truth, samples = population.truth()
     found, limit = Coverage.of(population, 400, top), population.limit(top)
-    print(
-        f"\n{population.model.vocab_size} tokens, top {top}: token, weighted samples, truth, limit, coverage of both, size"
-    )
+    print(f"\n{population.model.vocab_size} tokens, top {top}: token, weighted samples, truth, limit, coverage of both, size")
     for token in np.argsort(-samples):
         row = found.truth[:, token].mean(), found.limit[:, token].mean(), found.size(np.arange(len(samples)) == token)
-        print(
-            f"{token:5d} {samples[token]:8.1f} {truth[token]:7.3f} {limit[token]:7.3f} {row[0]:7.3f} {row[1]:7.3f} {row[2]:7.2f}"
-        )
+        print(f"{token:5d} {samples[token]:8.1f} {truth[token]:7.3f} {limit[token]:7.3f} {row[0]:7.3f} {row[1]:7.3f} {row[2]:7.2f}")
     common = samples >= 20
     for name, tokens in {"common": common, "rare": ~common}.items():
         covered = found.truth[:, tokens].mean(), found.limit[:, tokens].mean()
@@ -281,9 +275,7 @@ def test_one_prompt_counts_its_rollouts_and_many_are_dealt_into_groups() -> None
     """With one rewarded prompt each rollout stands for itself, at most 100 groups are made, and every group has a reward."""
     model = ExactModel(6, 2, seed=4, prompts=300)
     for prompts in ([5], None):
-        rollouts = model.rollouts(
-            600, lambda tokens, p: 0.0 if p in (5, 6) or tokens[0] == p % 6 else -np.inf, 1, prompts=prompts
-        )
+        rollouts = model.rollouts(600, lambda tokens, p: 0.0 if p in (5, 6) or tokens[0] == p % 6 else -np.inf, 1, prompts=prompts)
         table = NextToken.of(rollouts)
         found = standard_errors(rollouts, table, projection(rollouts, next_token=table), tau=1.0, l2=5.0)
         assert (found.groups, found.units) == (100, "prompts" if prompts is None else "rollouts")

@@ -20,9 +20,7 @@ from tests.support.truth import Exact
 
 VOCAB, HIDDEN, ALSO_HIDDEN = 10, 2, 5
 MODEL = ExactModel(VOCAB, 3, seed=4, end=True, sharpness=0.8)
-RARELY = ExactModel(
-    VOCAB, 3, seed=4, end=True, sharpness=0.8, unigram=np.where(np.isin(np.arange(VOCAB), [2, 5]), -6, 0)
-)
+RARELY = ExactModel(VOCAB, 3, seed=4, end=True, sharpness=0.8, unigram=np.where(np.isin(np.arange(VOCAB), [2, 5]), -6, 0))
 """The same model, in which the two tokens are as rare as special tokens are."""
 
 
@@ -125,9 +123,7 @@ def test_a_provider_that_does_not_list_the_end_token_teaches_no_length(top: int 
     unlisted = dataclasses.replace(
         data,
         lengths=lengths,
-        **{
-            name: getattr(data, name)[drawn] for name in ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded")
-        },
+        **{name: getattr(data, name)[drawn] for name in ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded")},
     )
     exact = Exact(model, lambda tokens, prompt: float(len(tokens)))
 
@@ -143,9 +139,7 @@ def test_sparse_compilation_counts_their_mass() -> None:
     """The loss of a compiled bias is the same whether the ids are known or not."""
     known, kept_back = pair(4)
     delta = random_bias(2)
-    one, other = (
-        sparsify(table, delta[table.token_ids], entries=3) for table in (NextToken.of(known), NextToken.of(kept_back))
-    )
+    one, other = (sparsify(table, delta[table.token_ids], entries=3) for table in (NextToken.of(known), NextToken.of(kept_back)))
     assert other.token_ids.tolist() == one.token_ids.tolist()
     assert other.kl_lost == pytest.approx(one.kl_lost, abs=1e-6)
     assert other.kl_learned == pytest.approx(one.kl_learned)

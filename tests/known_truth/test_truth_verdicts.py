@@ -127,9 +127,7 @@ def test_the_interval_of_the_evaluation_covers(prompts: int, reward: Score) -> N
     delta = np.array([0.0, -1.0, 0.5, 1.0, 0.0, 0.7])
     exact = Exact(model, reward)
     truth = {"reward": exact.expected_reward(delta) - exact.expected_reward()}
-    truth["tokens"] = exact.expectation(exact.lengths.astype(float), delta) - exact.expectation(
-        exact.lengths.astype(float)
-    )
+    truth["tokens"] = exact.expectation(exact.lengths.astype(float), delta) - exact.expectation(exact.lengths.astype(float))
     hits = dict.fromkeys(truth, 0)
     for seed in range(1000):
         rng = np.random.default_rng([seed, prompts])
@@ -137,10 +135,7 @@ def test_the_interval_of_the_evaluation_covers(prompts: int, reward: Score) -> N
         base, biased = (_scores(model, asked, reward, rng, bias) for bias in (None, delta))
         for row, name in zip(compare(SAMPLED, base, biased, LABEL, seed=seed), truth, strict=True):
             hits[name] += row.low <= truth[name] <= row.high
-    print(
-        f"\n{reward.__name__}, {prompts} prompts: "
-        + ", ".join(f"{name} {count / 10:.1f} %" for name, count in hits.items())
-    )
+    print(f"\n{reward.__name__}, {prompts} prompts: " + ", ".join(f"{name} {count / 10:.1f} %" for name, count in hits.items()))
     assert all(930 <= count <= 970 for count in hits.values()), hits
 
 

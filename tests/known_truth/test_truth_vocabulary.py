@@ -22,13 +22,7 @@ from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT
 MODELS = {
     # file: ids, ordinary, special, bytes that two ids share, fingerprint of llama.cpp's own answer to /tokenize
     "SmolLM2-135M-Instruct.Q4_1.gguf": (49_152, 49_135, 17, 0, "probe-sha256:cd84d358e4b578e905070cbdfe1dab8d"),
-    "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf": (
-        151_936,
-        151_645,
-        20,
-        0,
-        "probe-sha256:7b76c4c8ae39e4f2e42edf9d1e717096",
-    ),
+    "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf": (151_936, 151_645, 20, 0, "probe-sha256:7b76c4c8ae39e4f2e42edf9d1e717096"),
     "gemma-3-270m-q4_k_m.gguf": (262_144, 255_895, 6_249, 110, "probe-sha256:61c3464ea523e42bc49d2d9ea0206e2c"),
 }
 
@@ -43,12 +37,9 @@ def ranks(folder: Path, encoding: str) -> Iterator[tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "tokens", "special", "size"),
-    [("cl100k_base", 100_256, 5, 100_277), ("o200k_base", 199_998, 2, 200_019)],
+    ("encoding", "tokens", "special", "size"), [("cl100k_base", 100_256, 5, 100_277), ("o200k_base", 199_998, 2, 200_019)]
 )
-def test_every_id_of_openai_comes_back(
-    tiktoken_cache: Path, encoding: str, tokens: int, special: int, size: int
-) -> None:
+def test_every_id_of_openai_comes_back(tiktoken_cache: Path, encoding: str, tokens: int, special: int, size: int) -> None:
     """Id to bytes to id is the identity over the whole rank file, no two ids share bytes, and all other ids are no tokens."""
     vocabulary = load_vocabulary(encoding)
     listed = 0

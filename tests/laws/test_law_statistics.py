@@ -74,17 +74,11 @@ def of(
     highest: float | None = HIGHEST,
 ) -> Statistics:
     """Statistics of these rows."""
-    return Statistics.of(
-        columns(some), TAU, highest=highest, positions=positions, seed=seed, unobserved=rule, clip=clip
-    )
+    return Statistics.of(columns(some), TAU, highest=highest, positions=positions, seed=seed, unobserved=rule, clip=clip)
 
 
 def cells_of(
-    some: Sequence[Row],
-    positions: int | None = None,
-    seed: int = 0,
-    rule: Unobserved = "bound",
-    clip: float = np.inf,
+    some: Sequence[Row], positions: int | None = None, seed: int = 0, rule: Unobserved = "bound", clip: float = np.inf
 ) -> Cells:
     """The cells of these rows."""
     return Cells.of(columns(some), positions=positions, seed=seed, drop=rule == "drop", clip=clip)
@@ -176,11 +170,7 @@ def test_parts_of_two_recipes_are_refused() -> None:
         of(other, highest=0.5)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1e300), st.floats(0, 1)), max_size=40),
-    st.randoms(),
-    st.integers(1, 7),
-)
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1e300), st.floats(0, 1)), max_size=40), st.randoms(), st.integers(1, 7))
 def test_sums_are_exact(terms: list[tuple[int, float, float]], shuffle: Any, size: int) -> None:
     """Any order and any blocks give the same integers, and they are as near to the true sum as float64 is to its terms."""
 
@@ -218,9 +208,7 @@ def test_sums_do_not_end_with_a_block_or_a_table(monkeypatch: pytest.MonkeyPatch
 
 
 @given(rows, draws, rules, st.floats(1, 1e6))
-def test_clipping_keeps_account_of_what_it_removes(
-    some: list[Row], positions: int | None, rule: Unobserved, clip: float
-) -> None:
+def test_clipping_keeps_account_of_what_it_removes(some: list[Row], positions: int | None, rule: Unobserved, clip: float) -> None:
     """Kept and removed sum to the row without clipping; what was not clipped lost nothing, and no clip is one beyond all."""
     whole, clipped = cells_of(some, positions, rule=rule), cells_of(some, positions, rule=rule, clip=clip)
     assert clipped.removed is not None
@@ -265,9 +253,7 @@ def test_dropped_positions_are_not_drawn(some: list[Row], positions: int | None,
         assert s.counts[part].sum() == len(tokens)
         if s.drawn[n] == len(usable) > 0:
             expected = np.zeros(7)
-            np.add.at(
-                expected, [token for token, _ in usable], [np.exp(-logprob) / len(usable) for _, logprob in usable]
-            )
+            np.add.at(expected, [token for token, _ in usable], [np.exp(-logprob) / len(usable) for _, logprob in usable])
             np.testing.assert_allclose(s.inverse[part], expected[tokens_of(s)[part]], rtol=1e-6)
         if not usable:
             assert not s.inverse[part].any()

@@ -55,7 +55,5 @@ def test_tokens_join_words_of_their_meaning_and_are_tied() -> None:
     assert sorted(clustering.sizes) == [8, 8, 8]
     assert clustering.labels[-1] == -1
     model = ExactModel(len(tokens), 3, seed=1)
-    tied = TiedIPS(
-        Statistics.of(model.rollouts(50, lambda tokens, _: -0.1 * sum(tokens), 1, top=0), 1.0), clustering.labels
-    )
+    tied = TiedIPS(Statistics.of(model.rollouts(50, lambda tokens, _: -0.1 * sum(tokens), 1, top=0), 1.0), clustering.labels)
     assert len(set(tied.delta(1.0, 0.1, relative=True)[:-1])) == 3

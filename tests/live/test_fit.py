@@ -29,27 +29,12 @@ def test_fit_and_judge(tmp_path: Path) -> None:
     task = load_task("capitals")
     rows = [
         {"prompt": example.prompt.text, "answer": list(example.answers), "split": split}
-        for split, examples in (
-            ("train", task.train[:24]),
-            ("validation", task.validation[:2]),
-            ("test", task.test[:20]),
-        )
+        for split, examples in (("train", task.train[:24]), ("validation", task.validation[:2]), ("test", task.test[:20]))
         for example in examples
     ]
     data = tmp_path / "short.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = [
-        sys.executable,
-        "-m",
-        "blackbox_lb",
-        "fit",
-        "--provider",
-        "local",
-        "--data",
-        str(data),
-        "--reward",
-        "length",
-    ]
+    command = [sys.executable, "-m", "blackbox_lb", "fit", "--provider", "local", "--data", str(data), "--reward", "length"]
     command += ["--max-tokens", "24", "--samples-per-prompt", "6", "--validation-samples", "1", "--test-samples", "2"]
     command += ["--out", str(tmp_path / "run"), "--l2", "2", "--tau", "0.15", "--quiet", "--json"]
     command += ["--deploy", "temperature=1"]
@@ -69,9 +54,7 @@ def test_a_biased_client_on_a_real_engine(tmp_path: Path) -> None:
         client = OpenAI(base_url=engine.base_url, api_key="none")
         (model,) = [each.id for each in client.models.list()]
         entries = (Entry(id=END, bias=100.0),)
-        bias = Bias(
-            provider="local", model=model, tokenizer="t", reward="length", estimator="projection", entries=entries
-        )
+        bias = Bias(provider="local", model=model, tokenizer="t", reward="length", estimator="projection", entries=entries)
         lengths = [_length(each, model) for each in (client, apply(client, bias), client)]
     assert lengths[1] == 1
     assert min(lengths[0], lengths[2]) > 1

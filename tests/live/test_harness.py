@@ -93,11 +93,7 @@ def test_every_answer_is_scored_alike(tmp_path: Path) -> None:
         same = 0
         for example, sample in zip(task.test, samples, strict=True):
             answer = client.completions.create(
-                model=engine.model_path.stem,
-                prompt=example.prompt.text,
-                max_tokens=MAX_TOKENS,
-                temperature=0,
-                stop=list(task.stop),
+                model=engine.model_path.stem, prompt=example.prompt.text, max_tokens=MAX_TOKENS, temperature=0, stop=list(task.stop)
             )
             same += answer.choices[0].text == sample["resps"][0][0]
         assert same == QUESTIONS

@@ -79,9 +79,7 @@ def request(path: str, text: str, **options: Any) -> JSON:
     return {**prompt, **NEUTRAL, **options}
 
 
-def logprobs_of(
-    engine: LocalEngine, path: str, text: str, **options: Any
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def logprobs_of(engine: LocalEngine, path: str, text: str, **options: Any) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """The full next-token vector in nats, shape (vocabulary,), as the server reports it."""
     asked = {"logprobs": True, "top_logprobs": VOCABULARY} if "chat" in path else {"logprobs": VOCABULARY}
     answer = post(engine, path, request(path, text, max_tokens=1, temperature=0, **asked, **options))
@@ -131,9 +129,7 @@ def test_neutral_sampling_draws_from_the_returned_softmax(engine: LocalEngine) -
     assert p_value(draw(engine, "/v1/chat/completions", QUESTION, top_k=40, min_p=0.05), vector) < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("path", "text"), [("/v1/chat/completions", QUESTION), ("/v1/completions", "My favourite city is")]
-)
+@pytest.mark.parametrize(("path", "text"), [("/v1/chat/completions", QUESTION), ("/v1/completions", "My favourite city is")])
 def test_the_openai_routes_honour_neutral_sampling(engine: LocalEngine, path: str, text: str) -> None:
     """On the routes that rollouts use the draws follow the returned softmax too; a byte fragment is not listed: the rest."""
     asked = {"logprobs": True, "top_logprobs": 1} if "chat" in path else {"logprobs": 1}
@@ -244,17 +240,12 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    ("number", "status"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)],
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)]
 )
 def test_however_the_process_ends_the_engine_ends_too(number: signal.Signals, status: int) -> None:
     """Ctrl-C as a terminal sends it (to the whole group), SIGTERM and kill -9, each with requests in flight; nothing is printed."""
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout is not None
     port = port_of(process.stdout.readline().strip())

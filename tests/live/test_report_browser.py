@@ -46,11 +46,7 @@ def browser() -> Iterator[Any]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Reports of every kind of run."""
     folder = tmp_path_factory.mktemp("reports")
-    kinds: tuple[tuple[str, Kind, bool], ...] = (
-        ("full", "helps", True),
-        ("nothing", "nothing", False),
-        ("hurts", "hurts", False),
-    )
+    kinds: tuple[tuple[str, Kind, bool], ...] = (("full", "helps", True), ("nothing", "nothing", False), ("hurts", "hurts", False))
     found = {name: write_report(write_run(folder / name, kind, full=full))[0] for name, kind, full in kinds}
     (folder / "minimal").mkdir()
     bias_of(None, 3, compiled=None, learned=None).save(folder / "minimal" / "bias.json")

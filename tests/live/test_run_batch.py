@@ -27,9 +27,7 @@ PYTHON, MODEL = os.environ.get("BLB_TEST_VLLM"), os.environ.get("BLB_TEST_VLLM_M
 DTYPE = os.environ.get("BLB_TEST_VLLM_DTYPE", "float32")
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.skipif(
-        not (PYTHON and MODEL), reason="set BLB_TEST_VLLM to a Python with vLLM and BLB_TEST_VLLM_MODEL"
-    ),
+    pytest.mark.skipif(not (PYTHON and MODEL), reason="set BLB_TEST_VLLM to a Python with vLLM and BLB_TEST_VLLM_MODEL"),
 ]
 NAME = "m"
 FLAGS = f"--model {MODEL} --served-model-name {NAME} --dtype {DTYPE} --max-model-len 512 --generation-config vllm --max-num-seqs 16"
@@ -88,9 +86,7 @@ def healthy(port: int) -> bool:
 
 def blb(*words: object) -> str:
     """A command that must succeed; what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "blackbox_lb", *map(str, words)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "blackbox_lb", *map(str, words)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -114,15 +110,7 @@ def test_run_batch_gives_what_a_server_gives(tmp_path: Path) -> None:
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = ["--provider", "vllm", "--model", NAME, "--data", data, "--reward", "length", "--max-tokens", 12]
     task += ["--top-logprobs", 5, "--samples-per-prompt", 2, "--seed", 7]
-    batch = [
-        "collect",
-        *task,
-        "--batch",
-        "--tokenizer",
-        Path(MODEL or "") / "tokenizer.json",
-        "--out",
-        tmp_path / "batch",
-    ]
+    batch = ["collect", *task, "--batch", "--tokenizer", Path(MODEL or "") / "tokenizer.json", "--out", tmp_path / "batch"]
     told = json.loads(blb(*batch, "--json", "--quiet"))["next"][0].split()
     places = [word for option in ("-i", "-o") for word in (option, told[told.index(option) + 1])]
     command = [str(PYTHON), "-m", "vllm.entrypoints.cli.main", "run-batch", *places, *FLAGS.split()]

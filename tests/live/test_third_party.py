@@ -138,9 +138,7 @@ def curl(served: Served, endpoint: Endpoint, suffix: str, text: str, **options: 
     """What curl prints, ``-N``: as it arrives."""
     path, body = request(endpoint, served.model + suffix, text)
     header = "Content-Type: application/json"
-    return output(
-        "curl", "-sS", "-N", "-m", "60", "-H", header, "-d", json.dumps({**body, **options}), served.proxy + path
-    )
+    return output("curl", "-sS", "-N", "-m", "60", "-H", header, "-d", json.dumps({**body, **options}), served.proxy + path)
 
 
 def chunks(stream: str) -> list[JSON]:
@@ -265,8 +263,7 @@ def block(marker: str, served: Served, suffix: str = "@short") -> str:
 @pytest.mark.live
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("endpoint", "suffix"),
-    [("chat", ""), ("chat", "@short"), ("chat", "@yes"), ("completions", ""), ("completions", "@yes")],
+    ("endpoint", "suffix"), [("chat", ""), ("chat", "@short"), ("chat", "@yes"), ("completions", ""), ("completions", "@yes")]
 )
 def test_lm_eval(served: Served, environment: Install, tmp_path: Path, endpoint: Endpoint, suffix: str) -> None:
     """The page's command logs the engine's own answers, and the score is theirs: all of them "yes" under that bias alone."""

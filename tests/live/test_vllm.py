@@ -35,9 +35,7 @@ PYTHON, MODEL = os.environ.get("BLB_TEST_VLLM"), os.environ.get("BLB_TEST_VLLM_M
 DTYPE = os.environ.get("BLB_TEST_VLLM_DTYPE", "float32")
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.skipif(
-        not (PYTHON and MODEL), reason="set BLB_TEST_VLLM to a Python with vLLM and BLB_TEST_VLLM_MODEL"
-    ),
+    pytest.mark.skipif(not (PYTHON and MODEL), reason="set BLB_TEST_VLLM to a Python with vLLM and BLB_TEST_VLLM_MODEL"),
 ]
 ROOT = Path(__file__).parents[2]
 ERROR = {"float32": 2e-3, "bfloat16": 0.3}
@@ -47,23 +45,7 @@ CONTEXT, BLOCK, BLOCKS, TOGETHER = 512, 32, 80, 24
 POSITIONS = 2
 FORBID = -60.0
 NEUTRAL = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1}
-WORDS = (
-    "the",
-    "capital",
-    "of",
-    "France",
-    "is",
-    "a",
-    "small",
-    "town",
-    "near",
-    "river",
-    "where",
-    "old",
-    "men",
-    "walk",
-    "every",
-)
+WORDS = ("the", "capital", "of", "France", "is", "a", "small", "town", "near", "river", "where", "old", "men", "walk", "every")
 JSON = dict[str, Any]
 
 
@@ -79,9 +61,7 @@ class Server:
     def post(self, path: str, body: JSON) -> tuple[int, JSON]:
         """Status and answer."""
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}",
-            json.dumps({"model": "m", **body}).encode(),
-            {"content-type": "application/json"},
+            f"http://127.0.0.1:{self.port}{path}", json.dumps({"model": "m", **body}).encode(), {"content-type": "application/json"}
         )
         try:
             with urllib.request.urlopen(request, timeout=500) as answer:
@@ -99,9 +79,7 @@ class Server:
         choice: JSON = answer["choices"][0]
         return choice
 
-    def logprobs(
-        self, prompt: str | list[int], name: str | None, tokens: int
-    ) -> tuple[list[int], list[int], NDArray[np.float64]]:
+    def logprobs(self, prompt: str | list[int], name: str | None, tokens: int) -> tuple[list[int], list[int], NDArray[np.float64]]:
         """Prompt ids, sampled ids, and all logprobs of each position (tokens, vocabulary) as the server processed them."""
         choice = self.complete(prompt, name, tokens, logprobs=-1, return_tokens_as_token_ids=True, ignore_eos=True)
         lists = np.full((tokens, len(self.bias["house"])), np.nan)
@@ -142,13 +120,7 @@ def save(folder: Path, name: str, values: NDArray[np.float64], tokenizer: str) -
     """A bias file with an entry for every token of a non-zero value."""
     entries = tuple(Entry(id=int(token), bias=float(values[token])) for token in np.flatnonzero(values))
     Bias(
-        provider="vllm",
-        model="m",
-        tokenizer=tokenizer,
-        vocab_size=len(values),
-        reward="test",
-        estimator="test",
-        entries=entries,
+        provider="vllm", model="m", tokenizer=tokenizer, vocab_size=len(values), reward="test", estimator="test", entries=entries
     ).save(folder / f"{name}.json")
 
 
@@ -202,17 +174,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         --port {port} --dtype {DTYPE} --max-model-len {CONTEXT} --max-logprobs -1 --logprobs-mode processed_logprobs
         --generation-config vllm --max-num-seqs {TOGETHER} --block-size {BLOCK} --num-gpu-blocks-override {BLOCKS} --enforce-eager
         --logits-processors blackbox_lb.serve.vllm:LearnedBias"""
-    offline = {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "HF_HUB_OFFLINE": "1",
-        "DO_NOT_TRACK": "1",
-    }
+    offline = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
     ours = {"BLB_BIAS_DIR": str(folder), "BLB_BIAS_DEFAULT": "house", "PYTHONPATH": f"{ROOT}{os.pathsep}{site}"}
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            command.split(), env=os.environ | offline | ours, stdout=out, stderr=out, start_new_session=True
-        )
+        process = subprocess.Popen(command.split(), env=os.environ | offline | ours, stdout=out, stderr=out, start_new_session=True)
         try:
             ready(port, process, log)
             yield Server(port, folder, bias, log)
@@ -247,15 +212,9 @@ def test_logprobs_differ_by_the_bias_less_the_normaliser(server: Server) -> None
             pool.submit(server.complete, prompt, ("a", "none", "odd", "b")[i % 4], 8 + 7 * i % 90, ignore_eos=True)
             for i, prompt in enumerate(others[:10])
         ]
-        wanted = [
-            pool.submit(server.logprobs, prompt, name, POSITIONS) for prompt, name in zip(ours, names, strict=True)
-        ]
-        fillers += [
-            pool.submit(server.complete, prompt, ("b", "none")[i % 2], 20) for i, prompt in enumerate(others[10:20])
-        ]
-        aborted = [
-            pool.submit(server.abort, prompt, ("a", "even")[i % 2], 3 + i) for i, prompt in enumerate(others[20:])
-        ]
+        wanted = [pool.submit(server.logprobs, prompt, name, POSITIONS) for prompt, name in zip(ours, names, strict=True)]
+        fillers += [pool.submit(server.complete, prompt, ("b", "none")[i % 2], 20) for i, prompt in enumerate(others[10:20])]
+        aborted = [pool.submit(server.abort, prompt, ("a", "even")[i % 2], 3 + i) for i, prompt in enumerate(others[20:])]
         found = [each.result() for each in wanted]
         assert all(each.result() for each in fillers)
         assert all(each.result() >= 3 for each in aborted)
@@ -268,9 +227,7 @@ def test_logprobs_differ_by_the_bias_less_the_normaliser(server: Server) -> None
             worst.append(float(np.abs(biased_tv[position] - expected).max()))
             moved = biased_tv[position] - base[0]
             slopes += [np.polyfit(delta, moved, 1)[0]] if delta.any() else []
-    print(
-        f"{DTYPE}: {len(worst)} positions of {base.shape[1]} logprobs, largest error {max(worst):.2g} nats, median of the"
-    )
+    print(f"{DTYPE}: {len(worst)} positions of {base.shape[1]} logprobs, largest error {max(worst):.2g} nats, median of the")
     print(f"largest {np.median(worst):.2g}; slope on delta {min(slopes):.5f} to {max(slopes):.5f}")
     assert max(worst) < ERROR[DTYPE]
     assert max(abs(slope - 1) for slope in slopes) < ERROR[DTYPE] / 10
@@ -282,21 +239,14 @@ def test_rows_are_never_mixed(server: Server) -> None:
     names = ["odd", "even", "none"] * 12
     texts = prompts(48)
     with ThreadPoolExecutor(48) as pool:
-        long = [
-            pool.submit(server.complete, text, name, 200, ignore_eos=True)
-            for text, name in zip(texts, names, strict=False)
-        ]
+        long = [pool.submit(server.complete, text, name, 200, ignore_eos=True) for text, name in zip(texts, names, strict=False)]
         cut = [pool.submit(server.abort, text, names[i], 5 + 9 * i) for i, text in enumerate(texts[36:])]
         ids = [np.array(each.result()["token_ids"]) for each in long]
         assert all(each.result() for each in cut)
     preempted = server.metric("vllm:num_preemptions_total") - before
-    wrong = sum(
-        int((each % 2 != (name == "odd")).sum()) for name, each in zip(names, ids, strict=False) if name != "none"
-    )
+    wrong = sum(int((each % 2 != (name == "odd")).sum()) for name, each in zip(names, ids, strict=False) if name != "none")
     free = [each % 2 for name, each in zip(names, ids, strict=False) if name == "none"]
-    print(
-        f"{sum(map(len, ids)):,} tokens of {len(ids)} requests, {len(cut)} aborted, {preempted:.0f} preemptions, {wrong} wrong"
-    )
+    print(f"{sum(map(len, ids)):,} tokens of {len(ids)} requests, {len(cut)} aborted, {preempted:.0f} preemptions, {wrong} wrong")
     assert preempted > 0
     assert wrong == 0
     assert all(0 < each.mean() < 1 for each in free)

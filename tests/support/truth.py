@@ -61,9 +61,7 @@ class Exact:
             number[~ends] = np.arange((~ends).sum())
             leaf[ends] = sum(len(block) for block in done) + np.arange(ends.sum())
             self._levels.append(_Level(model.next_logprobs(prefixes, of), number, leaf))
-            grown = np.concatenate(
-                (np.repeat(prefixes, shape[1], axis=0), np.tile(np.arange(shape[1]), shape[0])[:, None]), 1
-            )
+            grown = np.concatenate((np.repeat(prefixes, shape[1], axis=0), np.tile(np.arange(shape[1]), shape[0])[:, None]), 1)
             owner, over = np.repeat(of, shape[1]), ends.reshape(-1)
             padding = ((0, 0), (0, model.horizon - t - 1))
             done.append(np.pad(grown[over], padding, constant_values=NOTHING))
@@ -116,13 +114,7 @@ class Exact:
         return float(entropy - self.objective(delta, tau, per_prompt=per_prompt))
 
     def optimum(
-        self,
-        tau: float = 1.0,
-        *,
-        per_prompt: bool = False,
-        l2: float = 1e-4,
-        steps: int = 20_000,
-        tolerance: float = 1e-9,
+        self, tau: float = 1.0, *, per_prompt: bool = False, l2: float = 1e-4, steps: int = 20_000, tolerance: float = 1e-9
     ) -> Vector:
         """(v,) the maximiser of ``objective`` by gradient ascent with momentum, to gradient norm ``tolerance``."""
         flow = self._flow(tau, per_prompt)

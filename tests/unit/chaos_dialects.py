@@ -105,9 +105,7 @@ class SglangServer(ExactServer):
         entries = choice["logprobs"]["content"]
         meta = {
             "output_token_logprobs": [[each["logprob"], each["id"], None] for each in entries],
-            "output_top_logprobs": [
-                [[each["logprob"], each["id"], None] for each in entry["top_logprobs"]] for entry in entries
-            ],
+            "output_top_logprobs": [[[each["logprob"], each["id"], None] for each in entry["top_logprobs"]] for entry in entries],
         }
         return {**choice, "meta_info": meta}
 
@@ -183,9 +181,7 @@ DIALECTS: dict[str, Dialect] = {
     "SGLang completions": Dialect("sglang", "completions", lambda: SglangServer(MODEL), tokenizer="exact"),
     "OpenAI chat": Dialect("openai", "chat", gateway("openai"), MINI, "exact"),
     "OpenAI completions": Dialect("openai", "completions", gateway("openai"), INSTRUCT, "exact"),
-    "Responses (LM Studio)": Dialect(
-        "lmstudio", "responses", lambda: ResponsesServer(MODEL), "exact", "exact", seeded=False
-    ),
+    "Responses (LM Studio)": Dialect("lmstudio", "responses", lambda: ResponsesServer(MODEL), "exact", "exact", seeded=False),
     "Azure chat": Dialect("azure", "chat", gateway("azure"), MINI, "exact"),
     "Azure completions": Dialect("azure", "completions", gateway("azure"), INSTRUCT, "exact"),
     "Azure classic chat": Dialect("azure-classic", "chat", gateway("azure"), MINI, "exact", path="url"),

@@ -57,9 +57,7 @@ Answering = Callable[[Arrived, socket.socket], None]
 
 def plain(status: str = "200 OK", body: bytes = ANSWER, *fields: str) -> Answering:
     """Answers the same bytes every time."""
-    head = "\r\n".join(
-        [f"HTTP/1.1 {status}", "Content-Type: application/json", *fields, f"Content-Length: {len(body)}"]
-    )
+    head = "\r\n".join([f"HTTP/1.1 {status}", "Content-Type: application/json", *fields, f"Content-Length: {len(body)}"])
 
     def answer(arrived: Arrived, connection: socket.socket) -> None:
         connection.sendall(head.encode("latin-1") + b"\r\n\r\n" + body)
@@ -105,9 +103,7 @@ class Origin:
                 self.answer(arrived, connection)
 
 
-def proxy_for(
-    upstream: str, *served: ServedBias | Bias | tuple[str, Bias], others: Any = "pass", **options: Any
-) -> Proxy:
+def proxy_for(upstream: str, *served: ServedBias | Bias | tuple[str, Bias], others: Any = "pass", **options: Any) -> Proxy:
     """A proxy with these biases; (alias, bias) for one with an alias."""
     from blackbox_lb.deploy.injection import Injection
 

@@ -52,11 +52,7 @@ def completion(path: str, body: Any) -> dict[str, Any]:
     common = {"id": "x", "created": 0, "model": body.get("model", ""), "usage": None}
     if path.endswith("/chat/completions"):
         message = {"role": "assistant", "content": '{"text": "ok"}'}
-        return {
-            **common,
-            "object": "chat.completion",
-            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
-        }
+        return {**common, "object": "chat.completion", "choices": [{"index": 0, "finish_reason": "stop", "message": message}]}
     choice = {"index": 0, "finish_reason": "stop", "text": "ok", "logprobs": None}
     return {**common, "object": "text_completion", "choices": [choice]}
 

@@ -8,16 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import (
-    Censored,
-    Compiled,
-    Entry,
-    HeldOutGain,
-    Learned,
-    RecordedFinding,
-    SamplingRecord,
-    Verdict,
-)
+from blackbox_lb.bias.records import Censored, Compiled, Entry, HeldOutGain, Learned, RecordedFinding, SamplingRecord, Verdict
 
 HOSTILE = '</script><script>document.title="pwned"</script><img src=x onerror="alert(1)">\x1b[2J\u202eevil\u202c\x00'
 """What a model or a data file might say: HTML, a control sequence, bidirectional overrides, a NUL."""
@@ -125,12 +116,7 @@ def result(kind: Kind) -> dict[str, Any]:
         for tau in taus
     ]
     curve = [
-        {
-            "entries": k,
-            "integers": whole,
-            "kept": 1 - math.exp(-k / (40 + 30 * whole)),
-            "kl_lost": 0.02 * math.exp(-k / 40),
-        }
+        {"entries": k, "integers": whole, "kept": 1 - math.exp(-k / (40 + 30 * whole)), "kl_lost": 0.02 * math.exp(-k / 40)}
         for whole in (False, True)
         for k in (10, 30, 100, 300, 1024)
     ]

@@ -74,8 +74,7 @@ def test_it_reads_what_a_fit_left_and_asks_for_nothing(fitted: tuple[Path, Exact
         drawn = [
             len(store.keys(name))
             for name, settings in store.requests().items()
-            if dict(settings["bias"]) == Bias.load(folder / "bias.json").logit_bias
-            and settings["sampling"]["temperature"] == 1
+            if dict(settings["bias"]) == Bias.load(folder / "bias.json").logit_bias and settings["sampling"]["temperature"] == 1
         ]
     assert sum(drawn) >= 4 * 10  # of the test prompts at least
     assert (found.source, found.completions, found.left_out, found.unscored) == ("tail model", sum(drawn), 0, 0)
@@ -96,16 +95,7 @@ def test_what_an_evaluation_tried_beside_is_not_read(fitted: tuple[Path, ExactSe
     folder, server = fitted
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     before = analyzed(tmp_path / "bias.json")
-    where = (
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        server.base_url,
-        "--out",
-        tmp_path,
-        "--data",
-        tmp_path / "data.jsonl",
-    )
+    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path, "--data", tmp_path / "data.jsonl")
     tried = ("--baseline-prompt", "Be brief.", "--baseline-max-tokens", 3, "--test-samples", 5, "--seed", 9)
     small = ("--reward", "length", "--max-tokens", 6, "--top-logprobs", TOP, "--deploy", "temperature=1")
     result = blb("eval", tmp_path / "bias.json", *where, *small, *tried)
@@ -119,11 +109,7 @@ def test_an_instruction_is_what_several_prompts_have_more_than_others() -> None:
     """One prompt that goes on where another ends is another question."""
     texts = ("the capital of Guinea", "the capital of Guinea Bissau", "two and two", "lines\nof text")
     plain = [Prompt.user(text) for text in texts]
-    told = [
-        Prompt.user(f"{texts[0]} Be brief."),
-        Prompt.user(f"{texts[2]} Be brief."),
-        Prompt.user(f"{texts[3]}\n\nBe brief."),
-    ]
+    told = [Prompt.user(f"{texts[0]} Be brief."), Prompt.user(f"{texts[2]} Be brief."), Prompt.user(f"{texts[3]}\n\nBe brief.")]
     assert set(instructed([*plain, *told])) == set(told)
 
 
@@ -230,13 +216,7 @@ def test_lists_after_the_bias_tell_the_same(tmp_path: Path) -> None:
         folder = tmp_path / provider
         stored(folder / "rollouts.db", provider, delta, after=provider == "sglang")
         Bias(
-            provider=provider,
-            model="m",
-            tokenizer="t",
-            vocab_size=V,
-            reward="length",
-            estimator="projection",
-            entries=entries,
+            provider=provider, model="m", tokenizer="t", vocab_size=V, reward="length", estimator="projection", entries=entries
         ).save(folder / "bias.json")
         found[provider] = analyzed(folder / "bias.json")
         assert found[provider].source == source

@@ -215,9 +215,7 @@ def made(name: str, server: Server, path: Path, way: str, library: str) -> tuple
 @pytest.mark.parametrize("way", ["apply", "drop-in"])
 @pytest.mark.parametrize("library", ["default", "httpx", "httpx2"])
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_way_to_ask(
-    server: Server, path: Path, name: str, library: str, way: str, subtests: pytest.Subtests
-) -> None:
+def test_every_way_to_ask(server: Server, path: Path, name: str, library: str, way: str, subtests: pytest.Subtests) -> None:
     """Plain, biased with a first attempt that fails, plain again: the bias is where it belongs and nothing else differs."""
 
     async def cell(own: Any, biased: Any, style: Any) -> None:

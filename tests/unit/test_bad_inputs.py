@@ -113,18 +113,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 READERS = {
     "compile": ("compile", "bias.json"),
-    "eval": (
-        "eval",
-        "bias.json",
-        "--data",
-        "data.jsonl",
-        "--reward",
-        "length",
-        "--base-url",
-        NOWHERE,
-        "--provider",
-        "llamacpp",
-    ),
+    "eval": ("eval", "bias.json", "--data", "data.jsonl", "--reward", "length", "--base-url", NOWHERE, "--provider", "llamacpp"),
     "export": ("export", "bias.json", "--format", "json"),
     "proxy": ("proxy", "--bias", "bias.json", "--upstream", NOWHERE, "--port", "0"),
     "report": ("report", "."),
@@ -216,19 +205,7 @@ TABLES: dict[str, Content] = {
 
 def collecting(*more: str, reward: str = "exact-match") -> tuple[str, ...]:
     """A collection that would ask a server that is not there."""
-    return (
-        "collect",
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        NOWHERE,
-        "--out",
-        "run",
-        "--quiet",
-        "--reward",
-        reward,
-        *more,
-    )
+    return ("collect", "--provider", "llamacpp", "--base-url", NOWHERE, "--out", "run", "--quiet", "--reward", reward, *more)
 
 
 def task_cases() -> Iterator[Case]:
@@ -301,23 +278,13 @@ def reward_cases() -> Iterator[Case]:
     for spec in REWARDS:
         yield Case(f"reward {spec}", collecting("--data", "d.jsonl", reward=spec), {"d.jsonl": DATA})
     for name, content in JUDGES.items():
-        yield Case(
-            f"judge {name}",
-            collecting("--data", "d.jsonl", reward="judge:j.toml"),
-            {"d.jsonl": DATA, "j.toml": content},
-        )
+        yield Case(f"judge {name}", collecting("--data", "d.jsonl", reward="judge:j.toml"), {"d.jsonl": DATA, "j.toml": content})
     for name, content in SCHEMAS.items():
         more = collecting("--data", "d.jsonl", reward="json-schema:s.json")
         yield Case(f"schema {name}", more, {"d.jsonl": DATA, "s.json": content})
     for spec in ("exact", "regex:(", "regex:", "length"):
-        yield Case(
-            f"correct {spec}", collecting("--data", "d.jsonl", "--correct", spec, reward="accuracy"), {"d.jsonl": DATA}
-        )
-    broken = {
-        "mod_raises.py": "raise RuntimeError('no')\n",
-        "mod_exits.py": "raise SystemExit(3)\n",
-        "mod_syntax.py": "def f(:\n",
-    }
+        yield Case(f"correct {spec}", collecting("--data", "d.jsonl", "--correct", spec, reward="accuracy"), {"d.jsonl": DATA})
+    broken = {"mod_raises.py": "raise RuntimeError('no')\n", "mod_exits.py": "raise SystemExit(3)\n", "mod_syntax.py": "def f(:\n"}
     broken |= {"mod_value.py": "f = 3\n", "mod_async.py": "async def f(a, b): ...\n", "mod_one.py": "def f(a): ...\n"}
     for name in broken:
         spec = f"{name.removesuffix('.py')}:f"
@@ -404,15 +371,9 @@ def settings_cases() -> Iterator[Case]:
     yield Case("settings missing", ("--config", "none.toml", "show", "bias.json"), GOOD_BIAS)
     yield Case("settings folder", ("--config", ".", "show", "bias.json"), GOOD_BIAS)
     code = {"blb.toml": '[collect]\nreward = "rewards:score"\n', "rewards.py": "raise SystemExit(0)\n", "d.jsonl": DATA}
-    yield Case(
-        "code in a found file", ("collect", "--provider", "llamacpp", "--base-url", NOWHERE, "--data", "d.jsonl"), code
-    )
+    yield Case("code in a found file", ("collect", "--provider", "llamacpp", "--base-url", NOWHERE, "--data", "d.jsonl"), code)
     code["blb.toml"] = '[defaults]\nreward = "package.rewards:Class.score"\n'
-    yield Case(
-        "code in a found default",
-        ("collect", "--provider", "llamacpp", "--base-url", NOWHERE, "--data", "d.jsonl"),
-        code,
-    )
+    yield Case("code in a found default", ("collect", "--provider", "llamacpp", "--base-url", NOWHERE, "--data", "d.jsonl"), code)
 
 
 # --- Options ----------------------------------------------------------------------------------------------------------------
@@ -467,9 +428,7 @@ def option_cases() -> Iterator[Case]:
         more = ("collect", "--provider", "llamacpp", "--base-url", address, "--task", "capitals", "--reward", "length")
         yield Case(f"address {address}", more)
     for address in UPSTREAMS:
-        yield Case(
-            f"upstream {address!r}", ("proxy", "--bias", "bias.json", "--upstream", address, "--port", "0"), GOOD_BIAS
-        )
+        yield Case(f"upstream {address!r}", ("proxy", "--bias", "bias.json", "--upstream", address, "--port", "0"), GOOD_BIAS)
     for alias in ("a b=bias.json", "=bias.json", "-x=bias.json", "ü=bias.json", "a\r\nb=bias.json"):
         yield Case(f"alias {alias!r}", ("proxy", "--bias", alias, "--upstream", NOWHERE, "--port", "0"), GOOD_BIAS)
     two = ("proxy", "--bias", "bias.json", "--bias", "bias.json", "--upstream", NOWHERE, "--port", "0")
@@ -560,9 +519,7 @@ DOCUMENTS: dict[str, Content] = {
     "rollouts.db pickle": NOT_JSON["pickle"],
     "rollouts.db cut": b"SQLite format 3\0" + b"\0" * 200,
 }
-STORES = {
-    name.removeprefix("rollouts.db "): content for name, content in DOCUMENTS.items() if name.startswith("rollouts")
-}
+STORES = {name.removeprefix("rollouts.db "): content for name, content in DOCUMENTS.items() if name.startswith("rollouts")}
 
 
 def file_cases() -> Iterator[Case]:
@@ -575,9 +532,7 @@ def file_cases() -> Iterator[Case]:
             if not name.startswith("gguf"):
                 yield Case(f"model {name}", model, {"m.gguf": content})
     for name, content in DOCUMENTS.items():
-        yield Case(
-            f"report {name}", ("report", "run"), {"run/bias.json": json.dumps(GOOD), f"run/{name.split()[0]}": content}
-        )
+        yield Case(f"report {name}", ("report", "run"), {"run/bias.json": json.dumps(GOOD), f"run/{name.split()[0]}": content})
     for name, content in STORES.items():
         yield Case(f"compile store {name}", ("compile", "bias.json"), GOOD_BIAS | {"rollouts.db": content})
 
@@ -610,13 +565,7 @@ def test_bad_input(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Exit code 2, a sentence with its remedy, no traceback; nothing is written and nothing is changed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    for name in (
-        "OPENAI_API_KEY",
-        "AZURE_OPENAI_API_KEY",
-        "AZURE_OPENAI_AD_TOKEN",
-        "AZURE_OPENAI_ENDPOINT",
-        "OPENAI_BASE_URL",
-    ):
+    for name in ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN", "AZURE_OPENAI_ENDPOINT", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     for name, content in case.files.items():
         path = tmp_path / name
@@ -691,19 +640,7 @@ def test_bad_answer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     Path("d.jsonl").write_text(DATA)
     with ExactServer(ExactModel(6, 4, prompts=4), faults=ANSWERS[name]) as server:
         where = ("collect", "--provider", "llamacpp", "--base-url", server.base_url, "--data", "d.jsonl", "--quiet")
-        more = (
-            "--reward",
-            "length",
-            "--out",
-            "run",
-            "--max-tokens",
-            "4",
-            "--top-logprobs",
-            "3",
-            "--concurrency",
-            "1",
-            "--yes",
-        )
+        more = ("--reward", "length", "--out", "run", "--max-tokens", "4", "--top-logprobs", "3", "--concurrency", "1", "--yes")
         check(CliRunner().invoke(main, [*where, *more]))
     with RolloutStore(tmp_path / "run" / "rollouts.db") as store:
         assert store.size().completions == 0

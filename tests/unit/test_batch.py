@@ -100,9 +100,7 @@ def test_an_address_that_is_none_passes(tmp_path: Path, bias: Bias) -> None:
         (json.dumps(line({"model": "tiny", "logit_bias": {"1": 1}})).encode(), {}, "line 2: .*logit_bias of its own"),
     ],
 )
-def test_a_bad_line_leaves_no_file(
-    tmp_path: Path, bias: Bias, second: bytes, options: dict[str, Any], message: str
-) -> None:
+def test_a_bad_line_leaves_no_file(tmp_path: Path, bias: Bias, second: bytes, options: dict[str, Any], message: str) -> None:
     """The error names the line; the target stays as it was and nothing else is left behind."""
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(json.dumps(line({"model": "tiny"})).encode() + b"\n" + second + b"\n")
@@ -118,9 +116,7 @@ def test_files_that_cannot_be_used(tmp_path: Path, bias: Bias) -> None:
     source = written(tmp_path / "in.jsonl", line({"model": "tiny"}))
     with pytest.raises(InputError, match=r"absent\.jsonl: No such file"):
         apply_batch(tmp_path / "absent.jsonl", tmp_path / "out.jsonl", bias)
-    with pytest.raises(
-        InputError, match=r"No such file or directory; give a readable batch file and a writable folder"
-    ):
+    with pytest.raises(InputError, match=r"No such file or directory; give a readable batch file and a writable folder"):
         apply_batch(source, tmp_path / "nowhere" / "out.jsonl", bias)
     with pytest.raises(BiasError, match="no such bias file"):
         apply_batch(source, tmp_path / "out.jsonl", tmp_path / "bias.json")

@@ -117,8 +117,7 @@ def contents(path: Path) -> dict[str, list[tuple[Any, ...]]]:
     with RolloutStore(path, read_only=True) as store:
         return {
             table: sorted(
-                (tuple(v for k, v in row.items() if k not in ("received", "checksum")) for row in store.rows(table)),
-                key=repr,
+                (tuple(v for k, v in row.items() if k not in ("received", "checksum")) for row in store.rows(table)), key=repr
             )
             for table in ("prompts", "requests", "completions", "token_bytes")
         }
@@ -271,9 +270,7 @@ def test_ctrl_c_while_waiting(gateway: RulesGateway, desk: BatchDesk, tmp_path: 
     words = arguments(gateway, tmp_path / "run", "--batch", "--tokenizer", "cl100k_base")
     for number, code in [(signal.SIGKILL, -signal.SIGKILL)] * kills + [(signal.SIGINT, 130)]:
         looks = len(gateway.calls)
-        with subprocess.Popen(
-            [sys.executable, "-m", "blackbox_lb", *words], stderr=subprocess.PIPE, text=True
-        ) as process:
+        with subprocess.Popen([sys.executable, "-m", "blackbox_lb", *words], stderr=subprocess.PIPE, text=True) as process:
             while not any("/batches/batch" in call.path for call in gateway.calls[looks:]):
                 assert process.poll() is None, process.communicate()
                 time.sleep(0.01)
@@ -361,9 +358,7 @@ def test_cancelling_keeps_what_was_answered(blb: Blb, desk: BatchDesk, tmp_path:
         assert store.size().completions == 4
 
 
-def test_a_server_that_fails_now_and_then_is_waited_for(
-    blb: Blb, desk: BatchDesk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_fails_now_and_then_is_waited_for(blb: Blb, desk: BatchDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look that fails is no end of the job."""
     look, failures = BatchApi.look, iter([True, False, True])
 
@@ -392,9 +387,7 @@ def test_damaged_and_foreign_lines(blb: Blb, desk: BatchDesk, tmp_path: Path) ->
     said = refused(blb())
     assert "something that is not JSON" in said
     assert "2 completions are missing (" in said
-    assert all(
-        f"{number} requests {what}" in said for number, what in ((1, "unreadable"), (1, "foreign"), (13, "answered"))
-    )
+    assert all(f"{number} requests {what}" in said for number, what in ((1, "unreadable"), (1, "foreign"), (13, "answered")))
     (job,) = jobs(tmp_path / "run")
     assert Jobs(tmp_path / "run" / "rollouts.db").output(job).exists()
     desk._finish = original  # type: ignore[method-assign]
@@ -482,10 +475,7 @@ def tokenizer_json(path: Path) -> Path:
 @pytest.fixture
 def offline(tmp_path: Path) -> Callable[..., Result]:
     """``blb collect --provider vllm --batch`` of two prompts, with a model's folder and no server anywhere."""
-    rows = [
-        {"prompt": f"question {n}", "answer": "a", "split": s}
-        for n, s in enumerate(["train"] * 2 + ["validation", "test"])
-    ]
+    rows = [{"prompt": f"question {n}", "answer": "a", "split": s} for n, s in enumerate(["train"] * 2 + ["validation", "test"])]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     model = tmp_path / "model"
     model.mkdir()

@@ -14,16 +14,7 @@ from bench.studies.bigram import Bigram
 from bench.studies.compiled import BASE, COMPILED, FULL, KINDS, NAIVE, REFITTED, Learning, largest, rows
 from bench.studies.compiling import Samples, measure_local
 from bench.studies.compiling_exact import PROBLEMS, Case, Plan, measure
-from bench.studies.compiling_report import (
-    Measured,
-    draw_panels,
-    exact_series,
-    exact_text,
-    local_series,
-    local_text,
-    save,
-    shares,
-)
+from bench.studies.compiling_report import Measured, draw_panels, exact_series, exact_text, local_series, local_text, save, shares
 from bench.studies.coupled import Drawn, gain_kept, seed_of
 from bench.studies.pooling import Pooled
 from blackbox_lb import RolloutStore, Trials, connect, load_task, parse_reward
@@ -193,13 +184,9 @@ def test_a_pooled_mean_is_the_truth_within_its_noise(tmp_path: Path) -> None:
     async def run(server: ExactServer) -> tuple[list[Measured], Pooled]:
         async with connect(str(profile), base_url=server.base_url, max_tokens=4) as session:
             with RolloutStore(tmp_path / "rollouts.db") as store:
-                trials = Trials(
-                    session, store, await session.tokenizer(), parse_reward("length", max_tokens=4), Silent(), 5
-                )
+                trials = Trials(session, store, await session.tokenizer(), parse_reward("length", max_tokens=4), Silent(), 5)
                 plan = local.Plan(samples=10, top_logprobs=5)
-                return await measure_local(
-                    trials, load_task(data=data), plan, Learning(0.5, 5.0, (2,)), Samples(10, 10, 25)
-                )
+                return await measure_local(trials, load_task(data=data), plan, Learning(0.5, 5.0, (2,)), Samples(10, 10, 25))
 
     with ExactServer(model) as server:
         found, pool = asyncio.run(run(server))

@@ -56,9 +56,7 @@ def test_every_broken_promise_is_counted() -> None:
 
 def test_the_server_knows_what_was_taken() -> None:
     """An answer that was read is told from one that lay unread in the socket, and both from a request that never came whole."""
-    body = json.dumps(
-        {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "seed": 5}
-    ).encode()
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "seed": 5}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\nContent-Length: {len(body)}\r\n\r\n"
     with LoggedServer(ExactModel(6, 3, end=True), "k") as server:
         address = ("127.0.0.1", int(server.base_url.split(":")[2].split("/")[0]))
@@ -103,9 +101,7 @@ def test_writers_share_a_store(tmp_path: Path, number: int, seconds: float) -> N
     assert row.counts["stored"] >= 3 * number
 
 
-@pytest.mark.parametrize(
-    "plan", [SoakPlan(2.0, QUICK, prompts=4, samples=2), pytest.param(SoakPlan(60.0), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("plan", [SoakPlan(2.0, QUICK, prompts=4, samples=2), pytest.param(SoakPlan(60.0), marks=pytest.mark.slow)])
 def test_a_soak_leaves_nothing_behind(tmp_path: Path, plan: SoakPlan) -> None:
     """No descriptor, no task, no unnamed error; every completion that arrived is stored once."""
     row = soak(plan, tmp_path)

@@ -86,8 +86,7 @@ biases = st.builds(
         unobserved=st.sampled_from([None, "bound", "drop"]),
     ),
     created=st.datetimes(datetime(1970, 1, 2), timezones=st.just(timezone(timedelta(hours=2)))),
-    compiled=st.none()
-    | st.builds(Compiled, entries_limit=st.none() | counts, integers=st.booleans(), kept_share=st.floats(0, 1)),
+    compiled=st.none() | st.builds(Compiled, entries_limit=st.none() | counts, integers=st.booleans(), kept_share=st.floats(0, 1)),
     verdict=st.lists(verdicts, max_size=3),
     entries=entry_lists,
 )
@@ -287,9 +286,7 @@ def test_printable_is_harmless_and_tells_texts_apart(text: str) -> None:
     """Nothing that moves a cursor or turns a line survives, and the escape can be undone."""
     shown = printable(text)
     assert all(unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"} for c in shown)
-    undone = "".join(
-        part if not part.startswith("\\") else part.encode().decode("unicode_escape") for part in _escapes(shown)
-    )
+    undone = "".join(part if not part.startswith("\\") else part.encode().decode("unicode_escape") for part in _escapes(shown))
     assert undone == text
 
 
@@ -498,9 +495,7 @@ def test_what_was_kept_back_is_said(rule: Any, said: str) -> None:
 def test_nothing_kept_back_is_said_too() -> None:
     """Zeros are said, with and without a single position."""
     assert "none is without a logprob" in Censored(positions=5, outside=2, bounded=0, mass=0.1).sentence()
-    assert (
-        Censored(positions=0, outside=0, bounded=0, mass=0.0).sentence().startswith("0.0% of sampled tokens (0 of 0)")
-    )
+    assert Censored(positions=0, outside=0, bounded=0, mass=0.0).sentence().startswith("0.0% of sampled tokens (0 of 0)")
 
 
 @pytest.mark.parametrize("wrong", [{"outside": 11}, {"bounded": 11}, {"mass": 1.5}, {"unobserved": "guess"}])
@@ -522,11 +517,7 @@ def test_reading_and_applying_are_light() -> None:
     """Neither numpy, scipy nor any module that learns, collects or talks is loaded to apply a bias."""
     code = "import sys; from blackbox_lb import apply, Bias; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    heavy = {
-        "numpy",
-        "scipy",
-        *(f"blackbox_lb.{name}" for name in ("estimate", "rollouts", "store", "api.wire", "api.session")),
-    }
+    heavy = {"numpy", "scipy", *(f"blackbox_lb.{name}" for name in ("estimate", "rollouts", "store", "api.wire", "api.session"))}
     loaded = set(done.stdout.split())
     assert "blackbox_lb.deploy.client" in loaded
     assert not heavy & loaded

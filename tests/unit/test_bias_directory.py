@@ -87,9 +87,7 @@ def test_a_changed_file_is_read_again_after_a_second(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b'{"format": "blackbox-lb/bi', b"[]"], ids=["empty", "half", "foreign"])
-def test_a_file_in_the_making_leaves_the_old_version(
-    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_in_the_making_leaves_the_old_version(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """A broken file is logged once and changes nothing until it is whole."""
     clock = Clock()
     path = tmp_path / "short.json"
@@ -197,9 +195,7 @@ def test_a_request_that_names_no_name_is_refused(value: object) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from("anrms"), st.integers(0, 7), st.integers(0, 7)).filter(
-            lambda step: step[1] != step[2]
-        ),
+        st.tuples(st.sampled_from("anrms"), st.integers(0, 7), st.integers(0, 7)).filter(lambda step: step[1] != step[2]),
         max_size=40,
     )
 )

@@ -79,9 +79,7 @@ def stored(tmp_path: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 25])
-def test_requests_stop_at_the_limit(
-    blb: Callable[..., Result], server: ExactServer, tmp_path: Path, limit: int
-) -> None:
+def test_requests_stop_at_the_limit(blb: Callable[..., Result], server: ExactServer, tmp_path: Path, limit: int) -> None:
     """Exactly so many are sent and stored, and the sentence tells what was spent, what is kept and how to go on."""
     result = blb("collect", "--max-requests", limit)
     assert result.exit_code == 2
@@ -167,9 +165,7 @@ def test_the_forecast_comes_before_the_first_request(blb: Callable[..., Result],
 
 def test_the_forecast_of_a_fit_is_an_upper_bound(blb: Callable[..., Result], server: ExactServer) -> None:
     """Every stage together asks for no more."""
-    result = blb(
-        "fit", "--samples-per-prompt", 2, "--tau", 0.3, "--tau", 1, "--test-samples", 1, "--validation-samples", 1
-    )
+    result = blb("fit", "--samples-per-prompt", 2, "--tau", 0.3, "--tau", 1, "--test-samples", 1, "--validation-samples", 1)
     assert result.exit_code == 0, result.output
     found = re.search(r"at most ([\d,]+) requests", result.stderr)
     assert found is not None
@@ -216,9 +212,7 @@ def test_who_is_asked(
 def test_the_judge_counts(server: ExactServer, data: Path, tmp_path: Path) -> None:
     """A judge's requests come out of the same budget, and its price must be known, too."""
     judge = tmp_path / "judge.toml"
-    judge.write_text(
-        f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern = "x"\notherwise = 0\n'
-    )
+    judge.write_text(f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern = "x"\notherwise = 0\n')
     arguments = ["collect", "--provider", "llamacpp", "--base-url", server.base_url, "--out", str(tmp_path / "run")]
     arguments += ["--data", str(data), "--reward", f"judge:{judge}", "--max-tokens", "8", "--samples-per-prompt", "1"]
     refused = CliRunner().invoke(main, [*arguments, "--max-cost", "1", "--price", "0,0"])
@@ -237,9 +231,7 @@ def test_a_judge_of_stored_completions_keeps_to_the_limit(
     """blb score stops at its limit too, and the same command with more asks only for what is missing."""
     assert blb("collect", "--samples-per-prompt", 1).exit_code == 0
     collected, judge = asked(server), tmp_path / "judge.toml"
-    judge.write_text(
-        f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern = "x"\notherwise = 0\n'
-    )
+    judge.write_text(f'base_url = "{server.base_url}"\nmodel = "exact"\nprompt = "{{completion}}"\npattern = "x"\notherwise = 0\n')
     command = ["score", str(tmp_path / "run"), "--data", str(data), "--reward", f"judge:{judge}"]
     refused = CliRunner().invoke(main, [*command, "--max-cost", "1"])
     assert (refused.exit_code, asked(server)) == (2, collected)
@@ -276,9 +268,7 @@ def test_what_waits_goes_on_when_others_take_less() -> None:
     requests=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60), st.floats(0, 1)), max_size=30),
     concurrency=st.integers(1, 5),
 )
-def test_no_order_of_answers_passes_the_limit(
-    limit: int, requests: list[tuple[int, int, float]], concurrency: int
-) -> None:
+def test_no_order_of_answers_passes_the_limit(limit: int, requests: list[tuple[int, int, float]], concurrency: int) -> None:
     """Answers of any honest size in any order: the limit holds, and what is refused would not have fitted."""
     budget, queue = Budget(SpendingLimits(tokens=limit)), iter(requests)
 

@@ -35,9 +35,7 @@ def limits(entries: int | None = None, highest: int | None = HIGHEST, *, integer
     return CompileLimits(entries, -100.0, 100.0, integers, highest)
 
 
-def with_clusters(
-    rollouts: Rollouts, sweep: Sweep, limits: CompileLimits, labels: np.ndarray = CLUSTERS
-) -> list[Candidate]:
+def with_clusters(rollouts: Rollouts, sweep: Sweep, limits: CompileLimits, labels: np.ndarray = CLUSTERS) -> list[Candidate]:
     """All candidates, where the table has the paper's baseline, too, which is no estimator of the package."""
     with clusters_in_table(labels):
         return list(candidates(rollouts, NextToken.of(rollouts), sweep, limits))
@@ -81,9 +79,7 @@ def test_the_refit_earns_more_than_the_cut() -> None:
 
 def test_no_entry_is_spent_on_a_forbidden_id() -> None:
     """Where entries are scarce, the end token is worth one if it may be sent, and another token has its place if not."""
-    (free,), (made,) = (
-        candidates(ROLLOUTS, TABLE, SWEEPS["projection"], limits(4, highest)) for highest in (None, HIGHEST)
-    )
+    (free,), (made,) = (candidates(ROLLOUTS, TABLE, SWEEPS["projection"], limits(4, highest)) for highest in (None, HIGHEST))
     assert END in free.logit_bias
     assert len(made.logit_bias) == len(free.logit_bias) == 4
 
@@ -93,8 +89,7 @@ def test_no_entry_is_spent_on_a_forbidden_id() -> None:
 def test_a_limit_that_forbids_nothing_changes_nothing(estimator: str, entries: int | None) -> None:
     """With the highest id of the vocabulary, or none, candidates are the same bit for bit."""
     for first, second in zip(
-        *(with_clusters(ROLLOUTS, SWEEPS[estimator], limits(entries, highest)) for highest in (None, END)),
-        strict=True,
+        *(with_clusters(ROLLOUTS, SWEEPS[estimator], limits(entries, highest)) for highest in (None, END)), strict=True
     ):
         assert first.logit_bias == second.logit_bias
         assert first.sparse.kl_lost == second.sparse.kl_lost
@@ -158,9 +153,7 @@ def test_prompt_weights_reach_every_fit() -> None:
         projected = made[-1].projected
         assert projected is not None
         assert projected.cross_validation == choose_l2(rollouts, table, tau=0.5, weights=scale)
-        refit = projection(
-            rollouts, tau=0.5, l2=projected.cross_validation.l2, weights=scale, support=projected.support
-        )
+        refit = projection(rollouts, tau=0.5, l2=projected.cross_validation.l2, weights=scale, support=projected.support)
         np.testing.assert_allclose(projected.fit.delta, refit.delta, atol=2e-3)
         found[scale] = made[-1]
     assert found["prompt"].settings["weights"] == "prompt"

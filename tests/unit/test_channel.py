@@ -173,11 +173,7 @@ REFUSALS: list[tuple[httpx2.Response, type[BlbError], int]] = [
     (fail(403, "Country not supported", code="unsupported_country_region_territory"), AuthenticationFailed, 1),
     (fail(429, "You exceeded your current quota", code="insufficient_quota"), QuotaExhausted, 1),
     (fail(429, "Rate limit reached", code="rate_limit_exceeded"), RateLimited, RATE_LIMIT_ATTEMPTS),
-    (
-        fail(400, "filtered", code="content_filter", innererror={"code": "ResponsibleAIPolicyViolation"}),
-        ContentFiltered,
-        1,
-    ),
+    (fail(400, "filtered", code="content_filter", innererror={"code": "ResponsibleAIPolicyViolation"}), ContentFiltered, 1),
     (fail(400, "Unsupported parameter: 'logprobs' is not supported with this model."), ModelUnsuitable, 1),
     (fail(400, "max_tokens is too large", param="max_tokens"), RequestRejected, 1),
     (fail(404, "The model `x` does not exist", code="model_not_found"), RequestRejected, 1),
@@ -193,9 +189,7 @@ REFUSALS: list[tuple[httpx2.Response, type[BlbError], int]] = [
 
 
 @pytest.mark.parametrize(("answer", "error", "tries"), REFUSALS, ids=lambda value: getattr(value, "__name__", None))
-def test_a_refusal_that_lasts(
-    monkeypatch: pytest.MonkeyPatch, answer: httpx2.Response, error: type[BlbError], tries: int
-) -> None:
+def test_a_refusal_that_lasts(monkeypatch: pytest.MonkeyPatch, answer: httpx2.Response, error: type[BlbError], tries: int) -> None:
     """Each has its class, and is tried as often as it may pass: once where it cannot."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with pytest.raises(error) as caught:

@@ -69,9 +69,7 @@ def run(dialect: Dialect, address: str, path: Path, *, samples: int = 2, seed: i
 
     async def go() -> Any:
         nonlocal unreadable
-        session = Session(
-            profile, model=dialect.model, base_url=address, endpoint=dialect.endpoint, tokenizer=dialect.tokenizer
-        )
+        session = Session(profile, model=dialect.model, base_url=address, endpoint=dialect.endpoint, tokenizer=dialect.tokenizer)
         async with session:
             with RolloutStore(path) as store:
                 prompts = [example.prompt for example in EXAMPLES]
@@ -149,9 +147,7 @@ def outcome(disturbed: Run, honest: Run) -> str:
     """equal; less: some completions are marked as incomplete or bounded in the store; apart: they are stored as another model's;
     or the name of the error. An AssertionError for any number that is wrong."""
     ours = {key: each for key, each in disturbed.stored.items() if key in honest.stored}
-    wrong = [
-        key for key, each in ours.items() if not same(each, honest.stored[key]) and not weaker(each, honest.stored[key])
-    ]
+    wrong = [key for key, each in ours.items() if not same(each, honest.stored[key]) and not weaker(each, honest.stored[key])]
     assert not wrong, [(disturbed.stored[key], honest.stored[key]) for key in wrong[:1]]
     if disturbed.error is not None:
         said = str(disturbed.error)
@@ -168,17 +164,12 @@ def outcome(disturbed: Run, honest: Run) -> str:
     return "less"
 
 
-def disturb(
-    name: str, mode: str, rate: float, honest: Run, folder: Path, seed: int = 1
-) -> tuple[str, Run, ChaosServer]:
+def disturb(name: str, mode: str, rate: float, honest: Run, folder: Path, seed: int = 1) -> tuple[str, Run, ChaosServer]:
     """What becomes of a run of dialect ``name`` under ``mode``."""
     dialect = DIALECTS[name]
     with dialect.serve() as server:
         address = getattr(server, dialect.path)
-        with (
-            ChaosServer(address, mode, rate=rate, seed=seed, pause=0.05) as chaos,
-            pytest.MonkeyPatch.context() as patch,
-        ):
+        with ChaosServer(address, mode, rate=rate, seed=seed, pause=0.05) as chaos, pytest.MonkeyPatch.context() as patch:
             if mode == "slow loris":
                 patch.setattr(bounded, "DEADLINE", 1.5)
             started = time.monotonic()
@@ -246,9 +237,7 @@ def test_one_completion_in_the_place_of_several_is_not_taken_for_them(tmp_path: 
             with ChaosServer(server, "choices out of step", rate=rate, seed=2) as chaos:
                 found = run(dialect, chaos.base_url, tmp_path / f"{rate}.db", samples=4, seed=None)
                 assert all(each.whole for each in found.stored.values())
-                assert (len(found.stored), type(found.error)) == (
-                    (0, CorruptResponse) if rate == 1 else (24, type(None))
-                )
+                assert (len(found.stored), type(found.error)) == ((0, CorruptResponse) if rate == 1 else (24, type(None)))
 
 
 def test_what_was_asked_for_again_is_counted(tmp_path: Path) -> None:

@@ -102,9 +102,7 @@ def test_logged_completions_first_then_fresh_ones(chosen: Chooser) -> None:
     assert not wild.off_policy.trusted
     assert len(asked) == 3 * 6 * PROMPTS
     assert not any(sent and dict(sent).get(END) == -1.0 for sent in asked)
-    assert (
-        "off-policy, from 96 base completions of the validation prompts: 2 of 3 candidates have an estimate" in said[0]
-    )
+    assert "off-policy, from 96 base completions of the validation prompts: 2 of 3 candidates have an estimate" in said[0]
     assert "its validation number is too good: the test prompts say what it is worth" in said[-1]
     assert len(chosen(FEWER_ENDS, MORE_ENDS, WILD)[2]) == len(asked)
     a_table_for_programs(choice)
@@ -204,8 +202,7 @@ def test_nothing_beats_the_base(chosen: Chooser) -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "tau", "best"),
-    [("reward", 1.0, 1), ("reward-kl", 100.0, 0), ("reward-kl", 0.001, 1), ("pareto", 1.0, 0)],
+    ("objective", "tau", "best"), [("reward", 1.0, 1), ("reward-kl", 100.0, 0), ("reward-kl", 0.001, 1), ("pareto", 1.0, 0)]
 )
 def test_objectives(chosen: Chooser, objective: Objective, tau: float, best: int) -> None:
     """The large step is shortest; a high price of KL prefers the small one, and so does pareto: the large one loses accuracy."""
@@ -242,9 +239,7 @@ class _Told:
 
     reward = SimpleNamespace(label="reward")
     report = Silent()
-    session = SimpleNamespace(
-        end_tokens=EndTokens(False), tells_base_logprobs=False, profile=SimpleNamespace(name="told")
-    )
+    session = SimpleNamespace(end_tokens=EndTokens(False), tells_base_logprobs=False, profile=SimpleNamespace(name="told"))
 
     def __init__(self, *rewards: float) -> None:
         self._rewards = iter(rewards)

@@ -101,9 +101,7 @@ def test_a_fit_from_prompts_to_a_verdict(call: Callable[..., tuple[object, ...]]
 
 
 @pytest.mark.parametrize("estimator", ["projection", "ips"])
-def test_eval_and_show_read_what_fit_wrote(
-    call: Callable[..., tuple[object, ...]], tmp_path: Path, estimator: str
-) -> None:
+def test_eval_and_show_read_what_fit_wrote(call: Callable[..., tuple[object, ...]], tmp_path: Path, estimator: str) -> None:
     """The bias of either estimator can be judged again at another setting, saved, and shown."""
     fitted = blb("fit", *call("--samples-per-prompt", 10, "--estimator", estimator, "--entries", 4))
     assert fitted.exit_code == 0, fitted.output
@@ -139,9 +137,7 @@ def test_what_a_file_says_cannot_move_the_cursor(tmp_path: Path) -> None:
     finding = RecordedFinding(code=evil, word="FAIL", sentence=evil, remedy=evil)
     text = dict.fromkeys(("provider", "model", "tokenizer", "task", "reward", "estimator"), evil)
     entry = Entry(id=1, bias=0.5, text=evil)
-    Bias(**text, settings={evil: evil}, verdict=(row,), findings=(finding,), entries=(entry,)).save(
-        tmp_path / "bias.json"
-    )
+    Bias(**text, settings={evil: evil}, verdict=(row,), findings=(finding,), entries=(entry,)).save(tmp_path / "bias.json")
     shown = blb("show", tmp_path / "bias.json").output
     assert "\x1b" not in shown
     assert "\u202e" not in shown
@@ -220,9 +216,7 @@ def test_a_model_without_logprobs(call: Callable[..., tuple[object, ...]], serve
 
 
 @pytest.mark.parametrize(("value", "shown"), [(float("nan"), "nan"), (0.25, "0.25")])
-def test_a_logprob_that_is_none(
-    call: Callable[..., tuple[object, ...]], server: ExactServer, value: float, shown: str
-) -> None:
+def test_a_logprob_that_is_none(call: Callable[..., tuple[object, ...]], server: ExactServer, value: float, shown: str) -> None:
     """A NaN or positive logprob ends the run; it never reaches an estimator."""
 
     def spoil(number: int, answer: dict[str, Any]) -> dict[str, Any]:
@@ -236,12 +230,7 @@ def test_a_logprob_that_is_none(
 def test_a_bias_for_another_tokenizer(call: Callable[..., tuple[object, ...]], tmp_path: Path) -> None:
     """Both fingerprints and the remedy are named, before a single completion is asked for."""
     Bias(
-        provider="local",
-        model="m",
-        tokenizer="probe-sha256:0",
-        reward="length",
-        estimator="ips",
-        entries=(Entry(id=1, bias=1.0),),
+        provider="local", model="m", tokenizer="probe-sha256:0", reward="length", estimator="ips", entries=(Entry(id=1, bias=1.0),)
     ).save(tmp_path / "b.json")
     assert "probe-sha256:0" in refused("eval", tmp_path / "b.json", *call())
 
@@ -251,17 +240,13 @@ def test_nothing_to_learn(call: Callable[..., tuple[object, ...]]) -> None:
     assert "nothing to learn" in refused("fit", *call(reward="regex:no such text"))
 
 
-def test_more_entries_than_the_provider_takes(
-    call: Callable[..., tuple[object, ...]], server: ExactServer, tmp_path: Path
-) -> None:
+def test_more_entries_than_the_provider_takes(call: Callable[..., tuple[object, ...]], server: ExactServer, tmp_path: Path) -> None:
     """The limit is named, and nothing is cut behind the user's back."""
     profile = tmp_path / "small.toml"
     profile.write_text('extends = "llamacpp"\nname = "small"\n[bias]\nentries = 3\n')
     options = [profile if option == "llamacpp" else option for option in call("--entries", 5)]
     assert "takes at most 3" in refused("fit", *options)
-    assert not [path for path, _ in server.calls if path.endswith("/chat/completions")], (
-        "refused before anything is paid for"
-    )
+    assert not [path for path, _ in server.calls if path.endswith("/chat/completions")], "refused before anything is paid for"
     assert "neither a number" in refused("fit", *call("--entries", "many"))
 
 

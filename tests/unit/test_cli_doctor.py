@@ -111,9 +111,7 @@ def test_a_profile_that_cannot_be_written_is_exit_code_2(server: ExactServer, tm
     assert "CONTRADICTED" in result.stdout
 
 
-def test_an_address_that_was_given_is_saved_to_stay(
-    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_that_was_given_is_saved_to_stay(server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable of the provider it extends does not send the next run elsewhere."""
     path = tmp_path / "mine.toml"
     assert doctor(server, "--save", path).exit_code == 0

@@ -52,9 +52,7 @@ def blb(*arguments: object, **more: Any) -> Result:
 def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Run the command in a process of its own, both outputs piped."""
     plain = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR", "NO_COLOR")}
-    return subprocess.run(
-        [*BLB, *map(str, arguments)], capture_output=True, env=plain | environment, check=False, timeout=60
-    )
+    return subprocess.run([*BLB, *map(str, arguments)], capture_output=True, env=plain | environment, check=False, timeout=60)
 
 
 @pytest.fixture
@@ -225,9 +223,7 @@ def test_a_question_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("shell", "word"), [("bash", "complete -o"), ("zsh", "compdef"), ("fish", "complete --no-files")]
-)
+@pytest.mark.parametrize(("shell", "word"), [("bash", "complete -o"), ("zsh", "compdef"), ("fish", "complete --no-files")])
 def test_completion_scripts(shell: str, word: str) -> None:
     """Each names the program, its variable and how that shell registers a function; bash accepts its syntax."""
     script = blb("completion", shell).stdout
@@ -310,12 +306,7 @@ def test_init_asks_and_writes(data: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert result.exit_code == 0, result.output
     told = tomllib.loads((tmp_path / "blb.toml").read_text())
     assert told == {
-        "defaults": {
-            "provider": "fireworks",
-            "model": "accounts/x/models/y",
-            "data": "data.jsonl",
-            "reward": "length",
-        },
+        "defaults": {"provider": "fireworks", "model": "accounts/x/models/y", "data": "data.jsonl", "reward": "length"},
         "eval": {"price": "0.2,0.2"},
     }
     for part in ("unknown provider", "nowhere.jsonl", "unknown reward", "0.15,0.60"):
@@ -336,18 +327,11 @@ def test_init_without_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "give --data" in missing.stderr
     assert not list(tmp_path.iterdir())
     assert blb("init", "--yes").exit_code == 0
-    assert find_settings().tables == {
-        "defaults": {"provider": "local", "task": "capitals", "reward": "correct-and-short"}
-    }
+    assert find_settings().tables == {"defaults": {"provider": "local", "task": "capitals", "reward": "correct-and-short"}}
     again = blb("init", "--yes", "--provider", "openai", "--task", "capitals", "--model", "gpt-4o-mini")
     assert again.exit_code == 2
     assert "--force" in again.stderr
-    assert (
-        blb(
-            "init", "--yes", "--force", "--provider", "openai", "--task", "capitals", "--model", "gpt-4o-mini"
-        ).exit_code
-        == 0
-    )
+    assert blb("init", "--yes", "--force", "--provider", "openai", "--task", "capitals", "--model", "gpt-4o-mini").exit_code == 0
     written = (tmp_path / "blb.toml").read_text()
     assert 'model = "gpt-4o-mini"' in written
     assert "sk-nobody" not in written
@@ -356,11 +340,7 @@ def test_init_without_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_init_writes_no_key_that_an_address_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A password or token in the address is refused, and so is what is no address."""
     monkeypatch.chdir(tmp_path)
-    for address, part in (
-        ("http://me:secret@h/v1", "keys stay"),
-        ("h:8000", "no address"),
-        ("http://h/v1?key=x", "keys"),
-    ):
+    for address, part in (("http://me:secret@h/v1", "keys stay"), ("h:8000", "no address"), ("http://h/v1?key=x", "keys")):
         result = blb("init", "--yes", "--provider", "vllm", "--task", "capitals", "--base-url", address)
         assert result.exit_code == 2
         assert part in result.stderr
@@ -376,9 +356,7 @@ def test_print_json_is_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(stream.buffer.getvalue()) == {"a": "é"}
 
 
-def test_brackets_of_the_user_are_no_markup(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_brackets_of_the_user_are_no_markup(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern or an instruction with brackets stands in tables and bars as it was given."""
     from blackbox_lb.cli.terminal import Terminal, print_table
 

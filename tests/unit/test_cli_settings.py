@@ -178,9 +178,7 @@ def test_who_names_a_task_does_not_get_the_file_s_data(tmp_path: Path, monkeypat
         ("[defaults]\nentries = 'cv'\n[fit]\nentries = 2.5e\n", ["is no TOML"]),
     ],
 )
-def test_a_wrong_file_is_refused_by_name(
-    text: str, parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_file_is_refused_by_name(text: str, parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """File, table, key, value, what would do and the nearest right name; exit code 2 and no traceback."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text(text)
@@ -222,9 +220,7 @@ def test_what_the_file_gave_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "gives" not in CliRunner().invoke(main, ["fit", "--quiet"]).stderr
 
 
-def test_who_names_another_provider_does_not_get_the_file_s_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_names_another_provider_does_not_get_the_file_s_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key for one provider must not go to the address of another; the same provider keeps what the file says of it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "blb.toml").write_text('[defaults]\nprovider = "vllm"\nbase_url = "http://one:8000/v1"\nmodel = "m"\n')

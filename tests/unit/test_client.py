@@ -127,11 +127,7 @@ def test_settings_and_connections_are_shared(server: Server, client: OpenAI, bia
     assert server.last.headers["authorization"] == "Bearer key-1"
     assert server.last.headers["openai-organization"] == "org-1"
     assert server.last.headers["x-own"] == "kept"
-    assert (biased.timeout, biased.max_retries, biased.base_url) == (
-        client.timeout,
-        client.max_retries,
-        client.base_url,
-    )
+    assert (biased.timeout, biased.max_retries, biased.base_url) == (client.timeout, client.max_retries, client.base_url)
     assert type(biased) is OpenAI
 
 
@@ -188,10 +184,7 @@ def test_server_error_reaches_the_caller(server: Server, client: OpenAI, bias: B
 def test_azure(server: Server, bias: Bias, deployment: str | None, models: list[str] | None, biased: bool) -> None:
     """A deployment stands in the path, where Azure reads it: its name in ``models`` counts like the body's."""
     with AzureOpenAI(
-        api_key="k",
-        azure_endpoint=server.url.removesuffix("/v1"),
-        azure_deployment=deployment,
-        api_version="2026-01-01",
+        api_key="k", azure_endpoint=server.url.removesuffix("/v1"), azure_deployment=deployment, api_version="2026-01-01"
     ) as client:
         ask(apply(client, bias, models=models))
     assert server.last.path == f"/openai/deployments/{deployment or 'tiny'}/chat/completions"
@@ -248,9 +241,7 @@ def test_other_models_pass(server: Server, client: OpenAI, bias: Bias, caplog: p
     with caplog.at_level(logging.INFO, "blackbox_lb.deploy.request_policy"):
         ask(apply(client, bias, others="pass"), model="tiny-2")
     assert "logit_bias" not in server.last.body
-    assert [record.levelno for record in caplog.records if record.name == "blackbox_lb.deploy.request_policy"] == [
-        logging.INFO
-    ]
+    assert [record.levelno for record in caplog.records if record.name == "blackbox_lb.deploy.request_policy"] == [logging.INFO]
 
 
 def test_other_models_raise(server: Server, client: OpenAI, bias: Bias) -> None:
@@ -389,9 +380,7 @@ def test_responses_is_refused(server: Server, client: OpenAI, bias: Bias) -> Non
         ("/messages", {"model": "tiny"}, "Messages"),
     ],
 )
-def test_endpoints_that_take_no_bias(
-    server: Server, client: OpenAI, bias: Bias, path: str, body: dict[str, Any], api: str
-) -> None:
+def test_endpoints_that_take_no_bias(server: Server, client: OpenAI, bias: Bias, path: str, body: dict[str, Any], api: str) -> None:
     """Wherever the biased model would generate without the bias, the request is refused with the API's name."""
     with pytest.raises(InputError, match=rf"the {api} API takes no logit_bias, so 'tiny' cannot be biased there"):
         apply(client, bias).post(path, body=body, cast_to=object)
@@ -411,9 +400,7 @@ def test_endpoints_that_take_no_bias(
         ("/batches", {"input_file_id": "f", "endpoint": "/v1/chat/completions"}),
     ],
 )
-def test_other_endpoints_are_untouched(
-    server: Server, client: OpenAI, bias: Bias, path: str, body: dict[str, Any]
-) -> None:
+def test_other_endpoints_are_untouched(server: Server, client: OpenAI, bias: Bias, path: str, body: dict[str, Any]) -> None:
     """What generates no text, or only refers to it, goes out as it is, even under ``others="raise"``."""
     apply(client, bias, others="raise").post(path, body=body, cast_to=object)
     assert server.last.body == body
@@ -471,9 +458,7 @@ def test_bodies_that_are_no_json_object_are_untouched(
     server: Server, client: OpenAI, bias: Bias, content: bytes, kind: str
 ) -> None:
     """What names no model goes out byte for byte; the server has the say."""
-    apply(client, bias).post(
-        "/chat/completions", content=content, options={"headers": {"content-type": kind}}, cast_to=object
-    )
+    apply(client, bias).post("/chat/completions", content=content, options={"headers": {"content-type": kind}}, cast_to=object)
     assert server.last.raw == content
 
 
@@ -488,9 +473,7 @@ def test_a_body_that_cannot_be_read_is_refused(server: Server, client: OpenAI, b
         biased.post("/chat/completions", content=parts(), cast_to=object)
     packed = gzip.compress(b'{"model":"tiny"}')
     with pytest.raises(InputError, match="compressed"):
-        biased.post(
-            "/chat/completions", content=packed, options={"headers": {"content-encoding": "gzip"}}, cast_to=object
-        )
+        biased.post("/chat/completions", content=packed, options={"headers": {"content-encoding": "gzip"}}, cast_to=object)
     assert not server.seen
 
 

@@ -89,9 +89,7 @@ def test_two_workers_learn_the_same_bias(fit: tuple[object, ...], estimator: str
 
 
 @pytest.mark.usefixtures("started")
-def test_a_sample_explains_what_all_learned(
-    fit: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_explains_what_all_learned(fit: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the lists of all rollouts are too many for this process, the learned vector is still that of all."""
     assert blb(*fit, "--l2", 5, "--out", tmp_path / "all", "--engine", "ray", "--workers", 2).exit_code == 0
     monkeypatch.setattr(learning, "DIAGNOSED", 200)

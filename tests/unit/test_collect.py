@@ -139,11 +139,7 @@ def test_requests_in_flight_are_bounded(server: ExactServer, tmp_path: Path) -> 
     profile = load_profile("llamacpp")
     slots = profile.connection.concurrency
     embedded = profile.model_copy(update={"connection": profile.connection.model_copy(update={"embedded": True})})
-    for using, concurrency, bounds in (
-        (profile, None, (slots, MOST)),
-        (embedded, None, (slots, slots)),
-        (profile, 2, (2, 2)),
-    ):
+    for using, concurrency, bounds in ((profile, None, (slots, MOST)), (embedded, None, (slots, slots)), (profile, 2, (2, 2))):
         pace = Told()
         run(server, tmp_path, profile=using, concurrency=concurrency, pace=pace)
         assert pace.heard[0][1:] == bounds
@@ -186,12 +182,7 @@ def test_passing_faults_are_retried(tmp_path: Path, fault: Any) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "error", "tries"),
-    [
-        (500, ServerFailed, 6),
-        ("drop", ConnectionFailed, 6),
-        (400, RequestRejected, 1),
-        (401, AuthenticationFailed, 1),
-    ],
+    [(500, ServerFailed, 6), ("drop", ConnectionFailed, 6), (400, RequestRejected, 1), (401, AuthenticationFailed, 1)],
 )
 def test_lasting_faults_are_named(tmp_path: Path, fault: Any, error: type[BlbError], tries: int) -> None:
     """What may pass is tried six times, what cannot is tried once."""
@@ -216,12 +207,8 @@ def _none(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.parametrize(
-    ("spoil", "error"), [(_nan, CorruptResponse), (_positive, CorruptResponse), (_none, NoLogprobs)]
-)
-def test_answers_that_stay_bad_stop_the_run_and_keep_what_was_good(
-    tmp_path: Path, spoil: Any, error: type[BlbError]
-) -> None:
+@pytest.mark.parametrize(("spoil", "error"), [(_nan, CorruptResponse), (_positive, CorruptResponse), (_none, NoLogprobs)])
+def test_answers_that_stay_bad_stop_the_run_and_keep_what_was_good(tmp_path: Path, spoil: Any, error: type[BlbError]) -> None:
     """From the fifth answer on all are spoiled: an error of the tree after a few tries, and the good four are in the store."""
     with ExactServer(MODEL, faults=lambda number, answer: spoil(answer) if number >= 4 else answer) as server:
         with pytest.raises(error):
@@ -276,9 +263,7 @@ def test_a_paid_answer_is_paid_once(
         answers = [await single(self, prompt, draw) for _ in range(n)]
         choices = [{**answer["choices"][0], "index": index} for index, answer in enumerate(answers)]
         total = sum(len(choice["logprobs"]["content"]) for choice in choices[: 3 if whole else 4])
-        return read(
-            {**answers[0], "choices": [*choices[:-1], spoil(choices[-1])], "usage": {"completion_tokens": total}}
-        )
+        return read({**answers[0], "choices": [*choices[:-1], spoil(choices[-1])], "usage": {"completion_tokens": total}})
 
     monkeypatch.setattr(Session, "answer", several)
     profile = load_profile("llamacpp").model_copy(update={"sampling": rules})
@@ -301,9 +286,7 @@ def test_a_server_that_is_down_is_one_sentence() -> None:
         asyncio.run(go())
 
 
-def test_a_proxy_is_not_asked_for_this_machine(
-    server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_is_not_asked_for_this_machine(server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a proxy in the environment, a server on loopback is still reached directly."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -324,9 +307,7 @@ def test_kill_minus_nine_and_run_again(tmp_path: Path) -> None:
     samples, prompts = 6, 12
     command = [sys.executable, "-m", "blackbox_lb", "collect", "--provider", "llamacpp", "--quiet", "--json"]
     data = tmp_path / "data.jsonl"
-    data.write_text(
-        "".join(json.dumps({"prompt": f"question {n}", "answer": "x", "split": s}) + "\n" for n, s in _splits(prompts))
-    )
+    data.write_text("".join(json.dumps({"prompt": f"question {n}", "answer": "x", "split": s}) + "\n" for n, s in _splits(prompts)))
     command += ["--data", str(data), "--reward", "length", "--max-tokens", "6", "--top-logprobs", "4", "--seed", "3"]
     command += ["--samples-per-prompt", str(samples), "--concurrency", "4"]
     with ExactServer(MODEL, delay=0.03) as server:

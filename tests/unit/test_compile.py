@@ -36,9 +36,7 @@ def learned() -> Bias:
 def small(tmp_path: Path) -> Profile:
     """A provider that takes five whole numbers from -2 to 2."""
     path = tmp_path / "small.toml"
-    path.write_text(
-        'extends = "vllm"\nname = "small"\n[bias]\nentries = 5\nfractions = false\nlow = -2.0\nhigh = 2.0\n'
-    )
+    path.write_text('extends = "vllm"\nname = "small"\n[bias]\nentries = 5\nfractions = false\nlow = -2.0\nhigh = 2.0\n')
     return load_profile(str(path))
 
 
@@ -90,9 +88,7 @@ def test_wishes_beyond_the_limit_are_refused(small: Profile) -> None:
         ({7: 0.5}, "token 7 is 0.5, small takes whole numbers"),
     ],
 )
-def test_a_bias_that_the_provider_does_not_take_is_refused(
-    small: Profile, bias: dict[int, float], sentence: str
-) -> None:
+def test_a_bias_that_the_provider_does_not_take_is_refused(small: Profile, bias: dict[int, float], sentence: str) -> None:
     """The token, its value, the limit and the remedy are named."""
     with pytest.raises(BiasError, match=f"{sentence}; .* blb compile --provider small"):
         check_limits(bias, small)
@@ -102,8 +98,7 @@ def test_ids_that_the_provider_refuses_are_named(small: Profile) -> None:
     """The highest of them, the limit, how many there are and the remedy; at the limit and without one nothing is refused."""
     bias = {7: 1.0, 100_257: 1.0, 100_265: -1.0, 100_300: 2.0}
     with pytest.raises(
-        BiasError,
-        match=r"token 100300, small takes ids up to 100257 \(2 of 4 are above\); .* blb compile --provider small",
+        BiasError, match=r"token 100300, small takes ids up to 100257 \(2 of 4 are above\); .* blb compile --provider small"
     ):
         check_limits(bias, small, 100_257)
     check_limits({7: 1.0, 100_257: 1.0}, small, 100_257)

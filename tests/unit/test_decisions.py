@@ -59,10 +59,7 @@ def test_greedy_is_exact_where_it_is_sure(seed: int, width: int) -> None:
     """From a list of the likeliest tokens, the greedy token under a bias is that of the whole distribution unless it is unsure."""
     rng = np.random.default_rng(seed)
     whole = np.log(rng.dirichlet(np.ones(12), 5))
-    bias = {
-        int(token): float(value)
-        for token, value in zip(rng.choice(12, 4, replace=False), rng.normal(0, 2, 4), strict=True)
-    }
+    bias = {int(token): float(value) for token, value in zip(rng.choice(12, 4, replace=False), rng.normal(0, 2, 4), strict=True)}
     order = np.argsort(-whole, axis=1)[:, :width]
     lists = FirstLists(order, np.take_along_axis(whole, order, 1))
     full = (whole + np.array([bias.get(token, 0.0) for token in range(12)])).argmax(axis=1)

@@ -58,11 +58,7 @@ class Liar(ExactServer):
     """A server that changes requests on their way in, with ``wish``, or refuses them; ``answer`` changes what goes out."""
 
     def __init__(
-        self,
-        model: ExactModel,
-        seed: int,
-        wish: Callable[[JSON], None] | None = None,
-        answer: Callable[[JSON], None] | None = None,
+        self, model: ExactModel, seed: int, wish: Callable[[JSON], None] | None = None, answer: Callable[[JSON], None] | None = None
     ) -> None:
         super().__init__(model, seed=seed)
         self._wish, self._changed = wish, answer
@@ -122,12 +118,7 @@ def self_test(server: ExactServer, profile: Profile = SERVER, titles: Sequence[s
 
 def chosen(titles: Sequence[str] | None) -> tuple[Check, ...]:
     """All checks, or those called ``titles`` with what they need."""
-    wanted = {
-        "tokenizer",
-        "lists of alternatives",
-        *(titles or ()),
-        *(need for title in titles or () for need in NEEDS[title]),
-    }
+    wanted = {"tokenizer", "lists of alternatives", *(titles or ()), *(need for title in titles or () for need in NEEDS[title])}
     return tuple(check for check in CHECKS if titles is None or check.title in wanted)
 
 
@@ -346,9 +337,7 @@ def test_the_first_list_of_a_completion_that_lacks_tokens_is_no_opening() -> Non
 
     whole, headless = drawn([3, 5], True), drawn([8, 9], False)
     assert [set(row) for row in opening_lists([whole, headless])] == [{3, 5}]
-    assert [set(row) for row in opening_lists([headless])] == [{8, 9}], (
-        "better than nothing where a provider never tells"
-    )
+    assert [set(row) for row in opening_lists([headless])] == [{8, 9}], "better than nothing where a provider never tells"
 
 
 def test_a_hidden_end_token_accuses_nobody() -> None:
@@ -523,9 +512,7 @@ def test_a_duel_looks_the_same_in_whole_numbers(gap: float) -> None:
     duel = _Duel(1, 2, gap)
     below, above = duel.bias(-1), duel.bias(1)
     for way in (math.floor, math.ceil, round, math.trunc):
-        assert {token: way(value) for token, value in below.items()} == {
-            token: way(value) for token, value in above.items()
-        }
+        assert {token: way(value) for token, value in below.items()} == {token: way(value) for token, value in above.items()}
     assert below[2] - below[1] + 0.19 < gap < above[2] - above[1] - 0.19
 
 

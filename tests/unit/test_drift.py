@@ -209,9 +209,7 @@ def test_a_record_that_is_none(collect: Callable[..., Result], tmp_path: Path, t
 def test_the_hash_of_a_profile() -> None:
     """A row changes it, its evidence and title do not."""
     profile = load_profile("openai")
-    assert profile_hash(profile) == profile_hash(
-        profile.model_copy(update={"title": "x", "evidence": {}, "unknown": []})
-    )
+    assert profile_hash(profile) == profile_hash(profile.model_copy(update={"title": "x", "evidence": {}, "unknown": []}))
     other = profile.model_copy(update={"neutral": {**profile.neutral, "top_p": 0.9}})
     assert profile_hash(profile) != profile_hash(other)
 

@@ -38,17 +38,7 @@ def by_kind(texts: Sequence[str]) -> np.ndarray:
 
 def test_a_token_is_read_on_its_own() -> None:
     """Spaces are kept, half a character reads as U+FFFD, a special token as its first name, and no token as None."""
-    expected = [
-        "a",
-        " the",
-        "\n",
-        "  ",
-        "\N{REPLACEMENT CHARACTER}",
-        " é",
-        " \N{REPLACEMENT CHARACTER}",
-        "<|end|>",
-        "12",
-    ]
+    expected = ["a", " the", "\n", "  ", "\N{REPLACEMENT CHARACTER}", " é", " \N{REPLACEMENT CHARACTER}", "<|end|>", "12"]
     assert token_texts(SMALL) == [*expected, "", None, None]
 
 
@@ -66,9 +56,7 @@ def test_words_are_whitespace_delimited_and_counted_once() -> None:
 def test_every_token_goes_to_its_nearest_centroid() -> None:
     """Kinds that are far apart come out as clusters, for tokens that no word was; what is no token has no cluster."""
     pytest.importorskip("sklearn")
-    labels = cluster_labels(
-        ["7", " dog", None, "...", "cow", "88", ""], ["1", "22", "a", "the", "?", "!!"], encoder=by_kind, k=3
-    )
+    labels = cluster_labels(["7", " dog", None, "...", "cow", "88", ""], ["1", "22", "a", "the", "?", "!!"], encoder=by_kind, k=3)
     number, letter, other = labels[0], labels[1], labels[3]
     assert sorted([number, letter, other]) == [0, 1, 2]
     np.testing.assert_array_equal(labels, [number, letter, -1, other, letter, number, other])
@@ -122,9 +110,7 @@ def test_words_that_all_embed_alike_are_refused() -> None:
     ],
     ids=["nan", "one number each", "one vector for all"],
 )
-def test_an_encoder_that_makes_no_vectors_is_refused(
-    encoder: Callable[[Sequence[str]], np.ndarray], message: str
-) -> None:
+def test_an_encoder_that_makes_no_vectors_is_refused(encoder: Callable[[Sequence[str]], np.ndarray], message: str) -> None:
     """One finite vector of each text, or an error that shows what came."""
     with pytest.raises(InputError, match=message):
         cluster_labels(["a"], ["a", "b"], encoder=encoder, k=2)
@@ -322,9 +308,7 @@ def test_an_unknown_or_unreachable_model_is_told_at_once(loader: type[FakeLoader
         load_encoder("org/model")
 
 
-def test_without_a_network_the_model_is_asked_for_once(
-    loader: type[FakeLoader], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_network_the_model_is_asked_for_once(loader: type[FakeLoader], monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused connection is an error at once and not after the loader's own minute of tries."""
     huggingface_hub = pytest.importorskip("huggingface_hub")
     monkeypatch.setattr(huggingface_hub, "HfApi", partial(huggingface_hub.HfApi, endpoint="http://127.0.0.1:9"))

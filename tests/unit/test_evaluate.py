@@ -8,16 +8,7 @@ import pytest
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.rollouts.judging.intervals import bootstrap
-from blackbox_lb.rollouts.judging.verdict import (
-    GREEDY,
-    SAMPLED,
-    PolicyScores,
-    Setting,
-    compare,
-    parse_setting,
-    score,
-    together,
-)
+from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting, compare, parse_setting, score, together
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
 
@@ -28,12 +19,7 @@ def completion(text: str, tokens: int) -> Completion:
     """A completion of which only text and length matter."""
     nothing = np.zeros((tokens, 0))
     return Completion(
-        text,
-        "stop",
-        np.zeros(tokens, np.int32),
-        np.zeros(tokens, np.float32),
-        nothing.astype(np.int32),
-        nothing.astype(np.float32),
+        text, "stop", np.zeros(tokens, np.int32), np.zeros(tokens, np.float32), nothing.astype(np.int32), nothing.astype(np.float32)
     )
 
 
@@ -110,8 +96,7 @@ def test_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec",
-    ["", "hot", "temperature", "temperature=", "temperature=x", "temperature=-1", "temperature=3", "temperature=nan"],
+    "spec", ["", "hot", "temperature", "temperature=", "temperature=x", "temperature=-1", "temperature=3", "temperature=nan"]
 )
 def test_what_is_no_setting_is_refused(spec: str) -> None:
     """The form is named."""

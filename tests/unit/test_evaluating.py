@@ -16,15 +16,7 @@ from scipy.special import softmax
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
-from blackbox_lb.jobs.evaluation.arms import (
-    NO_ALTERNATIVE,
-    Alternative,
-    Arm,
-    ArmResult,
-    alternatives,
-    arms_at,
-    unranked,
-)
+from blackbox_lb.jobs.evaluation.arms import NO_ALTERNATIVE, Alternative, Arm, ArmResult, alternatives, arms_at, unranked
 from blackbox_lb.jobs.evaluation.compare import comparisons, policy, resolvable
 from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.jobs.evaluation.summary import figure, summarise
@@ -75,11 +67,7 @@ def blb_eval(server: ExactServer, folder: Path, *more: object) -> Result:
     data = folder / "test.jsonl"
     rows = [
         {"prompt": f"question {n}", "answer": server.texts[GOOD].strip(), "split": split}
-        for split, numbers in (
-            ("train", range(1)),
-            ("validation", range(1, 2)),
-            ("test", range(2, 2 + PROMPTS)),
-        )
+        for split, numbers in (("train", range(1)), ("validation", range(1, 2)), ("test", range(2, 2 + PROMPTS)))
         for n in numbers
     ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -131,9 +119,7 @@ def test_the_truth_is_told(server: ExactServer, tmp_path: Path) -> None:
     assert verdict["T = 0.3", "weak"] == "HURTS"
     assert any(line.startswith("At temperature 1, T = 0.3 alone WINS over weak") for line in told.summary)
     weak_alone = next(place for place, line in enumerate(told.summary) if line.startswith("At temperature 1, weak"))
-    assert all(" WINS over weak" in line for line in told.summary[:weak_alone]), (
-        "what is simpler and better comes first"
-    )
+    assert all(" WINS over weak" in line for line in told.summary[:weak_alone]), "what is simpler and better comes first"
     assert (policies["best of 3"].completions, policies["base"].completions) == (PROMPTS, SAMPLES * PROMPTS)
     assert policies["best of 3"].completion_tokens == 3 * policies["base"].completion_tokens == 3
     assert policies["best of 3"].prompt_tokens == pytest.approx(3 * policies["base"].prompt_tokens)
@@ -162,9 +148,7 @@ def test_what_a_person_reads_and_what_is_saved(server: ExactServer, tmp_path: Pa
     for path, verdict in ((good, "HELPS"), (bad, "HURTS")):
         rows = Bias.load(path).verdict
         assert [(row.setting, row.metric) for row in rows] == [
-            (setting, metric)
-            for setting in ("temperature 1", "greedy")
-            for metric in ("contains", "accuracy", "tokens")
+            (setting, metric) for setting in ("temperature 1", "greedy") for metric in ("contains", "accuracy", "tokens")
         ]
         assert (rows[0].verdict, rows[0].n_prompts, rows[0].n_base, rows[3].n_base) == (verdict, 20, 40, 20)
 
@@ -173,17 +157,7 @@ def test_without_a_bias_the_alternatives_are_judged(server: ExactServer, tmp_pat
     """Base and alternative only: its effect is told like a bias's, and examples show both, changed answers first."""
     told = found(
         blb_eval(
-            server,
-            tmp_path,
-            "--baseline-temperature",
-            0.3,
-            "--deploy",
-            "temperature=1",
-            "--test-samples",
-            2,
-            "--json",
-            "--seed",
-            1,
+            server, tmp_path, "--baseline-temperature", 0.3, "--deploy", "temperature=1", "--test-samples", 2, "--json", "--seed", 1
         )
     )
     assert [row.name for row in told.policies] == ["base", "T = 0.3"]
@@ -218,9 +192,7 @@ def test_biases_that_do_not_fit_are_refused_before_anything_is_drawn(server: Exa
         (("--best-of", "4", "--top-logprobs", "0"), "no logprobs are returned on the chat endpoint"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(
-    server: ExactServer, tmp_path: Path, arguments: tuple[str, ...], said: str
-) -> None:
+def test_what_cannot_be_judged_is_refused(server: ExactServer, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     """One sentence, exit code 2, and nothing was drawn."""
     for path in (tmp_path / "a" / "bias.json", tmp_path / "a.json"):
         made(server, path, 1.0)
@@ -252,16 +224,11 @@ def test_where_an_instruction_goes(messages: list[tuple[str, str]], asked: list[
 def test_the_arms_of_a_setting() -> None:
     """Base, bias, and each alternative that changes something, alone and with the bias: at greedy no temperature and no best-of."""
     tried = alternatives(["Be brief."], [0.5], [2], [3], settings=[SAMPLED, GREEDY], limit=8)
-    names = {
-        setting.name: [arm.name for arm in arms_at(setting, {"b": {1: 1.0}}, tried)] for setting in (SAMPLED, GREEDY)
-    }
+    names = {setting.name: [arm.name for arm in arms_at(setting, {"b": {1: 1.0}}, tried)] for setting in (SAMPLED, GREEDY)}
     brief = ['prompt + "Be brief."', 'prompt + "Be brief." and b']
     short = ["max_tokens 2", "max_tokens 2 and b"]
     warm = [["T = 0.5", "T = 0.5 and b"], ["best of 3", "best of 3 and b"]]
-    assert names == {
-        "temperature 1": ["base", "b", *brief, *warm[0], *short, *warm[1]],
-        "greedy": ["base", "b", *brief, *short],
-    }
+    assert names == {"temperature 1": ["base", "b", *brief, *warm[0], *short, *warm[1]], "greedy": ["base", "b", *brief, *short]}
 
 
 @pytest.mark.parametrize(
@@ -280,17 +247,13 @@ def test_the_best_is_told_by_the_base_model_only(
     """Logprobs after bias and temperature are the base's only without either."""
     session = SimpleNamespace(profile=load_profile(provider), biased_endpoint="chat")
     trials = cast(Any, SimpleNamespace(session=session, top_logprobs=5))
-    arm = Arm(
-        Setting(f"temperature {temperature}", temperature), "b" if bias else None, bias, Alternative("x", best_of=2)
-    )
+    arm = Arm(Setting(f"temperature {temperature}", temperature), "b" if bias else None, bias, Alternative("x", best_of=2))
     told = unranked(trials, arm)
     assert (told is None) == (why is None)
     assert (why or "") in (told or "")
 
 
-def arm_of(
-    values: list[float], lengths: list[float], bias: str | None = None, other: Alternative = NO_ALTERNATIVE
-) -> ArmResult:
+def arm_of(values: list[float], lengths: list[float], bias: str | None = None, other: Alternative = NO_ALTERNATIVE) -> ArmResult:
     """An arm at temperature 1 with one completion a prompt, right where the value is above 0."""
     rows = tuple(np.array([value]) for value in values)
     right = tuple(np.array([float(value > 0)]) for value in values)
@@ -323,11 +286,7 @@ def test_a_comparison_by_eye() -> None:
     ]
     rows = {(row.base, row.other, row.metric): row for row in comparisons(arms, "points", effect=0.5)}
     assert set(rows) == {
-        *(
-            ("base", other, metric)
-            for other in ("b", "x", "x and b", "c")
-            for metric in ("points", "accuracy", "tokens")
-        ),
+        *(("base", other, metric) for other in ("b", "x", "x and b", "c") for metric in ("points", "accuracy", "tokens")),
         *((("x", "b", "points"), ("x", "x and b", "points"), ("x", "c", "points"), ("b", "c", "points"))),
     }
     row = rows["base", "b", "points"]
@@ -363,9 +322,7 @@ def test_sentences_say_who_wins() -> None:
     def arm(shift: float, bias: str | None = None, other: Alternative = NO_ALTERNATIVE) -> ArmResult:
         return arm_of((base + shift + rng.normal(0, 0.1, 40)).tolist(), [5.0] * 40, bias, other)
 
-    lines = told(
-        arm(0), arm(1, "b"), arm(3, None, better), arm(3, "b", better), arm(0, None, worse), arm(1, "b", worse)
-    )
+    lines = told(arm(0), arm(1, "b"), arm(3, None, better), arm(3, "b", better), arm(0, None, worse), arm(1, "b", worse))
     beginnings = [
         "better alone WINS over b: points 4.",
         "b helps: points 2.",

@@ -34,14 +34,7 @@ def learned(endpoint: Any = "chat", **fields: Any) -> Bias:
     """A bias of five tokens, whole numbers among them."""
     drawn = SamplingRecord(max_tokens=8, top_logprobs=5, endpoint=endpoint)
     entries = tuple(Entry(id=token, bias=value) for token, value in VALUES.items())
-    rest = {
-        "provider": "own",
-        "model": "exact",
-        "tokenizer": "t",
-        "reward": "length",
-        "estimator": "ips",
-        "entries": entries,
-    }
+    rest = {"provider": "own", "model": "exact", "tokenizer": "t", "reward": "length", "estimator": "ips", "entries": entries}
     return Bias(**{**rest, "sampling": drawn, **fields})
 
 
@@ -137,11 +130,7 @@ def test_the_langchain_script_gives_the_bias(monkeypatch: pytest.MonkeyPatch, en
     """A chat model through extra_body, for its own field takes integers only; a completion model through its field."""
     script = export(learned(endpoint), "langchain", model=EVIL)
     name, given = recorded(monkeypatch, "langchain_openai", ("ChatOpenAI", "OpenAI"), script)
-    assert (name, given["model"], given["base_url"]) == (
-        "ChatOpenAI" if endpoint == "chat" else "OpenAI",
-        EVIL,
-        "http://there/v1",
-    )
+    assert (name, given["model"], given["base_url"]) == ("ChatOpenAI" if endpoint == "chat" else "OpenAI", EVIL, "http://there/v1")
     assert (given["extra_body"]["logit_bias"] if endpoint == "chat" else given["logit_bias"]) == SENT
 
 
@@ -230,24 +219,16 @@ def test_keys_stay_in_their_variables(tmp_path: Path, monkeypatch: pytest.Monkey
         assert "/openai/v1" in export(azure, format)
     classic = azure.replacing(provider="azure-classic", model="my prod")
     assert '"?api-version=${OPENAI_API_VERSION:-2024-10-21}"' in export(classic, "curl")
-    assert 'default_query={"api-version": os.environ.get("OPENAI_API_VERSION", "2024-10-21")}' in export(
-        classic, "openai"
-    )
+    assert 'default_query={"api-version": os.environ.get("OPENAI_API_VERSION", "2024-10-21")}' in export(classic, "openai")
     assert '"/deployments/my%20prod"' in export(classic, "openai")
-    with pytest.raises(
-        InputError, match=r"LiteLLM's OpenAI-compatible route sends no query, and this API wants .*api-version"
-    ):
+    with pytest.raises(InputError, match=r"LiteLLM's OpenAI-compatible route sends no query, and this API wants .*api-version"):
         export(classic, "litellm")
     assert "OpenAI()" in export(learned(provider="openai", compiled=Compiled(), entries=whole), "openai")
 
 
 def test_what_is_not_known_is_said() -> None:
     """A provider that comes with no profile has no limits that could be checked, and the comment says so; a format is named."""
-    assert export(learned(), "curl").startswith(
-        "# A bias of 5 tokens for exact by blackbox_lb: UNVERIFIED, limits not checked\n"
-    )
+    assert export(learned(), "curl").startswith("# A bias of 5 tokens for exact by blackbox_lb: UNVERIFIED, limits not checked\n")
     assert "not checked" not in export(learned(provider="vllm"), "curl")
-    with pytest.raises(
-        InputError, match="no format 'yaml'; the formats are openai, litellm, langchain, curl, vllm, json"
-    ):
+    with pytest.raises(InputError, match="no format 'yaml'; the formats are openai, litellm, langchain, curl, vllm, json"):
         export(learned(), "yaml")

@@ -25,9 +25,7 @@ from blackbox_lb.providers.profile import load_profile
 same = settings(deadline=None, derandomize=True)
 
 
-def openai(
-    message: str, type_: str | None = "invalid_request_error", code: str | None = None, param: str | None = None
-) -> Any:
+def openai(message: str, type_: str | None = "invalid_request_error", code: str | None = None, param: str | None = None) -> Any:
     """An error body as OpenAI wraps it."""
     return {"error": {"message": message, "type": type_, "param": param, "code": code}}
 
@@ -39,9 +37,7 @@ def unsupported(name: str) -> Any:
 
 
 QUOTA = "You exceeded your current quota, please check your plan and billing details."
-LIMIT = (
-    "Rate limit reached for gpt-4o-mini in organization org-x on tokens per min (TPM): Limit 200000, Requested 7592."
-)
+LIMIT = "Rate limit reached for gpt-4o-mini in organization org-x on tokens per min (TPM): Limit 200000, Requested 7592."
 FILTERED = {
     "message": "The response was filtered due to the prompt triggering Azure Content management policy.",
     "type": None,
@@ -189,16 +185,8 @@ LACKING: list[tuple[Any, str, int | None]] = [
         "prompt_logprobs",
         None,
     ),
-    (
-        {"detail": [{"type": "extra_forbidden", "loc": ["body", "min_p"], "msg": "Extra inputs are not permitted"}]},
-        "min_p",
-        None,
-    ),
-    (
-        "The min_p and logit_bias sampling parameters are not yet supported with speculative decoding.",
-        "logit_bias",
-        None,
-    ),
+    ({"detail": [{"type": "extra_forbidden", "loc": ["body", "min_p"], "msg": "Extra inputs are not permitted"}]}, "min_p", None),
+    ("The min_p and logit_bias sampling parameters are not yet supported with speculative decoding.", "logit_bias", None),
     ("This endpoint doesn't support logit bias", "logit_bias", None),
 ]
 
@@ -220,11 +208,7 @@ BIASES: list[tuple[Any, FaultKind, int | None]] = [
     (openai("Invalid key in 'logit_bias': AI. You should only be submitting non-negative integers."), "bad id", None),
     ({"object": "error", "message": "logit_bias must has keys in [0, 248319], got 999999999."}, "bad id", 248_319),
     (
-        {
-            "error": {
-                "message": "token_id(s) [60000] in logit_bias contain out-of-vocab token ids. Vocabulary size: 49152"
-            }
-        },
+        {"error": {"message": "token_id(s) [60000] in logit_bias contain out-of-vocab token ids. Vocabulary size: 49152"}},
         "bad id",
         49_151,
     ),
@@ -344,11 +328,7 @@ def test_what_is_no_key_stays(message: str) -> None:
 
 
 @same
-@given(
-    st.text("abcdefgh0123+/=-_!", min_size=8, max_size=40),
-    st.sampled_from(["message", "code", "param", "type"]),
-    st.text(),
-)
+@given(st.text("abcdefgh0123+/=-_!", min_size=8, max_size=40), st.sampled_from(["message", "code", "param", "type"]), st.text())
 def test_known_secrets_never_get_through(secret: str, field: str, around: str) -> None:
     """The key in use is masked whatever it looks like."""
     body = {"error": {"message": "denied", field: f"{around} {secret} {around}"}}

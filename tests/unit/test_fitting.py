@@ -147,12 +147,7 @@ def test_forbidden_ids_are_never_sent(call: Call, server: ExactServer, tmp_path:
 
 def test_the_settings_that_are_deployed_with(call: Call, server: ExactServer, tmp_path: Path) -> None:
     """They replace the default: requests, verdicts and the numbers that choose are at these and no others, but for the KL."""
-    call(
-        "fit",
-        *small(
-            "--l2", 5, "--l2", 50, "--deploy", "temperature=0.5", "--deploy", "greedy", "--deploy", "temperature=0.5"
-        ),
-    )
+    call("fit", *small("--l2", 5, "--l2", 50, "--deploy", "temperature=0.5", "--deploy", "greedy", "--deploy", "temperature=0.5"))
     document = json.loads((tmp_path / "run" / "result.json").read_text())
     assert list(dict.fromkeys(row["setting"] for row in document["verdict"])) == ["temperature 0.5", "greedy"]
     for row in document["validation"]["tried"]:
@@ -160,9 +155,7 @@ def test_the_settings_that_are_deployed_with(call: Call, server: ExactServer, tm
         assert row["tokens"] == pytest.approx(sum(each["tokens"] for each in row["by_setting"]) / 2)
         assert row["kl_nats_per_completion"] is None
     assert set(document["validation"]["base"]) == {"reward", "tokens", "accuracy"}
-    biased = [
-        body["temperature"] for path, body in server.calls if path.endswith("completions") and body.get("logit_bias")
-    ]
+    biased = [body["temperature"] for path, body in server.calls if path.endswith("completions") and body.get("logit_bias")]
     assert {0.5, 0.0, 1.0} == set(biased)
     assert biased.count(1.0) == 4, "one completion of each test prompt, for the KL alone"
 
@@ -181,9 +174,7 @@ def test_what_a_result_says_of_its_making(call: Call, server: ExactServer, tmp_p
     assert kept == sorted(kept)
     assert kept[-1] == pytest.approx(1, abs=1e-6)
     assert document["provenance"]["remarks"]
-    assert all(
-        " ".join(remark.split()) in " ".join(fitted.stderr.split()) for remark in document["provenance"]["remarks"]
-    )
+    assert all(" ".join(remark.split()) in " ".join(fitted.stderr.split()) for remark in document["provenance"]["remarks"])
     assert all(row["kl_nats_per_completion"] > 0 for row in document["validation"]["tried"] if row["samples"])
     call("fit", *small("--l2", 5, "--l2", 50))
     again = json.loads((tmp_path / "run" / "result.json").read_text())
@@ -207,12 +198,8 @@ def test_a_file_that_cannot_be_written_takes_no_other_with_it(call: Call, tmp_pa
 
 def result(kl: float, missing: str | None, reward: float = 0.5) -> FitResult:
     """A result with this KL."""
-    bias = Bias(
-        provider="p", model="m", tokenizer="t", reward="length", estimator="ips", entries=(Entry(id=1, bias=1.0),)
-    )
-    return FitResult(
-        bias, bias, Measured(0.4, 7.0), (TriedCandidate("ips", {"tau": 0.5}, 1, reward),), kl, missing, 2, 3
-    )
+    bias = Bias(provider="p", model="m", tokenizer="t", reward="length", estimator="ips", entries=(Entry(id=1, bias=1.0),))
+    return FitResult(bias, bias, Measured(0.4, 7.0), (TriedCandidate("ips", {"tau": 0.5}, 1, reward),), kl, missing, 2, 3)
 
 
 def test_what_is_not_known_is_null() -> None:

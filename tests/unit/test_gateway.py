@@ -232,9 +232,7 @@ def whole(provider: str, fields: JSON) -> JSON:
     [(provider, case) for provider, cases in CASES.items() for case in cases],
     ids=lambda value: value if isinstance(value, str) else value.rule,
 )
-def test_each_rule_takes_the_limit_and_refuses_what_is_beyond(
-    gateways: dict[str, RulesGateway], provider: str, case: Case
-) -> None:
+def test_each_rule_takes_the_limit_and_refuses_what_is_beyond(gateways: dict[str, RulesGateway], provider: str, case: Case) -> None:
     """What is within a rule is answered, what is beyond gets the exact body, and the call names the rule."""
     gateway = gateways[provider]
     if case.taken is not None:
@@ -289,7 +287,9 @@ def test_keys(gateways: dict[str, RulesGateway]) -> None:
     """Each provider's 401 in its own shape; a given key is shown masked, and only the right one is taken."""
     openai_gateway, azure, fireworks = gateways["openai"], gateways["azure"], gateways["fireworks"]
     answer = post(openai_gateway, chat("openai"), authorization="Bearer invalid-key-12345")
-    message = "Incorrect API key provided: invalid-*****2345. You can find your API key at https://platform.openai.com/account/api-keys."
+    message = (
+        "Incorrect API key provided: invalid-*****2345. You can find your API key at https://platform.openai.com/account/api-keys."
+    )
     assert (answer.status_code, answer.json()) == (401, error(message, None, "invalid_api_key"))
     assert "x-ratelimit-limit-requests" not in answer.headers
     assert "You didn't provide an API key" in post(openai_gateway, chat("openai"), other="x").json()["error"]["message"]
@@ -300,9 +300,7 @@ def test_keys(gateways: dict[str, RulesGateway]) -> None:
     assert post(azure, chat("azure"), authorization=f"Bearer {azure.token}").status_code == 200
     answer = post(fireworks, chat("fireworks"), authorization="Bearer wrong")
     assert answer.status_code == 401
-    assert answer.json() == {
-        "error": {"message": "The API key you provided is invalid.", "code": "UNAUTHORIZED", "type": "error"}
-    }
+    assert answer.json() == {"error": {"message": "The API key you provided is invalid.", "code": "UNAUTHORIZED", "type": "error"}}
     assert {gateway.calls[-1].rule for gateway in (fireworks,)} == {"key"}
 
 
@@ -339,13 +337,10 @@ def test_azure_classic_paths(gateways: dict[str, RulesGateway]) -> None:
     classic = f"{gateway.url}/openai/deployments/gpt-4o-mini/chat/completions"
     headers = {"api-key": gateway.key}
     assert (
-        httpx2.post(classic, json=chat("azure"), headers=headers, verify=NO_TLS).json()["error"]["message"]
-        == "Resource not found"
+        httpx2.post(classic, json=chat("azure"), headers=headers, verify=NO_TLS).json()["error"]["message"] == "Resource not found"
     )
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
-    assert (
-        httpx2.post(f"{classic}?api-version=2024-10-21", json=body, headers=headers, verify=NO_TLS).status_code == 200
-    )
+    assert httpx2.post(f"{classic}?api-version=2024-10-21", json=body, headers=headers, verify=NO_TLS).status_code == 200
     for key, token in ((gateway.key, None), (None, gateway.token)):
         with openai.AzureOpenAI(
             azure_endpoint=gateway.url, api_version="2024-10-21", api_key=key, azure_ad_token=token, max_retries=0
@@ -414,16 +409,7 @@ def test_the_budget_refills_steadily() -> None:
     now[0] = 1.0
     assert budget.admit(100) is None
     assert budget.levels()["tokens"].reset == pytest.approx(60.0)
-    shown = {
-        0.0: "0s",
-        0.0001: "0s",
-        0.017: "17ms",
-        1: "1s",
-        8.64: "8.64s",
-        360: "6m0s",
-        61.5: "1m1.5s",
-        3600: "1h0m0s",
-    }
+    shown = {0.0: "0s", 0.0001: "0s", 0.017: "17ms", 1: "1s", 8.64: "8.64s", 360: "6m0s", 61.5: "1m1.5s", 3600: "1h0m0s"}
     assert {seconds: duration(seconds) for seconds in shown} == shown
 
 
@@ -433,11 +419,7 @@ def test_quota_and_faults(engine: ExactServer) -> None:
         assert post(gateway, chat("openai")).status_code == 200
         answer = post(gateway, chat("openai"))
         refusal = answer.json()["error"]
-        assert (answer.status_code, refusal["code"], refusal["type"]) == (
-            429,
-            "insufficient_quota",
-            "insufficient_quota",
-        )
+        assert (answer.status_code, refusal["code"], refusal["type"]) == (429, "insufficient_quota", "insufficient_quota")
         assert "retry-after" not in answer.headers
     with RulesGateway("openai", engine, faults=lambda number: 503 if number == 0 else "drop") as gateway:
         assert post(gateway, chat("openai")).json()["error"]["type"] == "server_error"
@@ -484,16 +466,8 @@ def test_unknown_rules_and_a_quota_without_a_record_are_refused() -> None:
 
 def test_what_is_recorded(engine: ExactServer) -> None:
     """Bodies in order of arrival, headers without keys, statuses; nothing of a key anywhere."""
-    with (
-        RulesGateway("openai", engine) as gateway,
-        openai.OpenAI(base_url=gateway.base_url, api_key=gateway.key) as client,
-    ):
-        assert [model.id for model in client.models.list()] == [
-            "gpt-4o-mini",
-            "gpt-3.5-turbo-instruct",
-            "gpt-5-mini",
-            "o4-mini",
-        ]
+    with RulesGateway("openai", engine) as gateway, openai.OpenAI(base_url=gateway.base_url, api_key=gateway.key) as client:
+        assert [model.id for model in client.models.list()] == ["gpt-4o-mini", "gpt-3.5-turbo-instruct", "gpt-5-mini", "o4-mini"]
         client.chat.completions.create(**chat("openai"))
         assert [call.path for call in gateway.calls] == ["/v1/models", "/v1/chat/completions"]
         assert gateway.requests == [chat("openai")]

@@ -271,19 +271,14 @@ def test_fireworks_tells_both_logprobs(engine: ExactServer) -> None:
         answer = ask(gateway, **fields, temperature=temperature, logit_bias=bias)
         for choice in plain["choices"]:
             for entry in choice["logprobs"]["content"]:
-                assert (
-                    entry["sampling_logprob"] == entry["logprob"] == pytest.approx(FIRST[entry["token_id"]], rel=1e-6)
-                )
+                assert entry["sampling_logprob"] == entry["logprob"] == pytest.approx(FIRST[entry["token_id"]], rel=1e-6)
         ranks = np.argsort(-FIRST, kind="stable").tolist()
         for choice in answer["choices"]:
             for entry in choice["logprobs"]["content"]:
                 assert entry["logprob"] == pytest.approx(FIRST[entry["token_id"]], rel=1e-6)
                 assert entry["sampling_logprob"] == pytest.approx(tilted[entry["token_id"]], rel=1e-5)
                 assert [other["token_id"] for other in entry["top_logprobs"]] == ranks[:5]
-        assert (
-            ask(gateway, **fields, presence_penalty=1)["choices"][0]["logprobs"]["content"][0]["sampling_logprob"]
-            is None
-        )
+        assert ask(gateway, **fields, presence_penalty=1)["choices"][0]["logprobs"]["content"][0]["sampling_logprob"] is None
 
 
 def test_fireworks_truncation_is_in_the_propensity(engine: ExactServer) -> None:
@@ -291,12 +286,7 @@ def test_fireworks_truncation_is_in_the_propensity(engine: ExactServer) -> None:
     with RulesGateway("fireworks", engine) as gateway:
         told = {}
         for choice in ask(
-            gateway,
-            n=60,
-            max_tokens=1,
-            logprobs=True,
-            top_logprobs=1,
-            extra_body={"top_k": 3, "return_token_ids": True},
+            gateway, n=60, max_tokens=1, logprobs=True, top_logprobs=1, extra_body={"top_k": 3, "return_token_ids": True}
         )["choices"]:
             for entry in choice["logprobs"]["content"]:
                 told[entry["token_id"]] = entry["sampling_logprob"]

@@ -109,9 +109,7 @@ def test_a_batch_from_file_to_answers(client: openai.OpenAI, provider: str) -> N
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_file_with_wrong_lines_fails_as_a_whole(
-    client: openai.OpenAI, provider: str, changes: list[Any], code: str
-) -> None:
+def test_a_file_with_wrong_lines_fails_as_a_whole(client: openai.OpenAI, provider: str, changes: list[Any], code: str) -> None:
     """With the documented code; nothing of it is run."""
     batch = create(client, provider, content(provider, *changes))
     assert states(client, batch) == ["validating", "failed"]

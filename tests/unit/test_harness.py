@@ -29,15 +29,7 @@ from blackbox_lb.types import Completion, Example, Prompt
 pytest.importorskip("lm_eval")
 
 FRUIT = ("apples", "pears", "plums", "figs", "limes", "dates", "kiwis", "mangos")
-SUBJECTS = (
-    "algebra",
-    "counting_and_probability",
-    "geometry",
-    "intermediate_algebra",
-    "number_theory",
-    "prealgebra",
-    "precalculus",
-)
+SUBJECTS = ("algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory", "prealgebra", "precalculus")
 ANSWERS = (
     "",
     "I do not know.",
@@ -101,10 +93,7 @@ def gpqa(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the one split of GPQA, as CSV, 80 rows."""
     folder = tmp_path_factory.mktemp("gpqa")
     lines = ["Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3"]
-    lines += [
-        f"Which is {n} squared?,{n * n} units,{n * n + 1} units,{n * n + 2} units,{n * n + 3} units"
-        for n in range(2, 82)
-    ]
+    lines += [f"Which is {n} squared?,{n * n} units,{n * n + 1} units,{n * n + 2} units,{n * n + 3} units" for n in range(2, 82)]
     (folder / "train.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
 

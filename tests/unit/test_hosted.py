@@ -141,9 +141,7 @@ def test_no_key_is_left_behind(provider: str, engine: ExactServer, blb: Callable
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_wrong_key_is_one_sentence_and_one_request(
-    provider: str, engine: ExactServer, blb: Callable[..., Result]
-) -> None:
+def test_a_wrong_key_is_one_sentence_and_one_request(provider: str, engine: ExactServer, blb: Callable[..., Result]) -> None:
     """The variable is named; nothing is tried again and no completion is asked for."""
     with RulesGateway(provider, engine, key="another key") as gateway:
         result = blb("fit", gateway, provider)
@@ -154,9 +152,7 @@ def test_a_wrong_key_is_one_sentence_and_one_request(
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_no_key_at_all(
-    provider: str, engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_key_at_all(provider: str, engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
     """Which variable, and where to get a key; nothing is sent."""
     monkeypatch.delenv(PROVIDERS[provider][1])
     with RulesGateway(provider, engine, key=KEY) as gateway:
@@ -184,9 +180,7 @@ def test_a_model_that_cannot_be_adapted_costs_nothing(
         assert "models that work: gpt-4o-mini" in result.stderr
 
 
-def test_censored_tokens_are_counted_everywhere(
-    engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_censored_tokens_are_counted_everywhere(engine: ExactServer, blb: Callable[..., Result], tmp_path: Path) -> None:
     """Twenty of forty tokens are listed: the rest comes as -9999.0, is bounded, and stands in summary, bias file and blb show."""
     with RulesGateway("openai", engine, key=KEY) as gateway:
         result = blb("fit", gateway, "openai", "--estimator", "ips", "--unobserved", "drop")
@@ -208,9 +202,7 @@ def test_a_kl_that_nothing_can_tell_costs_nothing(engine: ExactServer, blb: Call
         assert posted(gateway) == []
 
 
-def test_a_content_filter_is_counted_and_not_asked_again(
-    engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_a_content_filter_is_counted_and_not_asked_again(engine: ExactServer, blb: Callable[..., Result], tmp_path: Path) -> None:
     """A filtered prompt costs one request in all: a second run takes its refusal from the store, and the summary counts it."""
     with RulesGateway("azure", engine, key=KEY, filter_prompts="question 7") as gateway:
         first = blb("collect", gateway, "azure", "--samples-per-prompt", 3)
@@ -244,9 +236,7 @@ def test_a_tight_rate_limit_slows_down_and_loses_nothing(engine: ExactServer, bl
         assert gateway.statuses.count(429) <= 12
 
 
-def test_a_spent_quota_stops_at_once_and_keeps_what_came(
-    engine: ExactServer, blb: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_a_spent_quota_stops_at_once_and_keeps_what_came(engine: ExactServer, blb: Callable[..., Result], tmp_path: Path) -> None:
     """After five answers the credit is gone: exit code 2, no retries, and a later run asks only for the rest."""
     with RulesGateway("openai", engine, key=KEY, quota=5) as gateway:
         result = blb("collect", gateway, "openai", "--samples-per-prompt", 2, "--concurrency", 2)
@@ -279,9 +269,7 @@ def test_azure_by_deployment_and_version(engine: ExactServer, data: Path, tmp_pa
     assert paths == {"/openai/deployments/gpt-4o-mini/chat/completions"}
 
 
-def test_azure_with_an_entra_token(
-    engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_azure_with_an_entra_token(engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
     """A token in the environment serves where no key is set."""
     monkeypatch.delenv("AZURE_OPENAI_API_KEY")
     monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "entra-token")
@@ -290,9 +278,7 @@ def test_azure_with_an_entra_token(
         assert set(gateway.statuses) == {200}
 
 
-def test_openais_legacy_completions(
-    engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openais_legacy_completions(engine: ExactServer, blb: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens are told by their text alone, five alternatives a token: all completions are read whole."""
     monkeypatch.setitem(PROVIDERS, "openai", ("gpt-3.5-turbo-instruct", "OPENAI_API_KEY"))
     with RulesGateway("openai", engine, key=KEY) as gateway:
@@ -307,17 +293,7 @@ def test_openais_legacy_completions(
 def test_a_deployments_tokenizer_is_asked_for(engine: ExactServer, data: Path, tmp_path: Path) -> None:
     """A deployment's own name says nothing of its vocabulary: the option and the usual answers are named."""
     with RulesGateway("azure", engine, key=KEY, models=("mine",)) as gateway:
-        arguments = [
-            "collect",
-            "--provider",
-            "azure",
-            "--model",
-            "mine",
-            "--base-url",
-            gateway.url,
-            "--data",
-            str(data),
-        ]
+        arguments = ["collect", "--provider", "azure", "--model", "mine", "--base-url", gateway.url, "--data", str(data)]
         result = CliRunner().invoke(main, [*arguments, "--reward", "length", "--out", str(tmp_path / "run")])
     assert result.exit_code == 2
     assert "--tokenizer o200k_base" in result.stderr

@@ -22,9 +22,7 @@ VALUES = st.dictionaries(st.integers(0, 200_000), st.floats(-100, 100), min_size
 
 
 @given(document=DOCUMENTS, values=VALUES, indent=st.none() | st.just(1), space=st.sampled_from(["", " \n", "\r\n\t"]))
-def test_appending_keeps_every_byte(
-    document: dict[str, Any], values: dict[int, float], indent: Any, space: str
-) -> None:
+def test_appending_keeps_every_byte(document: dict[str, Any], values: dict[int, float], indent: Any, space: str) -> None:
     """The body stays byte for byte up to its closing brace, and reads as the same object with the bias, exactly."""
     content = (json.dumps(document, indent=indent) + space).encode()
     body = Injection(values).body(content, document)
@@ -43,9 +41,7 @@ def test_without_values_nothing_changes(document: dict[str, Any], values: dict[i
 
 
 @given(document=DOCUMENTS, values=VALUES, own=VALUES)
-def test_each_rule_touches_the_bias_alone(
-    document: dict[str, Any], values: dict[int, float], own: dict[int, float]
-) -> None:
+def test_each_rule_touches_the_bias_alone(document: dict[str, Any], values: dict[int, float], own: dict[int, float]) -> None:
     """Under each rule all other members stay, and the bias is ours, theirs, or the sum per id; under "raise" none is sent."""
     whole = {**document, "logit_bias": {str(token): value for token, value in own.items()}}
     content = json.dumps(whole).encode()

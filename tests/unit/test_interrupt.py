@@ -49,16 +49,7 @@ def stored(folder: Path) -> int:
 
 def command(server: ExactServer, data: Path, folder: Path) -> list[str]:
     """A collection of 30 completions."""
-    where = [
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        server.base_url,
-        "--out",
-        str(folder),
-        "--concurrency",
-        str(IN_FLIGHT),
-    ]
+    where = ["--provider", "llamacpp", "--base-url", server.base_url, "--out", str(folder), "--concurrency", str(IN_FLIGHT)]
     more = ["--data", str(data), "--reward", "length", "--max-tokens", "8", "--samples-per-prompt", "2", "--quiet"]
     return [sys.executable, "-m", "blackbox_lb", "collect", *where, *more]
 
@@ -84,17 +75,13 @@ def test_the_first_signal_receives_what_is_in_flight(
     assert (process.returncode, out) == (130, ""), err
     assert stored(tmp_path / "run") == sent
     kept = f"{sent} completions are kept in {tmp_path / 'run' / 'rollouts.db'}"
-    assert re.fullmatch(
-        rf"Interrupted after {sent} requests, .*: {re.escape(kept)}, .* goes on from there", err.strip()
-    )
+    assert re.fullmatch(rf"Interrupted after {sent} requests, .*: {re.escape(kept)}, .* goes on from there", err.strip())
     record = json.loads((tmp_path / "run" / "run.json").read_text())["runs"]["collect"]
     assert (record["finished"], record["stopped_by"]) == (False, "Interrupted")
     if number == signal.SIGTERM:
         return
     server.delay = 0.0
-    again = subprocess.run(
-        [*command(server, data, tmp_path / "run"), "--json"], capture_output=True, text=True, check=True
-    )
+    again = subprocess.run([*command(server, data, tmp_path / "run"), "--json"], capture_output=True, text=True, check=True)
     assert asked(server) == json.loads(again.stdout)["completions"]
 
 

@@ -102,9 +102,7 @@ def test_the_estimators_stand_on_their_floors() -> None:
     for module in modules():
         if module.startswith("blackbox_lb.estimate."):
             own = module.split(".")[2]
-            others = {name.split(".")[2] for name in imported(module) if name.startswith("blackbox_lb.estimate.")} - {
-                own
-            }
+            others = {name.split(".")[2] for name in imported(module) if name.startswith("blackbox_lb.estimate.")} - {own}
             assert all(floors[each] < floors[own] for each in others), module
 
 

@@ -155,9 +155,7 @@ def test_what_cannot_be_learned_is_refused(
 def test_rows_without_an_answer_are_refused(server: ExactServer, tmp_path: Path) -> None:
     """Asked to learn from answers, a training row that has none is an error of the data."""
     rows = [{**each, "answer": None} if number == 3 else each for number, each in enumerate(ROWS)]
-    result = fit(
-        server, written(tmp_path / "data.jsonl", rows), tmp_path / "run", "--learn-from", "answers", reward="contains"
-    )
+    result = fit(server, written(tmp_path / "data.jsonl", rows), tmp_path / "run", "--learn-from", "answers", reward="contains")
     assert result.exit_code == 2
     assert "answer" in result.stderr
 

@@ -83,9 +83,7 @@ def test_the_first_look_is_part_of_the_whole(fit: Call, server: ExactServer, tmp
     bias = Bias.load(tmp_path / "run" / "bias.json")
     assert bias.rollouts == 4 * TRAIN
     trained = [body for path, body in server.calls if path.endswith("/completions") and not body.get("logit_bias")]
-    assert len(trained) == 4 * TRAIN + (2 + 1) * 12, (
-        "training, test at two settings, each once; one candidate, no validation"
-    )
+    assert len(trained) == 4 * TRAIN + (2 + 1) * 12, "training, test at two settings, each once; one candidate, no validation"
     assert {each.code for each in bias.findings} >= {"test", "reward", "samples", "context", "censoring", "touched"}
     assert bias.findings[0].code == "test"
     assert all(entry.error is None or entry.error > 0 for entry in bias.entries)
@@ -167,9 +165,7 @@ def own(fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -
     return lambda *more: fit(f"{name}:reward", "--limit", 20, *more)
 
 
-@pytest.mark.parametrize(
-    "value", ["-math.inf", "-math.inf if completion.n_tokens > 3 else 1.0", "1e300 * completion.n_tokens"]
-)
+@pytest.mark.parametrize("value", ["-math.inf", "-math.inf if completion.n_tokens > 3 else 1.0", "1e300 * completion.n_tokens"])
 def test_a_reward_without_a_mean_is_refused_first(
     fit: Call, server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:

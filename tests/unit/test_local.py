@@ -62,10 +62,7 @@ class FakeHub(BaseHTTPRequestHandler):
         elif repo in self.gated and self.headers.get("Authorization") != f"Bearer {self.token}":
             self._send(401, b'{"error":"gated"}', {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"})
         elif listing:
-            rows = [
-                {"type": "file", "path": name, "size": len(data), "oid": "0" * 40}
-                for name, data in self.repos[repo].items()
-            ]
+            rows = [{"type": "file", "path": name, "size": len(data), "oid": "0" * 40} for name, data in self.repos[repo].items()]
             self._send(200, json.dumps(rows).encode(), {"Content-Type": "application/json"})
         elif file and file[3] in self.repos[repo]:
             self._send_file(self.repos[repo][file[3]], body)
@@ -158,18 +155,14 @@ def test_what_is_no_gguf_is_refused(tmp_path: Path, name: str, content: bytes | 
 
 
 @pytest.mark.parametrize("name", ["missing", "/no/such/m.gguf", "dir/m.gguf", "a/b:", "a b/c", ""])
-def test_what_is_neither_path_nor_hub_name_is_refused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_neither_path_nor_hub_name_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message lists the four forms that a model name can have."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"folder|org/name:QUANT"):
         resolve_model(name)
 
 
-def test_the_default_is_found_in_the_data_package_without_importing_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_is_found_in_the_data_package_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package's own code, which needs another inference stack, never runs."""
     package = tmp_path / hub.DATA_PACKAGE
     package.mkdir()
@@ -278,9 +271,7 @@ def test_a_failing_hub_is_a_failed_server(endpoint: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["org/quants", "org/quants/m-F16.gguf", None])
-def test_an_unreachable_hub_is_a_failed_connection(
-    name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_hub_is_a_failed_connection(name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing listens at the endpoint and nothing is cached."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr(hub, "DATA_PACKAGE", "no_such_package")
@@ -302,9 +293,7 @@ def test_the_environment_is_honoured(endpoint: str, tmp_path: Path) -> None:
     script = "from blackbox_lb.api.local.hub import resolve_model; print(resolve_model('org/gated'))"
     environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_TOKEN": FakeHub.token}
     environment["TQDM_POSITION"] = "-1"  # shows the bar although stderr is no terminal
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=60)
     path = Path(done.stdout.strip())
     assert path.is_relative_to(tmp_path)
     assert path.read_bytes() == MODEL

@@ -187,8 +187,7 @@ def test_a_descent_that_knows_the_curvature_ends_at_the_same_place_sooner() -> N
     counts = table.sampled_counts(weights)
     strong = maximise(counts, table, weights, l2=4.0)
     alone, knowing = (
-        maximise(counts, table, weights, l2=2.0, start=strong.delta, pairs=pairs, shortfall=1e-12)
-        for pairs in ((), strong.pairs)
+        maximise(counts, table, weights, l2=2.0, start=strong.delta, pairs=pairs, shortfall=1e-12) for pairs in ((), strong.pairs)
     )
     assert knowing.iterations < alone.iterations
     np.testing.assert_allclose(knowing.delta, alone.delta, atol=1e-4)

@@ -42,9 +42,7 @@ def add(tmp_path: Path) -> Add:
     """Store a completion that was drawn at other settings than the base's, in the ways named; returns the store."""
     path = tmp_path / "rollouts.db"
 
-    def put(
-        *tokens: int, drawn: Completion | None = None, temperature: float = 1.0, top: int = 2, **other: Any
-    ) -> Path:
+    def put(*tokens: int, drawn: Completion | None = None, temperature: float = 1.0, top: int = 2, **other: Any) -> Path:
         sampling = SAMPLING | {"temperature": temperature, "top_logprobs": top}
         with RolloutStore(path) as store:
             prompt = Prompt.user(f"question {store.size().completions}")
@@ -65,22 +63,13 @@ def test_base_completions_of_every_kind_count(add: Add) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [
-        {"bias": [[4, 1.0]]},
-        {"temperature": 0.0},
-        {"temperature": 0.5},
-        {"top": 0},
-        {"model": "another"},
-        {"tokenizer": "another"},
-    ],
+    [{"bias": [[4, 1.0]]}, {"temperature": 0.0}, {"temperature": 0.5}, {"top": 0}, {"model": "another"}, {"tokenizer": "another"}],
     ids=lambda other: next(iter(other)),
 )
 def test_nothing_else_counts(add: Add, other: dict[str, Any]) -> None:
     """Drawn with a bias, at another temperature, without lists, of another model or tokenizer: left alone, and an error alone."""
     alone = add(5, **other)
-    with pytest.raises(
-        InputError if {"model", "tokenizer"} & set(other) else NoLogprobs, match="holds no completion of m"
-    ):
+    with pytest.raises(InputError if {"model", "tokenizer"} & set(other) else NoLogprobs, match="holds no completion of m"):
         logged_prefixes(alone, BIAS, load_profile("vllm"))
     add(1, 2)
     assert logged_prefixes(alone, BIAS, load_profile("vllm")).next_token.token_ids.tolist() == [1, 2, 9]
@@ -107,9 +96,7 @@ def test_a_missing_store_is_not_made(tmp_path: Path) -> None:
 
 def test_a_store_of_another_model_says_which(add: Add) -> None:
     """Both models are named."""
-    with pytest.raises(
-        InputError, match=r"no completion of m \(tokenizer t\), only of other \(tokenizer t\); give the store"
-    ):
+    with pytest.raises(InputError, match=r"no completion of m \(tokenizer t\), only of other \(tokenizer t\); give the store"):
         logged_prefixes(add(1, model="other"), BIAS, load_profile("vllm"))
 
 

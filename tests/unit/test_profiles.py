@@ -72,9 +72,7 @@ def test_no_evidence_without_a_row(name: str) -> None:
 def test_a_remark_is_of_the_evidence_that_it_stands_in(name: str) -> None:
     """Evidence that replaces that of an extended profile does not keep its remark."""
     profile, (_, evidence) = load_profile(name), own_rows(name)
-    assert {key: profile.evidence[key].seen for key in evidence} == {
-        key: seen.get("seen", "") for key, seen in evidence.items()
-    }
+    assert {key: profile.evidence[key].seen for key in evidence} == {key: seen.get("seen", "") for key, seen in evidence.items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -98,9 +96,7 @@ def test_what_is_told_of_a_provider(name: str) -> None:
     shown = [line for line in lines if re.search(r"\d{4}-\d\d-\d\d", line)]
     assert sum(" unproven  " in line for line in shown) == marks["unproven"] + unproven_errors
     assert sum("  UNKNOWN  " in line for line in shown) == marks["UNKNOWN"]
-    assert all(
-        evidence.seen in text for evidence in profile.evidence.values() if evidence_of_a_row(name, evidence.seen)
-    )
+    assert all(evidence.seen in text for evidence in profile.evidence.values() if evidence_of_a_row(name, evidence.seen))
 
 
 def evidence_of_a_row(name: str, remark: str) -> bool:
@@ -128,9 +124,7 @@ def test_what_is_proven_or_has_a_safe_reading_blocks_nothing(name: str) -> None:
 
 def test_what_is_a_guess_blocks_and_says_what_finds_out() -> None:
     """LM Studio's ids, neutral request and bias are guesses."""
-    with pytest.raises(
-        ProfileError, match=r"tokens\.id, neutral, bias of lmstudio, .*; blb doctor --provider lmstudio"
-    ):
+    with pytest.raises(ProfileError, match=r"tokens\.id, neutral, bias of lmstudio, .*; blb doctor --provider lmstudio"):
         load_profile("lmstudio").require(NEEDED, "this")
 
 
@@ -189,10 +183,7 @@ def test_azures_two_forms() -> None:
     """v1 has the paths of OpenAI and no version; classic has the deployment in the path, a version, and the older limit field."""
     new, classic = load_profile("azure"), load_profile("azure-classic")
     assert (new.connection.base_path, new.connection.query) == ("/openai/v1", {})
-    assert (new.endpoint("chat").path, new.endpoint("chat").max_tokens) == (
-        "/chat/completions",
-        "max_completion_tokens",
-    )
+    assert (new.endpoint("chat").path, new.endpoint("chat").max_tokens) == ("/chat/completions", "max_completion_tokens")
     assert classic.connection.base_path == "/openai"
     assert classic.connection.query_env == {"api-version": "OPENAI_API_VERSION"}
     assert set(classic.connection.query) == set(classic.connection.query_env)
@@ -207,12 +198,7 @@ def test_a_profile_of_ones_own_from_scratch() -> None:
     assert len([line for line in text.splitlines() if line]) <= 21
     together = load_profile(str(TOGETHER))
     body = build_request(
-        together,
-        "chat",
-        model="m",
-        prompt=Prompt.user("hello"),
-        sampling=Sampling(max_tokens=7, top_logprobs=20),
-        bias={5: 1.5},
+        together, "chat", model="m", prompt=Prompt.user("hello"), sampling=Sampling(max_tokens=7, top_logprobs=20), bias={5: 1.5}
     )
     assert body == {
         "model": "m",
@@ -274,10 +260,7 @@ def test_a_profile_of_ones_own_extends_another(tmp_path: Path) -> None:
         ('extends = "vllm"\nname = "x"\nunknown = ["neutral.top_z"]', "row unknown names 'neutral.top_z'"),
         ('extends = "vllm"\nname = "x"\n[bias]\nlow = 5.0\nhigh = -5.0', "row bias: low = 5 must be below high = -5"),
         ('extends = "vllm"\nname = "x"\n[bias]\nlow = -inf', "row bias.low"),
-        (
-            'extends = "vllm"\nname = "x"\n[connection]\nheaders_env = { "two words" = "X" }',
-            "row connection.headers_env",
-        ),
+        ('extends = "vllm"\nname = "x"\n[connection]\nheaders_env = { "two words" = "X" }', "row connection.headers_env"),
         ('extends = "vllm"\nname = "x"\n[connection]\napi_key_header = "Key:"', "row connection.api_key_header"),
         ('extends = "vllm"\nname = "x"\n[[models.refused]]\npattern = ""\nwhy = "w"', "row models.refused.0.pattern"),
         (
@@ -356,8 +339,7 @@ def test_a_profile_cannot_extend_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"),
-    [("opnai", "known: azure, azure-classic, fireworks, llamacpp, lmstudio"), ("none.toml", "cannot read")],
+    ("name", "sentence"), [("opnai", "known: azure, azure-classic, fireworks, llamacpp, lmstudio"), ("none.toml", "cannot read")]
 )
 def test_an_unknown_profile_is_refused(name: str, sentence: str) -> None:
     """The known ones are listed, and how to give one's own."""

@@ -92,9 +92,7 @@ def test_an_answer_arrives_as_it_was_given() -> None:
     assert "cookie" not in origin.arrived[1].headers
 
 
-@pytest.mark.parametrize(
-    ("status", "method"), [("200 OK", "HEAD"), ("204 No Content", "DELETE"), ("304 Not Modified", "GET")]
-)
+@pytest.mark.parametrize(("status", "method"), [("200 OK", "HEAD"), ("204 No Content", "DELETE"), ("304 Not Modified", "GET")])
 def test_answers_without_a_body(status: str, method: str) -> None:
     """They end where they should: the connection takes the next request."""
 
@@ -255,9 +253,7 @@ def test_hosts_and_forwarding_headers_steer_nothing() -> None:
     assert origin.arrived[1].line == "GET //evil.example/v1/models HTTP/1.1"
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[::2]:80", "localhost.evil"]
-)
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[::2]:80", "localhost.evil"])
 def test_another_machines_name_is_refused(host: str) -> None:
     """A page that lets its own name point to this machine reaches no upstream, not even the list of what is applied."""
     with proxied(plain()) as (origin, port, _):
@@ -322,9 +318,7 @@ def test_an_upstream_that_hangs_up_is_502() -> None:
     assert len(origin.arrived) == 1
 
 
-@pytest.mark.parametrize(
-    "head", [CHUNKED + chunk(b"data: 1\n\n"), b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n12345"]
-)
+@pytest.mark.parametrize("head", [CHUNKED + chunk(b"data: 1\n\n"), b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n12345"])
 def test_a_broken_answer_stays_broken(head: bytes) -> None:
     """An answer without its end reaches the client without its end, not as a shorter whole one."""
 

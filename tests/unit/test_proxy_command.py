@@ -81,10 +81,7 @@ def test_a_stop_lets_a_stream_finish(bias_file: str, number: signal.Signals) -> 
         assert go.wait(10)
         connection.sendall(b"1\r\nb\r\n0\r\n\r\n")
 
-    with (
-        Origin(answer).running() as origin,
-        started(bias_file, origin) as (process, port, _),
-    ):
+    with Origin(answer).running() as origin, started(bias_file, origin) as (process, port, _):
         with connect(port) as connection, connection.makefile("rb") as reader:
             connection.sendall(request())
             assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
@@ -155,10 +152,7 @@ def test_keys_are_in_no_output(bias_file: str) -> None:
         else:
             plain()(arrived, connection)
 
-    with (
-        Origin(answer).running() as origin,
-        started(bias_file, origin) as (process, port, first),
-    ):
+    with Origin(answer).running() as origin, started(bias_file, origin) as (process, port, first):
         statuses = [
             exchange(port, sent)[0].split()[1]
             for sent in (
@@ -228,9 +222,7 @@ def test_the_extra_is_named_where_it_is_missing(bias_file: str, monkeypatch: pyt
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("host", "warned"), [("127.0.0.2", False), ("::1", False), ("0.0.0.0", True), ("10.0.0.1", True)]
-)
+@pytest.mark.parametrize(("host", "warned"), [("127.0.0.2", False), ("::1", False), ("0.0.0.0", True), ("10.0.0.1", True)])
 def test_other_networks_are_warned_of(host: str, warned: bool) -> None:
     """Whoever listens beyond loopback is told that there is no authentication."""
 

@@ -35,8 +35,7 @@ def body(**members: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "alias"),
-    [("gpt", "gpt", None), ("gpt@short", "gpt", "short"), ("org/m@1@short", "org/m@1", "short")],
+    ("name", "model", "alias"), [("gpt", "gpt", None), ("gpt@short", "gpt", "short"), ("org/m@1@short", "org/m@1", "short")]
 )
 def test_a_name_chooses_its_bias(name: str, model: str, alias: str | None) -> None:
     """The plain name of a model, or MODEL@ALIAS, even where the model's own name holds an @."""
@@ -190,9 +189,7 @@ def test_azure_goes_by_the_deployment(deployment: str, model: str | None) -> Non
     assert json.loads(edit.content) == {"model": model, "logit_bias": SENT}
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[1]", b'"gpt"', b"\xff", b'\xef\xbb\xbf{"model":"gpt"}', b"[" * 100_000]
-)
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'"gpt"', b"\xff", b'\xef\xbb\xbf{"model":"gpt"}', b"[" * 100_000])
 def test_a_body_that_cannot_be_read_is_refused(content: bytes) -> None:
     """It could reach a lenient upstream without its bias."""
     with pytest.raises(ErrorAnswer, match="no JSON object") as error:
@@ -217,10 +214,7 @@ def test_responses_are_refused_for_a_biased_model() -> None:
     assert Rule(NAMES).edit("/v1/responses", body(model="other")).served is None
 
 
-@pytest.mark.parametrize(
-    ("rule", "expected"),
-    [("ours", SENT), ("theirs", {"7": 1, "9": 2}), ("add", {**SENT, "7": 2.25, "9": 2})],
-)
+@pytest.mark.parametrize(("rule", "expected"), [("ours", SENT), ("theirs", {"7": 1, "9": 2}), ("add", {**SENT, "7": 2.25, "9": 2})])
 def test_a_bias_of_the_requests_own(rule: Any, expected: dict[str, float]) -> None:
     """The rule for conflicts is the same as that of ``apply``."""
     names = ServedNames([served("gpt", on_conflict=rule)])
@@ -265,7 +259,5 @@ def test_only_requests_that_sample_are_read(method: str, path: str, applies: boo
 def test_error_bodies_have_openais_shape() -> None:
     """The four members of its error object, and a type by status."""
     answer = ErrorAnswer(404, "no", code="c", param="model")
-    assert json.loads(answer.body) == {
-        "error": {"message": "no", "type": "invalid_request_error", "param": "model", "code": "c"}
-    }
+    assert json.loads(answer.body) == {"error": {"message": "no", "type": "invalid_request_error", "param": "model", "code": "c"}}
     assert ErrorAnswer(502, "no", code="c").document["error"]["type"] == "server_error"

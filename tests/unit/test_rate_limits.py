@@ -15,12 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blackbox_lb.api.transport.rate_limits import (
-    OPENAI_HEADERS,
-    Budgets,
-    parse_duration,
-    retry_after,
-)
+from blackbox_lb.api.transport.rate_limits import OPENAI_HEADERS, Budgets, parse_duration, retry_after
 from blackbox_lb.errors import ProfileError
 
 FIREWORKS_HEADERS = {
@@ -30,9 +25,7 @@ FIREWORKS_HEADERS = {
 same = settings(deadline=None, derandomize=True)
 amounts = st.integers(0, 10**6)
 moments = st.floats(0, 1e5)
-texts = (
-    st.text(max_size=12) | st.integers(-3, 10**7).map(str) | st.sampled_from(["-1", "1s", "6m0s", "nan", "inf", "1e5"])
-)
+texts = st.text(max_size=12) | st.integers(-3, 10**7).map(str) | st.sampled_from(["-1", "1s", "6m0s", "nan", "inf", "1e5"])
 header_sets = st.dictionaries(st.sampled_from([*OPENAI_HEADERS.values(), "retry-after", "Date"]), texts, max_size=8)
 
 
@@ -148,13 +141,7 @@ def emptied(headers: dict[str, str]) -> Budgets:
         (told(limit_requests=30000, remaining_requests=29999, reset_requests="2ms"), 60 / 30000),
         # Azure: bare milliseconds, and the length of the window.
         (
-            told(
-                limit_requests=120,
-                remaining_requests=119,
-                reset_requests="500",
-                renewalperiod_requests=60,
-                limit_tokens=120_000,
-            ),
+            told(limit_requests=120, remaining_requests=119, reset_requests="500", renewalperiod_requests=60, limit_tokens=120_000),
             60 / 120,
         ),
         (told(limit_requests=120, remaining_requests=119, reset_requests="500"), 60 / 120),
@@ -222,9 +209,7 @@ def test_a_limit_that_is_learned_late_counts_what_was_started() -> None:
 @pytest.mark.parametrize("key", ["limit", "limit-", "limit-words", "speed-requests", "requests-limit"])
 def test_an_unknown_header_row_is_refused(key: str) -> None:
     """A misspelt row of a profile is an error that lists what there is."""
-    with pytest.raises(
-        ProfileError, match="limit, rate, remaining, reset, window, a hyphen, and one of requests, tokens"
-    ):
+    with pytest.raises(ProfileError, match="limit, rate, remaining, reset, window, a hyphen, and one of requests, tokens"):
         Budgets({key: "x-whatever"})
 
 

@@ -160,9 +160,7 @@ def test_nothing_prints_its_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert QUERY not in f"{each!r}{each!s}", each
 
 
-@pytest.mark.parametrize(
-    "row", ['query = { api-key = "pLanted" }', 'query = { token = "x" }', 'query = { v = "sk-abcdefgh1234" }']
-)
+@pytest.mark.parametrize("row", ['query = { api-key = "pLanted" }', 'query = { token = "x" }', 'query = { v = "sk-abcdefgh1234" }'])
 def test_a_profile_holds_no_key(tmp_path: Path, row: str) -> None:
     """A key in a file is refused without being repeated, with the row that it belongs into."""
     (tmp_path / "mine.toml").write_text(f'extends = "vllm"\n[connection]\n{row}\n')
@@ -209,11 +207,7 @@ class Echo:
         self._look()
         echo = {"X-Echo": request.headers.get("authorization", ""), "X-Query": query, "Set-Cookie": f"k={KEY}"}
         if self.refuses is not None and path.endswith("completions"):
-            return Reply(
-                self.refuses,
-                {"error": {"message": f"wrong key {KEY} {QUERY} {told}", "code": KEY, "param": told}},
-                echo,
-            )
+            return Reply(self.refuses, {"error": {"message": f"wrong key {KEY} {QUERY} {told}", "code": KEY, "param": told}}, echo)
         answer = self.exact._reply(Request(request.method, path, request.headers, request.body))
         if not isinstance(answer, Reply) or not isinstance(answer.body, dict):
             return answer
@@ -255,13 +249,7 @@ class Runner:
 
     @property
     def environment(self) -> dict[str, str]:
-        more = {
-            "PLANTED_KEY": KEY,
-            "PLANTED_QUERY": QUERY,
-            "PYTHONFAULTHANDLER": "1",
-            "OPENAI_LOG": "debug",
-            "NO_COLOR": "1",
-        }
+        more = {"PLANTED_KEY": KEY, "PLANTED_QUERY": QUERY, "PYTHONFAULTHANDLER": "1", "OPENAI_LOG": "debug", "NO_COLOR": "1"}
         return os.environ | more | {"OPENBLAS_NUM_THREADS": "1"}
 
     def __call__(self, *words: object, code: str | None = None, expect: tuple[int, ...] = (0,)) -> str:
@@ -308,8 +296,7 @@ sys.argv = ["blb", "show", "x"]
 blackbox_lb.cli.main()
 """
 ABORT = CRASH.replace(
-    "def broken(*arguments, **options):\n",
-    "def broken(*arguments, **options):\n    key = os.environ['PLANTED_KEY']; os.abort()\n",
+    "def broken(*arguments, **options):\n", "def broken(*arguments, **options):\n    key = os.environ['PLANTED_KEY']; os.abort()\n"
 )
 
 

@@ -195,9 +195,7 @@ def test_ids_that_name_no_token_are_left_out(call: Call, server: Server, tmp_pat
         return answer
 
     server.before, server.faults = whole, padded
-    done = call(
-        "--full-vocab", ASKED, "--provider", own, "--entries", "all", "--concurrency", 1, "--samples-per-prompt", 3
-    )
+    done = call("--full-vocab", ASKED, "--provider", own, "--entries", "all", "--concurrency", 1, "--samples-per-prompt", 3)
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "run" / "result.json").read_text())["fidelity"]
     assert (found["vocabulary"], found["agree"]) == (V, True)

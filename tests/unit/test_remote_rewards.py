@@ -137,10 +137,7 @@ def test_what_an_endpoint_is_told(scorer: Scorer, tmp_path: Path) -> None:
         "items": [
             {
                 "id": "q1",
-                "prompt": [
-                    {"role": "system", "content": "Be brief."},
-                    {"role": "user", "content": "Capital of Norway?"},
-                ],
+                "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Capital of Norway?"}],
                 "answers": ["Oslo", "Christiania"],
                 "completion": "Oslo.",
                 "finish_reason": "stop",
@@ -170,22 +167,14 @@ def test_nothing_is_asked_twice(scorer: Scorer, tmp_path: Path) -> None:
     assert fetch(again, tmp_path / "s.db", pairs) == 0
     assert [again.score(*pair) for pair in pairs] == [reward.score(*pair) for pair in pairs]
     other = replace(EXAMPLE, answers=("Bergen",))
-    changed = [
-        (other, pairs[0][1]),
-        (EXAMPLE, completion("x", 9)),
-        (EXAMPLE, replace(pairs[0][1], finish_reason="length")),
-    ]
+    changed = [(other, pairs[0][1]), (EXAMPLE, completion("x", 9)), (EXAMPLE, replace(pairs[0][1], finish_reason="length"))]
     assert fetch(again, tmp_path / "s.db", changed) == 3
     assert len(scorer.items) == 8
 
 
 def test_what_has_nothing_to_score_is_not_sent(scorer: Scorer, tmp_path: Path) -> None:
     """What a content filter stopped, and what nobody could read, costs nothing; an empty completion is one."""
-    pairs = [
-        (EXAMPLE, Completion.empty("content_filter")),
-        (EXAMPLE, Completion.empty("stop")),
-        (EXAMPLE, completion("", 0)),
-    ]
+    pairs = [(EXAMPLE, Completion.empty("content_filter")), (EXAMPLE, Completion.empty("stop")), (EXAMPLE, completion("", 0))]
     assert fetch(parse_reward(scorer.url, max_tokens=48), tmp_path / "s.db", pairs) == 1
 
 
@@ -211,23 +200,13 @@ def test_passing_faults_are_tried_again(scorer: Scorer, tmp_path: Path, fault: i
 @pytest.mark.parametrize(
     ("reply", "kind", "tries", "message"),
     [
-        (
-            Reply(429, {"detail": "slow down"}),
-            RateLimited,
-            ATTEMPTS,
-            "answered 429: slow down; it was tried 6 times, the rewards",
-        ),
+        (Reply(429, {"detail": "slow down"}), RateLimited, ATTEMPTS, "answered 429: slow down; it was tried 6 times, the rewards"),
         (Reply(503, {}), ServerFailed, ATTEMPTS, "the same command goes on from there"),
         ("drop", ConnectionFailed, ATTEMPTS, "does not answer at http://127.0.0.1:.*; is it running?"),
         (Reply(429, {"error": {"code": "insufficient_quota", "message": "no credit"}}), QuotaExhausted, 1, "no credit"),
         (Reply(401, {}), AuthenticationFailed, 1, "check the credentials"),
         (Reply(422, {"detail": "no field items"}), RequestRejected, 1, "answered 422: no field items"),
-        (
-            Reply(302, {}, {"location": "http://127.0.0.1:9/"}),
-            RequestRejected,
-            1,
-            "it has moved to http://127.0.0.1:9/",
-        ),
+        (Reply(302, {}, {"location": "http://127.0.0.1:9/"}), RequestRejected, 1, "it has moved to http://127.0.0.1:9/"),
     ],
 )
 def test_a_fault_that_stays_is_explained(
@@ -309,10 +288,7 @@ def test_a_key_comes_from_the_environment(scorer: Scorer, tmp_path: Path, monkey
     [
         ("https://", "the address 'https://' of the reward is not a http"),
         ("http://u:secret@host:port/x", "the address 'host:port/x' of the reward is not a http"),
-        (
-            "http://u:secret@host/x?key=secret",
-            "holds a query, .* keys belong in the environment variable BLB_REWARD_KEY",
-        ),
+        ("http://u:secret@host/x?key=secret", "holds a query, .* keys belong in the environment variable BLB_REWARD_KEY"),
         ("htps://u:secret@host/x", "unknown reward '...host/x'"),
     ],
 )
@@ -357,12 +333,7 @@ def test_a_judge_reads_a_completion(scorer: Scorer, judge: Callable[..., Reward]
     assert (request.path, request.headers["authorization"]) == ("/v1/chat/completions", "Bearer k3y-of-the-judge")
     assert json.loads(request.body) == {
         "model": "m",
-        "messages": [
-            {
-                "role": "user",
-                "content": 'Q: Capital of Norway?\nA: {answer} is Oslo\nRight: Oslo\nReply {"score": N}',
-            }
-        ],
+        "messages": [{"role": "user", "content": 'Q: Capital of Norway?\nA: {answer} is Oslo\nRight: Oslo\nReply {"score": N}'}],
         "temperature": 0,
         "max_tokens": 256,
     }
@@ -370,14 +341,10 @@ def test_a_judge_reads_a_completion(scorer: Scorer, judge: Callable[..., Reward]
     assert (reward.name, reward.scale, reward.needs_answer) == ("judge", "linear", True)
 
 
-def test_words_without_a_number_end_the_run_and_are_kept(
-    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path
-) -> None:
+def test_words_without_a_number_end_the_run_and_are_kept(scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path) -> None:
     """The message quotes them; with ``otherwise`` the same words count, are counted, and cost nothing again."""
     pairs = texts(2)
-    with pytest.raises(
-        CorruptResponse, match=r"said 'I would rather not\.' .* of example 'q1', where the pattern finds no number"
-    ):
+    with pytest.raises(CorruptResponse, match=r"said 'I would rather not\.' .* of example 'q1', where the pattern finds no number"):
         fetch(judge("score: 1", "I would rather not."), tmp_path / "s.db", pairs)
     assert len(scorer.seen) == 2
     reward, remarks = judge("score: 9", otherwise=-3.0, scale=0.5), Remarks()
@@ -386,17 +353,9 @@ def test_words_without_a_number_end_the_run_and_are_kept(
     assert remarks.said == [f"training: 1 of 2 answers of {reward.spec} hold no number and count as -1.5"]
 
 
-def test_the_words_are_read_again_for_another_scale(
-    scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path
-) -> None:
+def test_the_words_are_read_again_for_another_scale(scorer: Scorer, judge: Callable[..., Reward], tmp_path: Path) -> None:
     """How words become a number may change for free; what the judge is asked may not."""
-    for rows, asked in (
-        ({}, 1),
-        ({"pattern": "[0-9]+"}, 0),
-        ({"scale": 2.0}, 0),
-        ({"max_tokens": 9}, 1),
-        ({"model": "n"}, 1),
-    ):
+    for rows, asked in (({}, 1), ({"pattern": "[0-9]+"}, 0), ({"scale": 2.0}, 0), ({"max_tokens": 9}, 1), ({"model": "n"}, 1)):
         reward = judge("score: 4", **rows)
         assert fetch(reward, tmp_path / "s.db", texts(1)) == asked, rows
         assert reward.score(*texts(1)[0]) == (8.0 if "scale" in rows else 4.0)
@@ -412,16 +371,7 @@ def test_a_judge_without_its_key_is_told_at_once(
     judge("score: 1")
     monkeypatch.delenv("JUDGE_KEY")
     with ExactServer(ExactModel(12, 6, end=True)) as server:
-        where = (
-            "--provider",
-            "llamacpp",
-            "--base-url",
-            server.base_url,
-            "--out",
-            tmp_path / "run",
-            "--task",
-            "capitals",
-        )
+        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run", "--task", "capitals")
         said = CliRunner().invoke(main, ["collect", *map(str, where), "--reward", f"judge:{tmp_path / 'judge.toml'}"])
         assert said.exit_code == 2
         assert "set the environment variable JUDGE_KEY" in said.stderr

@@ -21,16 +21,7 @@ from blackbox_lb.jobs.report.data import read_run
 from blackbox_lb.jobs.report.examples import Side, compared
 from blackbox_lb.jobs.report.page import render, tame, write_report
 from blackbox_lb.jobs.report.tables import MOST_ROWS, entries_table, token
-from blackbox_lb.jobs.report.verdict_text import (
-    VerdictRow,
-    amount,
-    change,
-    headline,
-    judged,
-    of_verdict,
-    plain,
-    rows_of,
-)
+from blackbox_lb.jobs.report.verdict_text import VerdictRow, amount, change, headline, judged, of_verdict, plain, rows_of
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from tests.unit.report_runs import HOSTILE, Kind, bias_of, entries, verdicts, write_run
@@ -258,9 +249,7 @@ def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
     assert answer.exit_code == 0, answer.output
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     written = {path.name for path in (tmp_path / "plots").iterdir()}
-    assert written == {
-        f"{name}.{kind}" for name in ("pareto", "reward-kl", "kept", "held-out", "delta") for kind in ("png", "svg")
-    }
+    assert written == {f"{name}.{kind}" for name in ("pareto", "reward-kl", "kept", "held-out", "delta") for kind in ("png", "svg")}
     assert (tmp_path / "plots" / "pareto.png").read_bytes().startswith(b"\x89PNG")
     assert all(f"wrote {tmp_path / 'plots' / name}" in answer.stdout for name in written)
     with pytest.raises(InputError, match="is no run folder"):

@@ -57,9 +57,7 @@ def test_settings_are_those_of_the_paper() -> None:
         for name, each in load_configuration(table).benchmarks.items():
             rates = each.lora
             found = (each.rollouts, each.positions, each.train_cap, each.test_cap, each.test)
-            assert (*found, rates.learning_rate, rates.accumulation, rates.max_completion, rates.test_cap) == PAPER[
-                name
-            ]
+            assert (*found, rates.learning_rate, rates.accumulation, rates.max_completion, rates.test_cap) == PAPER[name]
     accuracy, compression = load_configuration("accuracy"), load_configuration("compression")
     assert (accuracy.reward, accuracy.objective, accuracy.clusters) == ("log-accuracy", "reward", 32)
     assert (compression.reward, compression.objective, list(compression.benchmarks)) == ("length", "pareto", ["math"])
@@ -265,9 +263,7 @@ def test_a_reward_that_teaches_nothing_is_told_in_its_place(call: Call, server: 
         assert f"GSM8K, {own.method} not run: {own.missing}" in document.notes
 
 
-def test_the_baseline_of_clusters(
-    call: Call, server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_baseline_of_clusters(call: Call, server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is learned from the words of the validation completions, judged and saved as the others are; its row leaves the table."""
     given: list[tuple[list[str], object]] = []
 
@@ -295,9 +291,7 @@ def test_the_baseline_of_clusters(
     assert len(set(learned.logit_bias.values())) <= 2
     assert "clusters" not in ROWS
     shown = CliRunner().invoke(blb, ["show", str(folder / "bias.json")])
-    assert (shown.exit_code, "clusters" in shown.output) == (0, True), (
-        "a file of an estimator that the package lacks is read"
-    )
+    assert (shown.exit_code, "clusters" in shown.output) == (0, True), "a file of an estimator that the package lacks is read"
 
 
 def test_the_plan_alone_needs_no_server(call: Call) -> None:

@@ -205,9 +205,7 @@ def test_accuracy_is_known_where_there_is_an_answer() -> None:
     assert reward.correct(OSLO, completion("It is Oslo.")) is True
     assert reward.correct(OSLO, completion("Bergen")) is False
     assert reward.correct(asked(), completion("Bergen")) is None
-    assert (
-        parse_reward("exact-match", max_tokens=48, correct="contains").correct(OSLO, completion("It is Oslo.")) is False
-    )
+    assert parse_reward("exact-match", max_tokens=48, correct="contains").correct(OSLO, completion("It is Oslo.")) is False
 
 
 GATED = ["accuracy", "log-accuracy", "correct-and-short", "accuracy-gated-length", "accuracy-minus-length"]
@@ -272,9 +270,7 @@ def test_an_unknown_reward_lists_the_known_ones(spec: str) -> None:
         ("length", "contains", 0, "max_tokens is 0; .* at least 1 token"),
     ],
 )
-def test_broken_specs_are_refused_before_anything_is_sampled(
-    spec: str, correct: str, tokens: int, message: str
-) -> None:
+def test_broken_specs_are_refused_before_anything_is_sampled(spec: str, correct: str, tokens: int, message: str) -> None:
     """A pattern, matcher or limit that cannot work is an error of parse_reward, not of the first score."""
     with pytest.raises(InputError, match=message):
         parse_reward(spec, max_tokens=tokens, correct=correct)
@@ -358,18 +354,12 @@ def test_a_users_function_must_return_a_number(module: Module, body: str, messag
         ("f = 3\n", "f", r"is 3, not a function; it must take \(example, completion\)"),
         ("def f(text): ...\n", "f", r"takes \(text\); it is called with two arguments, \(example, completion\)"),
         ("async def f(e, c): ...\n", "f", "is asynchronous"),
-        (
-            "import own_reward_missing_part\n",
-            "f",
-            "raised ModuleNotFoundError: No module named 'own_reward_missing_part'",
-        ),
+        ("import own_reward_missing_part\n", "f", "raised ModuleNotFoundError: No module named 'own_reward_missing_part'"),
         ("def f(:\n", "f", "raised SyntaxError"),
         ("raise SystemExit(1)\n", "f", "raised SystemExit"),
     ],
 )
-def test_a_module_that_cannot_serve_is_explained_at_once(
-    module: Module, text: str, attribute: str, message: str
-) -> None:
+def test_a_module_that_cannot_serve_is_explained_at_once(module: Module, text: str, attribute: str, message: str) -> None:
     """What is wrong with the module or the function is said before anything is sampled."""
     name = module(text)
     with pytest.raises(InputError, match=message):
@@ -377,15 +367,12 @@ def test_a_module_that_cannot_serve_is_explained_at_once(
 
 
 @pytest.mark.parametrize(
-    ("spec", "hint"),
-    [("own_reward_nowhere:f", "check the spelling"), ("own_reward_for_test.py:f", "write the module without .py")],
+    ("spec", "hint"), [("own_reward_nowhere:f", "check the spelling"), ("own_reward_for_test.py:f", "write the module without .py")]
 )
 def test_a_missing_module_is_explained(module: Module, spec: str, hint: str) -> None:
     """The message names the working directory that was searched, and the remedy."""
     module("def f(e, c): return 0\n")
-    with pytest.raises(
-        InputError, match=rf"there is no module .* in {Path.cwd()} or among the installed packages; {hint}"
-    ):
+    with pytest.raises(InputError, match=rf"there is no module .* in {Path.cwd()} or among the installed packages; {hint}"):
         parse_reward(spec, max_tokens=48)
 
 
@@ -441,12 +428,7 @@ def test_a_completion_that_fits_the_schema_is_worth_one(schema: Callable[[str], 
     """The whole completion, or its first block fenced as JSON, must be JSON that the schema accepts; no answer is needed."""
     reward = parse_reward(schema(json.dumps(PERSON)), max_tokens=48)
     assert reward.score(asked(), completion(text)) == value
-    assert (reward.name, reward.scale, reward.label, reward.needs_answer) == (
-        "json-schema",
-        "linear",
-        "valid JSON",
-        False,
-    )
+    assert (reward.name, reward.scale, reward.label, reward.needs_answer) == ("json-schema", "linear", "valid JSON", False)
 
 
 @pytest.mark.parametrize(

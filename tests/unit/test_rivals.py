@@ -117,10 +117,7 @@ def test_thresholds_reach_what_the_bias_reaches(server: ExactServer, data: Path)
     assert accuracy(rows["base"]) < 0.3
     assert accuracy(rows["labels only"]) < 0.7
     told = rows["thresholds"]
-    assert (told.kind, told.bias, told.temperature, told.max_tokens, told.completion_tokens) == (
-        *("decisions", None, 0.0, 1),
-        1.0,
-    )
+    assert (told.kind, told.bias, told.temperature, told.max_tokens, told.completion_tokens) == (*("decisions", None, 0.0, 1), 1.0)
     assert told.prompt_tokens > 0
     short = [body for body in sent(server, since) if body["max_tokens"] == 1 and not body.get("logit_bias")]
     assert len(short) == 60  # the training lists are those of the fit
@@ -310,13 +307,7 @@ def test_the_report_has_a_row_for_each(server: ExactServer, data: Path) -> None:
     result = CliRunner().invoke(main, ["report", str(out)])
     assert result.exit_code == 0, result.output
     page = (out / "report.html").read_text(encoding="utf-8")
-    for name in (
-        "thresholds",
-        "labels only",
-        "2 biased tokens",
-        "decided by this program",
-        "4 messages before the prompt",
-    ):
+    for name in ("thresholds", "labels only", "2 biased tokens", "decided by this program", "4 messages before the prompt"):
         assert name in page
 
 
@@ -327,16 +318,7 @@ def test_rivals_through_the_rules_of_openai(server: ExactServer, data: Path, mon
         monkeypatch.delenv(other, raising=False)
     register_encoding(monkeypatch, "rivals", server.texts, 13)
     with RulesGateway("openai", server, key="a-key", largest=300) as gateway:
-        where = (
-            "--provider",
-            "openai",
-            "--model",
-            "gpt-4o-mini",
-            "--base-url",
-            gateway.base_url,
-            "--tokenizer",
-            "rivals",
-        )
+        where = ("--provider", "openai", "--model", "gpt-4o-mini", "--base-url", gateway.base_url, "--tokenizer", "rivals")
         rows = found(server, data, *where, "--labels-only", "--threshold", "--few-shot", 2)
         assert gateway.invalid_requests == []
         biased = [call.body["logit_bias"] for call in gateway.calls if call.body and call.body.get("logit_bias")]
@@ -484,6 +466,4 @@ def test_shots_are_balanced_and_fixed() -> None:
     assert shots(4)[1::2].count("c") == 1
     assert any(shots(4, seed) != shots(4) for seed in (1, 2))
     (other,) = rivals({"few_shot": (1,)}, task, labels)
-    assert [each.role for each in other.asked(example(0, "asked")).prompt.messages] == [
-        *("system", "user", "assistant", "user")
-    ]
+    assert [each.role for each in other.asked(example(0, "asked")).prompt.messages] == [*("system", "user", "assistant", "user")]

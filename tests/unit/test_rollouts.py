@@ -35,9 +35,7 @@ def test_the_order_is_the_one_asked_for() -> None:
 
 def test_shorter_lists_are_padded() -> None:
     """Parts with lists of different widths fit together, and no probability is added."""
-    narrow = replace(
-        ALL.take([0]), top_ids=ALL.take([0]).top_ids[:, :2], top_logprobs=ALL.take([0]).top_logprobs[:, :2]
-    )
+    narrow = replace(ALL.take([0]), top_ids=ALL.take([0]).top_ids[:, :2], top_logprobs=ALL.take([0]).top_logprobs[:, :2])
     both = Rollouts.join([narrow, ALL.take([1])])
     assert both.top_ids.shape[1] == 4
     assert (both.top_ids[: narrow.lengths[0], 2:] == -1).all()

@@ -236,9 +236,7 @@ def test_completions_left_out_are_counted_over_all_rounds(server: ExactServer, t
     assert sum(each.rollouts for each in found.drawn) == 90
     server.faults = lambda number, answer: stop(0, answer)
     (tmp_path / "all").mkdir()
-    with pytest.raises(
-        NoLogprobs, match=r"none of 48 completions has a complete list .*\(48 were stopped by a content filter\)"
-    ):
+    with pytest.raises(NoLogprobs, match=r"none of 48 completions has a complete list .*\(48 were stopped by a content filter\)"):
         run(server, tmp_path / "all")
 
 

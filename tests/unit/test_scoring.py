@@ -17,12 +17,7 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion, Prompt
 
-ROWS = (
-    ("train", "Norway", "Oslo"),
-    ("validation", "Peru", "Lima"),
-    ("test", "France", "Paris"),
-    ("test", "Chad", "N'Djamena"),
-)
+ROWS = (("train", "Norway", "Oslo"), ("validation", "Peru", "Lima"), ("test", "France", "Paris"), ("test", "Chad", "N'Djamena"))
 BIAS = [[1, 2.0], [3, -1.0]]
 
 
@@ -82,15 +77,8 @@ def groups(result: Result) -> list[dict[str, Any]]:
 def test_scores_by_eye(store: Path, score: Callable[..., Result]) -> None:
     """Correct x T/len of 8 tokens: 4/2 from a right and a wrong answer is 1, and so on; the base comes first, splits in order."""
     found = groups(score(store, "correct-and-short", "--json"))
-    told = [
-        (row["split"], row["policy"].split()[0], row["sampling"]["temperature"], row["completions"]) for row in found
-    ]
-    assert told == [
-        ("train", "base", 1.0, 2),
-        ("test", "base", 1.0, 4),
-        ("test", "base", 0.0, 1),
-        ("test", "bias", 1.0, 4),
-    ]
+    told = [(row["split"], row["policy"].split()[0], row["sampling"]["temperature"], row["completions"]) for row in found]
+    assert told == [("train", "base", 1.0, 2), ("test", "base", 1.0, 4), ("test", "base", 0.0, 1), ("test", "bias", 1.0, 4)]
     train, base, greedy, biased = found
     assert (train["reward"]["mean"], train["accuracy"], train["tokens"]) == (1.0, 0.5, 3.0)
     assert (base["reward"]["mean"], base["accuracy"], base["tokens"]) == (0.5, 0.5, 7.0)
@@ -117,9 +105,7 @@ def test_one_store_many_rewards(store: Path, score: Callable[..., Result]) -> No
         "exact-match": 0.5,
         "regex:B": 0.5,
     }
-    assert groups(score(store, "length", "--json", "--split", "train", "--max-tokens", 16))[0]["reward"][
-        "mean"
-    ] == pytest.approx(6)
+    assert groups(score(store, "length", "--json", "--split", "train", "--max-tokens", 16))[0]["reward"]["mean"] == pytest.approx(6)
 
 
 @pytest.mark.parametrize(
@@ -180,12 +166,7 @@ def test_the_table_names_the_bias_of_the_run(store: Path, score: Callable[..., R
     ("where", "reward", "more", "message"),
     [
         ("nowhere", "length", (), "there is no rollout store"),
-        (
-            "",
-            "length",
-            ("--setting", "temperature=0.7"),
-            "none of them to be scored, chosen here and of a prompt of capitals",
-        ),
+        ("", "length", ("--setting", "temperature=0.7"), "none of them to be scored, chosen here and of a prompt of capitals"),
         ("", "length", ("--setting", "warm"), "cannot deploy with 'warm'"),
         ("", "length", ("--per-completion", "/nowhere/x.jsonl"), "cannot write /nowhere/x.jsonl"),
     ],

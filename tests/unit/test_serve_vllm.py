@@ -43,13 +43,7 @@ def save(folder: Path, name: str, bias: np.ndarray, ids: list[int] = IDS) -> Non
     """A bias file for the tokenizer that makes ``ids`` of the probe text."""
     entries = tuple(Entry(id=token, bias=float(value)) for token, value in enumerate(bias))
     Bias(
-        provider="vllm",
-        model="m",
-        tokenizer=fingerprint(ids),
-        vocab_size=TOKENS,
-        reward="r",
-        estimator="e",
-        entries=entries,
+        provider="vllm", model="m", tokenizer=fingerprint(ids), vocab_size=TOKENS, reward="r", estimator="e", entries=entries
     ).save(folder / f"{name}.json")
 
 
@@ -93,9 +87,7 @@ def params(name: str | None) -> SamplingParams:
     return SamplingParams(extra_args=None if name is None else {"blb_bias": name})
 
 
-def change(
-    size: int, added: dict[int, str | None], removed: tuple[int, ...] = (), moved: tuple[Any, ...] = ()
-) -> v1.BatchUpdate:
+def change(size: int, added: dict[int, str | None], removed: tuple[int, ...] = (), moved: tuple[Any, ...] = ()) -> v1.BatchUpdate:
     """One change of the first runner's batch."""
     rows: list[Any] = [(row, params(name), [1], []) for row, name in added.items()]
     return v1.BatchUpdate(batch_size=size, removed=list(removed), added=rows, moved=list(moved))
@@ -126,9 +118,7 @@ NAMES = st.sampled_from([None, "none", "a", "b"])
 
 
 @ORDER
-@given(
-    st.lists(st.tuples(st.lists(st.integers(0, REQUESTS - 1), unique=True), st.lists(NAMES, max_size=4)), max_size=8)
-)
+@given(st.lists(st.tuples(st.lists(st.integers(0, REQUESTS - 1), unique=True), st.lists(NAMES, max_size=4)), max_size=8))
 def test_the_first_runner_adds_each_row_its_vector(steps: list[tuple[list[int], list[str | None]]]) -> None:
     """Through departures, arrivals in freed rows and at the end, condensing moves and swaps, as vLLM's batch makes them."""
     processor, batch = first(), list[str | None]()
@@ -275,9 +265,7 @@ def test_a_default_is_for_requests_that_name_none(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("default", ["absent", "foreign"])
-def test_a_default_that_cannot_be_had_stops_the_start(
-    default: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_default_that_cannot_be_had_stops_the_start(default: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing file and one of another tokenizer."""
     save(folder, "foreign", values(0), ids=[9, 9])
     monkeypatch.setenv("BLB_BIAS_DEFAULT", default)
@@ -298,11 +286,7 @@ class Caller:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [
-        ("absent", "no bias named 'absent'; this server has a, b, foreign"),
-        ("foreign", "another|other"),
-        (3, "not the name"),
-    ],
+    [("absent", "no bias named 'absent'; this server has a, b, foreign"), ("foreign", "another|other"), (3, "not the name")],
 )
 def test_a_request_for_what_cannot_be_had_is_refused(name: object, said: str, folder: Path) -> None:
     """vLLM answers 400 to a ValueError here; what can be had passes."""

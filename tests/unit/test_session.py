@@ -103,9 +103,7 @@ def test_a_deployment_that_is_another_model_is_noticed() -> None:
 
 def test_a_deployment_of_a_reasoning_model_is_noticed() -> None:
     """Its own name says nothing; the first answer does."""
-    session, _ = session_with(
-        lambda request: completion("o3-mini-2025-01-31"), "azure", model="m", tokenizer="o200k_base"
-    )
+    session, _ = session_with(lambda request: completion("o3-mini-2025-01-31"), "azure", model="m", tokenizer="o200k_base")
     with pytest.raises(ModelUnsuitable, match="o3-mini-2025-01-31 cannot be adapted through azure"):
         complete(session)
 

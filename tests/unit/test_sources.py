@@ -35,9 +35,7 @@ def filled(path: Path, rows: Sequence[tuple[int, int]]) -> Path:
     """A store with a completion for each (prompt, sample), whose text names it."""
     with RolloutStore(path) as store:
         for prompt, sample in rows:
-            made = replace(
-                completion(f"{prompt}.{sample}", 1 + sample), token_bytes={prompt: bytes([prompt])}, generated=sample
-            )
+            made = replace(completion(f"{prompt}.{sample}", 1 + sample), token_bytes={prompt: bytes([prompt])}, generated=sample)
             store.add(SETTINGS, Prompt.user(str(prompt)), sample, made)
     return path
 
@@ -69,12 +67,7 @@ def test_sources_are_one_store(three: tuple[Path, Path, Path], tmp_path: Path) -
         keys = sorted(whole.keys(REQUEST))
         assert store.keys(REQUEST) == set(keys)
         for one, other in zip(store.completions(keys), whole.completions(keys), strict=True):
-            assert (one.text, one.generated, one.whole, one.model) == (
-                other.text,
-                other.generated,
-                other.whole,
-                other.model,
-            )
+            assert (one.text, one.generated, one.whole, one.model) == (other.text, other.generated, other.whole, other.model)
             assert_same(arrays_of(one), arrays_of(other))
         assert store.spent(keys) == whole.spent(keys)
         assert store.token_bytes("t") == whole.token_bytes("t") == {0: b"\0", 1: b"\1", 2: b"\2"}
@@ -91,9 +84,7 @@ def test_sources_are_one_store(three: tuple[Path, Path, Path], tmp_path: Path) -
 
 @given(st.lists(st.tuples(arrays(), st.booleans(), st.none() | st.integers(0, 9)), min_size=1, max_size=6))
 @settings(max_examples=30, deadline=None)
-def test_what_is_read_of_parquet_is_what_was_exported(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Any]
-) -> None:
+def test_what_is_read_of_parquet_is_what_was_exported(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
     """Any columns, missing ones among them, from any row group, bit for bit."""
     folder = tmp_path_factory.mktemp("export")
     with RolloutStore(folder / "s.db") as store:
@@ -153,10 +144,7 @@ def test_object_storage(bucket: str) -> None:
     """A URL is read where it lies: a folder, a file of it, or all that a pattern names."""
     for name in (bucket, f"{bucket}/completions.parquet", "memory://bucket/r*", f"{bucket}/*.parquet"):
         (source,) = open_sources([name])
-        assert [each.text for each in source.completions(sorted(source.keys(REQUEST)))] in (
-            ["3.0", "3.1"],
-            ["3.1", "3.0"],
-        )
+        assert [each.text for each in source.completions(sorted(source.keys(REQUEST)))] in (["3.0", "3.1"], ["3.1", "3.0"])
         source.close()
 
 
@@ -222,11 +210,7 @@ def blb(*arguments: object) -> Result:
 def test_a_fit_from_shards_asks_for_nothing_new(tmp_path: Path) -> None:
     """Two machines' stores, one of them exported, give the bias of a single one, and no completion is paid for twice."""
     data = tmp_path / "data.jsonl"
-    rows = [
-        {"prompt": f"Question {n}?", "answers": ["a"], "split": s}
-        for s in ("train", "validation", "test")
-        for n in range(8)
-    ]
+    rows = [{"prompt": f"Question {n}?", "answers": ["a"], "split": s} for s in ("train", "validation", "test") for n in range(8)]
     data.write_text("".join(json.dumps(row | {"prompt": f"{row['split']} {row['prompt']}"}) + "\n" for row in rows))
     with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
         where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--reward", "length")

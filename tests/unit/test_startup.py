@@ -33,8 +33,7 @@ CLI = "from blackbox_lb.cli import main; main({!r}, standalone_mode=False)"
 
 
 @pytest.mark.parametrize(
-    "code",
-    ["import blackbox_lb", "import blackbox_lb; dir(blackbox_lb)", CLI.format(["--help"]), CLI.format(["--version"])],
+    "code", ["import blackbox_lb", "import blackbox_lb; dir(blackbox_lb)", CLI.format(["--help"]), CLI.format(["--version"])]
 )
 def test_what_only_answers_loads_nothing_heavy(code: str) -> None:
     """Help, version and the package itself need no numbers, no network and no models of data."""

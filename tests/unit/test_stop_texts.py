@@ -50,18 +50,14 @@ def server() -> Iterator[ExactServer]:
         yield running
 
 
-def trying(
-    tmp_path: Path, address: str, work: Callable[[Trials], Any], profile: str = "llamacpp", **session: Any
-) -> Any:
+def trying(tmp_path: Path, address: str, work: Callable[[Trials], Any], profile: str = "llamacpp", **session: Any) -> Any:
     """What ``work`` returns of trials with the stop text."""
 
     async def go() -> Any:
         with RolloutStore(tmp_path / "s.db") as store:
             async with Session(load_profile(profile), base_url=address, **session) as running:
                 tokenizer = await running.tokenizer()
-                return await work(
-                    Trials(running, store, tokenizer, LENGTH, Remembering(Silent()), 5, seed=3, stop=(STOP,))
-                )
+                return await work(Trials(running, store, tokenizer, LENGTH, Remembering(Silent()), 5, seed=3, stop=(STOP,)))
 
     return asyncio.run(go())
 

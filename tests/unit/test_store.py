@@ -112,11 +112,7 @@ def test_a_blob_that_is_cut_or_newer_is_refused() -> None:
     """Columns that are missing, columns that nobody knows, and another format."""
     blob = pack(arrays_of(completion()))
     body = zlib.decompress(blob[10:])
-    for damaged in (
-        blob[:10] + zlib.compress(body[:-1]),
-        blob[:9] + b"\x01" + blob[10:],
-        blob[:9] + b"\x08" + blob[10:],
-    ):
+    for damaged in (blob[:10] + zlib.compress(body[:-1]), blob[:9] + b"\x01" + blob[10:], blob[:9] + b"\x08" + blob[10:]):
         with pytest.raises(StoreError, match="damaged, or of a newer version"):
             unpack(damaged)
     with pytest.raises(StoreError, match="format 4, this version reads 3; upgrade"):
@@ -129,13 +125,7 @@ def test_a_completion_comes_back_as_it_was(tmp_path: Path) -> None:
         key = store.add(SETTINGS, HELLO, 0, completion())
     with RolloutStore(tmp_path / "s.db") as store:
         (back,) = store.completions([key])
-        assert (back.text, back.finish_reason, back.prompt_tokens, back.model, back.whole) == (
-            "hi",
-            "stop",
-            9,
-            "m",
-            True,
-        )
+        assert (back.text, back.finish_reason, back.prompt_tokens, back.model, back.whole) == ("hi", "stop", 9, "m", True)
         assert back.top_logprobs.tolist() == completion().top_logprobs.tolist()
         assert store.token_bytes("t") == {0: b"a", 1: b"\xff"}
         assert store.keys(request_hash(SETTINGS)) == {key}
@@ -154,10 +144,7 @@ def test_what_the_provider_kept_back_survives_and_is_counted(tmp_path: Path) -> 
         whole=False,
     )
     with RolloutStore(tmp_path / "s.db") as store:
-        keys = [
-            store.add(SETTINGS, HELLO, n, each)
-            for n, each in enumerate((plain, rich, Completion.empty("content_filter")))
-        ]
+        keys = [store.add(SETTINGS, HELLO, n, each) for n, each in enumerate((plain, rich, Completion.empty("content_filter")))]
     with RolloutStore(tmp_path / "s.db") as store:
         for key, before in zip(keys, (plain, rich, Completion.empty("content_filter")), strict=True):
             (after,) = store.completions([key])
@@ -210,9 +197,7 @@ def first_store(path: Path, each: Completion) -> str:
     with db:
         db.execute("INSERT INTO prompts VALUES (?, ?)", (asked, '[{"content":"hello","role":"user"}]'))
         db.execute("INSERT INTO requests VALUES (?, ?)", (request, canonical(SETTINGS)))
-        db.execute(
-            "INSERT INTO completions VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", (*row, packed_before(arrays_of(each)), 1.0)
-        )
+        db.execute("INSERT INTO completions VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", (*row, packed_before(arrays_of(each)), 1.0))
         db.execute("INSERT INTO token_bytes VALUES ('t', 0, ?)", (b"a",))
     db.close()
     return key

@@ -99,9 +99,7 @@ def test_a_lock_that_stays_is_said(tmp_path: Path) -> None:
         store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(
-            StoreBusy, match=r"cannot write to .*s\.db: .*locked by another process for 0\.2 s; end that"
-        ):
+        with pytest.raises(StoreBusy, match=r"cannot write to .*s\.db: .*locked by another process for 0\.2 s; end that"):
             store.add(SETTINGS, Prompt.user("a"), 1, completion("second"))
         with pytest.raises(StoreBusy, match="locked by another process"):
             RolloutStore(path, patience=0.2)
@@ -144,9 +142,7 @@ def test_a_full_disk_costs_nothing_that_was_stored(small_disk: Path) -> None:
     with RolloutStore(path) as store:
         kept = fill(store)
         assert kept > 10
-        with pytest.raises(
-            StoreError, match=r"full \([\d,]+ bytes free\); free some space .* what was stored before is kept"
-        ):
+        with pytest.raises(StoreError, match=r"full \([\d,]+ bytes free\); free some space .* what was stored before is kept"):
             store.add(SETTINGS, Prompt.user("a"), 5000, completion("x" * 5000, 5000))
         assert store.size().completions == kept
         assert len(list(store.completions(store.keys(request_hash(SETTINGS))))) == kept
@@ -324,11 +320,7 @@ def test_reading_makes_no_store(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "theirs.db") as db:
         db.execute("CREATE TABLE theirs (x)")
     db.close()
-    for name, sentence in (
-        ("none.db", "there is no rollout store"),
-        ("empty.db", "is empty"),
-        ("theirs.db", "another program"),
-    ):
+    for name, sentence in (("none.db", "there is no rollout store"), ("empty.db", "is empty"), ("theirs.db", "another program")):
         with pytest.raises(StoreError, match=sentence):
             RolloutStore(tmp_path / name, read_only=True)
     assert {each.name for each in tmp_path.iterdir()} == {"empty.db", "theirs.db"}

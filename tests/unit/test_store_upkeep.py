@@ -67,9 +67,7 @@ def rows(path: Path) -> Rows:
     """Every row of a store by table and key."""
     with RolloutStore(path, read_only=True) as store:
         return {
-            (table, tuple(row.values())[: 2 if table == "token_bytes" else 1]): row
-            for table in TABLES
-            for row in store.rows(table)
+            (table, tuple(row.values())[: 2 if table == "token_bytes" else 1]): row for table in TABLES for row in store.rows(table)
         }
 
 
@@ -220,9 +218,7 @@ def test_a_log_that_was_never_written_back_is_recovered(tmp_path: Path) -> None:
 def test_what_is_lost_is_counted(whole: Path, tmp_path: Path) -> None:
     """A completion overwritten in its page is counted by the name that an index has of it, and its neighbours are kept."""
     data = bytearray(whole.read_bytes())
-    victim = next(
-        row for (table, _), row in rows(whole).items() if table == "completions" and 100 < len(row["tokens"]) < 400
-    )
+    victim = next(row for (table, _), row in rows(whole).items() if table == "completions" and 100 < len(row["tokens"]) < 400)
     at = data.index(victim["tokens"])
     data[at + 50] ^= 1
     path = tmp_path / "s.db"
@@ -267,9 +263,7 @@ def test_merging_takes_each_response_once(tmp_path: Path) -> None:
     assert done.added["completions"] == 31
     assert done.same["completions"] == 10 + 20
     kept = next(
-        row
-        for (table, _), row in rows(target).items()
-        if table == "completions" and row["sample"] == 0 and row["prompt_tokens"]
+        row for (table, _), row in rows(target).items() if table == "completions" and row["sample"] == 0 and row["prompt_tokens"]
     )
     assert kept["prompt_tokens"] == 901
     assert merge([one, two, three], target).added == {}
@@ -318,9 +312,7 @@ def test_datasets_reads_an_export(whole: Path, tmp_path: Path) -> None:
             assert row["text"] == there.text
             assert row["token_ids"] == there.token_ids.tolist()
             assert row["top_ids"] == there.top_ids.tolist()
-            assert np.array_equal(
-                np.array(row["top_logprobs"], np.float32).reshape(there.top_logprobs.shape), there.top_logprobs
-            )
+            assert np.array_equal(np.array(row["top_logprobs"], np.float32).reshape(there.top_logprobs.shape), there.top_logprobs)
             assert row["messages"][0]["role"] == "user"
 
 
@@ -373,8 +365,7 @@ def test_a_changed_export_is_refused(whole: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("check", "none.db"), ("compact", "none.db"), ("recover", "none.db", "new.db"), ("export", "none.db", "out")],
+    "words", [("check", "none.db"), ("compact", "none.db"), ("recover", "none.db", "new.db"), ("export", "none.db", "out")]
 )
 def test_a_missing_store_is_said_by_every_command(words: tuple[str, ...], tmp_path: Path) -> None:
     """Exit code 2, a sentence, and nothing appears."""

@@ -59,9 +59,7 @@ def test_a_template_makes_the_prompt(tmp_path: Path) -> None:
     path = tmp_path / "sums.jsonl"
     path.write_text("".join(json.dumps({**row, "id": index, "split": None}) + "\n" for index, row in enumerate(ROWS)))
     task = load_task(data=path, prompt_template="Question: {q} ({hint})\nAnswer:", answer_column="a")
-    assert "Question: What is 5 + 5? (twice 5)\nAnswer:" in {
-        e.prompt.text for e in (*task.train, *task.validation, *task.test)
-    }
+    assert "Question: What is 5 + 5? (twice 5)\nAnswer:" in {e.prompt.text for e in (*task.train, *task.validation, *task.test)}
     with pytest.raises(DataError, match=r"has no column 'question' \(its columns: q, hint, a"):
         load_task(data=path, prompt_template="{question}", answer_column="a")
     with pytest.raises(InputError, match=r"template '\{q' cannot be filled"):
@@ -100,9 +98,7 @@ def test_names_of_the_hub(monkeypatch: pytest.MonkeyPatch, spec: str, asked: tup
 
     def loaded(path: str, config: str | None) -> Any:
         calls.append((path, config))
-        return datasets.DatasetDict(
-            {"train": datasets.Dataset.from_list(ROWS), "extra": datasets.Dataset.from_list(ROWS)}
-        )
+        return datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS), "extra": datasets.Dataset.from_list(ROWS)})
 
     monkeypatch.setattr(datasets, "load_dataset", loaded)
     monkeypatch.setattr(hub_data, "_answers", lambda _endpoint: True)

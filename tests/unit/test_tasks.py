@@ -74,13 +74,7 @@ def test_jsonl_rows_become_examples(write: Write) -> None:
 def test_tables_become_examples(write: Write, name: str, mark: str) -> None:
     """A cell that is a JSON list holds several answers, any other cell one; quoted cells may span lines."""
     table = io.StringIO()
-    rows = [
-        ["id", "prompt", "answer"],
-        ["a", "two\nlines", '["x", 1]'],
-        [],
-        ["b", "interval?", "[0, 1)"],
-        ["c", "number?", "3"],
-    ]
+    rows = [["id", "prompt", "answer"], ["a", "two\nlines", '["x", 1]'], [], ["b", "interval?", "[0, 1)"], ["c", "number?", "3"]]
     csv.writer(table, delimiter=mark).writerows(rows)
     examples = load_examples(write(name, table.getvalue()))
     assert [(e.id, e.prompt.text, e.answers) for e in examples] == [
@@ -124,19 +118,13 @@ def test_line_separators_inside_strings_do_not_break_lines(write: Write) -> None
 
 
 BROKEN = {
-    "missing answer": (
-        {"prompt": "Q"},
-        "line 2: has no column 'answer' (its columns: prompt; the names can be set); add one",
-    ),
+    "missing answer": ({"prompt": "Q"}, "line 2: has no column 'answer' (its columns: prompt; the names can be set); add one"),
     "null answer": ({"prompt": "Q", "answer": None}, "line 2: answer is empty; add one"),
     "empty list": ({"prompt": "Q", "answer": []}, "line 2: answer is empty; add one"),
     "blank answer": ({"prompt": "Q", "answer": " "}, "line 2: answer is empty; write one"),
     "true": ({"prompt": "Q", "answer": True}, "line 2: answer is True; it must be a string, a number or a list"),
     "object": ({"prompt": "Q", "answer": {"a": 1}}, "line 2: answer is {'a': 1}; it must be a string"),
-    "no prompt": (
-        {"text": "Q", "answer": "x"},
-        "line 2: has no column 'prompt' or 'messages' (its columns: text, answer;",
-    ),
+    "no prompt": ({"text": "Q", "answer": "x"}, "line 2: has no column 'prompt' or 'messages' (its columns: text, answer;"),
     "number prompt": ({"prompt": 5, "answer": "x"}, "line 2: prompt is 5; it must be a string"),
     "empty prompt": ({"prompt": " ", "answer": "x"}, "line 2: prompt is empty"),
     "both": ({"prompt": "Q", "messages": [], "answer": "x"}, "line 2: has both 'prompt' and 'messages'; keep one"),
@@ -150,21 +138,12 @@ BROKEN = {
         {"messages": [{"role": "user", "content": "Q", "name": "N"}], "answer": "x"},
         "each message has exactly a role and a content",
     ),
-    "content": (
-        {"messages": [{"role": "user", "content": 3}], "answer": "x"},
-        "has the content 3; it must be a string",
-    ),
+    "content": ({"messages": [{"role": "user", "content": 3}], "answer": "x"}, "has the content 3; it must be a string"),
     "blank chat": ({"messages": [{"role": "user", "content": ""}], "answer": "x"}, "messages has only empty contents"),
-    "split": (
-        {"prompt": "Q", "answer": "x", "split": "dev"},
-        "split is 'dev'; it must be one of train, validation, test",
-    ),
+    "split": ({"prompt": "Q", "answer": "x", "split": "dev"}, "split is 'dev'; it must be one of train, validation, test"),
     "id": ({"prompt": "Q", "answer": "x", "id": 1.5}, "line 2: id is 1.5; it must be a string or an integer"),
     "not an object": ("hello", "line 2: 'hello' is not an object; write one JSON object a line"),
-    "list": (
-        [1],
-        "line 2: [1] is not an object; write one JSON object a line; a list becomes one object a line with: jq",
-    ),
+    "list": ([1], "line 2: [1] is not an object; write one JSON object a line; a list becomes one object a line with: jq"),
     "same id": ({"prompt": "Q", "answer": "x", "id": "first"}, "line 2 has the id 'first' of"),
     "same row": ({"prompt": "P", "answer": "1", "id": "first"}, "line 2 is the same row as"),
     "surrogate": ({"prompt": "\ud800", "answer": "x"}, r"line 2: not JSON: a lone surrogate '\ud800' is no character"),
@@ -195,11 +174,7 @@ def test_a_broken_row_is_named_by_file_and_line(write: Write, case: str) -> None
         ("a.json", "[", "line 1: not JSON"),
         ("a.txt", "Q", "the suffix '.txt', which tells no format; name the file with one of .jsonl"),
         ("a", "Q", "the suffix ''"),
-        (
-            "a.csv",
-            "question,answer\nQ,x\n",
-            "line 2: has no column 'prompt' or 'messages' (its columns: question, answer;",
-        ),
+        ("a.csv", "question,answer\nQ,x\n", "line 2: has no column 'prompt' or 'messages' (its columns: question, answer;"),
         ("a.csv", "prompt,gold\nQ,x\n", "line 2: has no column 'answer' (its columns: prompt, gold;"),
         ("a.csv", 'prompt,answer\n"a\nb",x\nQ,\n', "line 4: answer is empty"),
         ("a.csv", "prompt,answer\n,x\n", "line 2: prompt is empty"),
@@ -282,9 +257,7 @@ def test_too_few_rows_are_refused_with_the_number_needed() -> None:
     assert 3 * 0.8**26 < 0.01 <= 3 * 0.8**25
 
 
-@pytest.mark.parametrize(
-    "fractions", [(0.5, 0.5), (0.5, 0.5, 0.5), (1.0, 0.0, 0.0), (1.5, -0.2, -0.3), (float("nan"),) * 3]
-)
+@pytest.mark.parametrize("fractions", [(0.5, 0.5), (0.5, 0.5, 0.5), (1.0, 0.0, 0.0), (1.5, -0.2, -0.3), (float("nan"),) * 3])
 def test_fractions_must_be_positive_and_sum_to_one(fractions: tuple[float, ...]) -> None:
     """Shares that cannot be shares are refused."""
     with pytest.raises(InputError, match="give 3 positive shares that sum to 1"):
@@ -293,10 +266,7 @@ def test_fractions_must_be_positive_and_sum_to_one(fractions: tuple[float, ...])
 
 def test_a_split_column_is_obeyed(write: Write) -> None:
     """Rows that name their split go there, in file order; rows that name none beside them are refused."""
-    rows = [
-        {"id": n, "prompt": f"Q{n}", "answer": n, "split": s}
-        for n, s in enumerate(["test", "train", "validation", "train"])
-    ]
+    rows = [{"id": n, "prompt": f"Q{n}", "answer": n, "split": s} for n, s in enumerate(["test", "train", "validation", "train"])]
     task = load_task(data=write("mine.jsonl", jsonl(*rows)))
     assert task.name == "mine"
     assert [[e.id for e in split] for split in (task.train, task.validation, task.test)] == [["1", "3"], ["2"], ["0"]]
@@ -347,9 +317,7 @@ def test_an_id_in_two_splits_is_refused(write: Write) -> None:
     one = write("one.jsonl", jsonl({"id": "x", "prompt": "P", "answer": 1}))
     two = write("two.jsonl", jsonl({"id": "x", "prompt": "Q", "answer": 1}))
     three = write("three.jsonl", rows_of("c", 1))
-    with pytest.raises(
-        DataError, match=r"two\.jsonl, line 1 \(test\) has the id 'x' of .*one\.jsonl, line 1 \(train\)"
-    ):
+    with pytest.raises(DataError, match=r"two\.jsonl, line 1 \(test\) has the id 'x' of .*one\.jsonl, line 1 \(train\)"):
         load_task(data=one, test=two, validation=three)
 
 
@@ -429,12 +397,7 @@ def test_capitals_has_its_size() -> None:
 def test_no_prompt_gives_its_capital_away() -> None:
     """No accepted answer occurs in its prompt, no country in its answer, and the rule catches those that were left out."""
     assert not [e.id for e in COUNTRIES for answer in e.answers if gives_away(country(e), e.prompt.text, answer)]
-    for name, answer in [
-        ("Singapore", "Singapore"),
-        ("Mexico", "Mexico City"),
-        ("Tunisia", "Tunis"),
-        ("Guinea-Bissau", "Bissau"),
-    ]:
+    for name, answer in [("Singapore", "Singapore"), ("Mexico", "Mexico City"), ("Tunisia", "Tunis"), ("Guinea-Bissau", "Bissau")]:
         assert gives_away(name, f"What is the capital of {name}?", answer)
 
 
@@ -483,9 +446,7 @@ def test_capitals_leaves_out_what_it_says() -> None:
 def test_the_article_is_in_the_file_only_where_english_wants_one() -> None:
     """These sixteen states take "the", and no other in the file does."""
     with_article = {
-        e.prompt.text.removeprefix("What is the capital of the ")[:-1]
-        for e in COUNTRIES
-        if " of the " in e.prompt.text[:27]
+        e.prompt.text.removeprefix("What is the capital of the ")[:-1] for e in COUNTRIES if " of the " in e.prompt.text[:27]
     }
     assert with_article == {
         "Bahamas", "Central African Republic", "Comoros", "Democratic Republic of the Congo", "Dominican Republic",
@@ -514,18 +475,7 @@ def test_continents_has_its_size() -> None:
 
 def test_continents_asks_about_every_state_it_does_not_leave_out() -> None:
     """The 193 members and 2 observers are those asked about, those without one certain continent, and two whose name tells."""
-    two = {
-        "Armenia",
-        "Azerbaijan",
-        "Cyprus",
-        "East Timor",
-        "Egypt",
-        "Georgia",
-        "Indonesia",
-        "Kazakhstan",
-        "Russia",
-        "Turkey",
-    }
+    two = {"Armenia", "Azerbaijan", "Cyprus", "East Timor", "Egypt", "Georgia", "Indonesia", "Kazakhstan", "Russia", "Turkey"}
     told = {"Central African Republic", "South Africa"}
     asked = set(map(country, STATES))
     assert not asked & (two | told)

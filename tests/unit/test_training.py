@@ -118,9 +118,7 @@ def test_what_is_left_out_is_counted_by_reason(tmp_path: Path) -> None:
 
 def test_nothing_left_is_an_error_that_says_why(tmp_path: Path) -> None:
     """Without a single complete completion there is nothing to learn from; filtered ones are named."""
-    with pytest.raises(
-        NoLogprobs, match=r"none of 2 completions has a complete list .*\(1 were stopped by a content filter\)"
-    ):
+    with pytest.raises(NoLogprobs, match=r"none of 2 completions has a complete list .*\(1 were stopped by a content filter\)"):
         trained(tmp_path, [Completion.empty("content_filter"), replace(completion(), whole=False)])
 
 
@@ -187,9 +185,7 @@ def test_pieces_and_files_change_no_number(tmp_path: Path, monkeypatch: pytest.M
     assert pieces.rollouts.keys == once.rollouts.keys
     delta = np.linspace(-1, 1, len(once.next_token.token_ids))
     np.testing.assert_array_equal(pieces.next_token.token_ids, once.next_token.token_ids)
-    np.testing.assert_allclose(
-        pieces.next_token.log_normaliser(delta), once.next_token.log_normaliser(delta), atol=1e-13
-    )
+    np.testing.assert_allclose(pieces.next_token.log_normaliser(delta), once.next_token.log_normaliser(delta), atol=1e-13)
     np.testing.assert_allclose(pieces.next_token.expected(delta), once.next_token.expected(delta), atol=1e-11)
 
 
@@ -221,9 +217,7 @@ def test_scratch_gives_separate_arrays(tmp_path: Path, monkeypatch: pytest.Monke
     assert not list(tmp_path.iterdir())
 
 
-def test_an_end_token_that_nobody_lists_is_hidden_in_every_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_end_token_that_nobody_lists_is_hidden_in_every_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is not known whether the provider lists end tokens, one that any completion lists counts for all of them."""
     monkeypatch.setattr(reading, "BLOCK_BYTES", 1)
     ends = EndTokens(None, frozenset({9}))
@@ -247,9 +241,7 @@ def test_text_without_tokens_is_encoded(tmp_path: Path, whole: bool) -> None:
     assert (training.next_token.tail_mass == 1).all()
     assert training.next_token.unigram.tolist() == [3, 1, 2]
     assert (training.encoded, training.incomplete) == (2, int(not whole))
-    assert training.remarks[-1].startswith(
-        "2 completions came without token logprobs: their tokens are those of the text"
-    )
+    assert training.remarks[-1].startswith("2 completions came without token logprobs: their tokens are those of the text")
     assert projection(rollouts, next_token=training.next_token).converged
 
 

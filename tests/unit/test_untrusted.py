@@ -30,9 +30,7 @@ from blackbox_lb.tasks.records.files import load_examples
 from blackbox_lb.tasks.rewards.reward import runs_code
 from tests.unit.proxy_upstream import VALUES, bias, plain, proxied
 
-HOSTILE = (
-    "\x1b[31mred \x1b]8;;http://evil\x07link\x1b]8;;\x07 \u202eevil\u202c \u200bhidden\ufeff \x9b2J \x00 [bold red]x[/]"
-)
+HOSTILE = "\x1b[31mred \x1b]8;;http://evil\x07link\x1b]8;;\x07 \u202eevil\u202c \u200bhidden\ufeff \x9b2J \x00 [bold red]x[/]"
 """Colours, an OSC 8 link, bidirectional overrides, zero-width and C1 characters, a NUL, and the markup of rich."""
 
 
@@ -65,14 +63,7 @@ def test_a_dense_bias_of_150000_tokens_loads(tmp_path: Path) -> None:
         {"id": n, "bytes": f"{n:08x}", "text": f" tøken{n}", "bias": n / 7e4 - 1.01, "error": 0.123456789, "seen": n}
         for n in range(150_000)
     ]
-    head = {
-        "format": "blackbox-lb/bias",
-        "version": 1,
-        "provider": "vllm",
-        "model": "m",
-        "tokenizer": "t",
-        "reward": "length",
-    }
+    head = {"format": "blackbox-lb/bias", "version": 1, "provider": "vllm", "model": "m", "tokenizer": "t", "reward": "length"}
     (tmp_path / "bias.json").write_text(json.dumps({**head, "estimator": "ips", "entries": rows}), encoding="utf-8")
     assert (tmp_path / "bias.json").stat().st_size < MAX_BYTES / 3
     loaded = Bias.load(tmp_path / "bias.json")
@@ -135,17 +126,7 @@ def test_a_found_settings_file_runs_no_code(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     assert find_settings().found
     assert not find_settings(Path("blb.toml")).found
-    words = [
-        "collect",
-        "--provider",
-        "llamacpp",
-        "--base-url",
-        "http://127.0.0.1:9/v1",
-        "--data",
-        "d.jsonl",
-        "--out",
-        "run",
-    ]
+    words = ["collect", "--provider", "llamacpp", "--base-url", "http://127.0.0.1:9/v1", "--data", "d.jsonl", "--out", "run"]
     refused = CliRunner().invoke(main, words)
     assert refused.exit_code == 2
     assert "blb --config" in refused.stderr
@@ -186,18 +167,9 @@ def test_nothing_shown_moves_the_cursor(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_bias_file_cannot_speak(tmp_path: Path) -> None:
     """Whatever its texts hold, ``blb show`` and ``blb export`` print characters, and exported code has no line of a stranger's."""
     entries = (Entry(id=1, text=HOSTILE, bias=1.0),)
-    texts = {
-        "model": f"{HOSTILE}\nimport os",
-        "tokenizer": HOSTILE,
-        "reward": HOSTILE,
-        "estimator": HOSTILE,
-        "task": HOSTILE,
-    }
+    texts = {"model": f"{HOSTILE}\nimport os", "tokenizer": HOSTILE, "reward": HOSTILE, "estimator": HOSTILE, "task": HOSTILE}
     Bias(provider=HOSTILE, entries=entries, **texts).save(tmp_path / "bias.json")
-    for words in (
-        ["show"],
-        *(["export", "--format", each] for each in ("openai", "litellm", "langchain", "curl", "vllm", "json")),
-    ):
+    for words in (["show"], *(["export", "--format", each] for each in ("openai", "litellm", "langchain", "curl", "vllm", "json"))):
         result = CliRunner().invoke(main, [*words, str(tmp_path / "bias.json")])
         assert result.exit_code in (0, 2), result.output
         assert not unsafe(result.output), words
@@ -220,11 +192,7 @@ def test_messages_keep_their_lines_and_backslashes() -> None:
 
 # --- The proxy --------------------------------------------------------------------------------------------------------------
 
-RULE = Rule(
-    ServedNames(
-        [ServedBias("m", None, bias("m"), Injection(VALUES)), ServedBias("m", "a", bias("m"), Injection(VALUES))]
-    )
-)
+RULE = Rule(ServedNames([ServedBias("m", None, bias("m"), Injection(VALUES)), ServedBias("m", "a", bias("m"), Injection(VALUES))]))
 BODIES = {
     "nan": b'{"model": "m", "temperature": NaN}',
     "infinity": b'{"model": "m", "temperature": -Infinity}',
@@ -307,9 +275,7 @@ def test_ambiguous_framing_goes_no_further(name: str) -> None:
     assert answer[:10] in (b"HTTP/1.1 4", b"HTTP/1.0 4", b"HTTP/1.1 2"), answer[:80]
     assert len(origin.arrived) == (1 if answer[9:10] == b"2" else 0)
     for arrived in origin.arrived:
-        framing = [
-            name.lower() for name, _ in arrived.fields if name.lower() in ("content-length", "transfer-encoding")
-        ]
+        framing = [name.lower() for name, _ in arrived.fields if name.lower() in ("content-length", "transfer-encoding")]
         assert framing == ["content-length"]
         assert int(arrived.headers["content-length"]) == len(arrived.body)
 

@@ -54,9 +54,7 @@ def test_bytes_that_two_ids_share_name_neither() -> None:
 
 def test_special_tokens_have_names_and_no_bytes() -> None:
     """A special token is found by its name alone, and shows that name; no bytes at all name no token."""
-    vocabulary = Vocabulary(
-        "v", {0: b"a", 1: b""}, {"<|endoftext|>": 2, "<|end|>": 3, "<|also|>": 3}, 5, lambda text: [0]
-    )
+    vocabulary = Vocabulary("v", {0: b"a", 1: b""}, {"<|endoftext|>": 2, "<|end|>": 3, "<|also|>": 3}, 5, lambda text: [0])
     assert vocabulary.id_of(b"<|end|>") is None
     assert vocabulary.id_of(b"") is None
     assert vocabulary.id_of_special("<|end|>") == vocabulary.id_of_special("<|also|>") == 3
@@ -431,15 +429,7 @@ def test_pieces_that_are_no_bytes_are_refused(tmp_path: Path, decoder: Any, says
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "{}",
-        '{"model": {"type": "Unheard"}}',
-        '{"model": 3}',
-        '{"model": {"vocab": {"a": "x"}}}',
-        '{"a":' * 100_000,
-    ],
+    "text", ["{", "{}", '{"model": {"type": "Unheard"}}', '{"model": 3}', '{"model": {"vocab": {"a": "x"}}}', '{"a":' * 100_000]
 )
 def test_other_json_is_refused(tmp_path: Path, text: str) -> None:
     """A file that only looks like a tokenizer.json is named in one sentence."""
@@ -514,9 +504,7 @@ def test_rank_files_are_cached_under_these_names() -> None:
 def python(script: str, **environment: str) -> str:
     """What a fresh interpreter prints; the outside world is behind a proxy that is not there."""
     closed = dict.fromkeys(("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"), "http://127.0.0.1:9")
-    kept = {
-        key: value for key, value in os.environ.items() if key.lower() != "no_proxy" and key != "TIKTOKEN_CACHE_DIR"
-    }
+    kept = {key: value for key, value in os.environ.items() if key.lower() != "no_proxy" and key != "TIKTOKEN_CACHE_DIR"}
     answer = subprocess.run(
         [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, env=kept | closed | environment
     )

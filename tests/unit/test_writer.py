@@ -52,9 +52,7 @@ def test_answers_that_wait_together_share_a_transaction(tmp_path: Path) -> None:
 
     async def go(store: RolloutStore) -> list[list[str]]:
         with Writer(store) as writer:
-            return await asyncio.gather(
-                *(writer.add_answer(SETTINGS, Prompt.user(f"p{i}"), {0: completion()}) for i in range(40))
-            )
+            return await asyncio.gather(*(writer.add_answer(SETTINGS, Prompt.user(f"p{i}"), {0: completion()}) for i in range(40)))
 
     with Counting(tmp_path / "s.db") as store:
         keys = asyncio.run(go(store))
@@ -122,10 +120,7 @@ def test_packed_arrays_come_back_bit_for_bit(t: int, k: int) -> None:
     top[1::3, -1:] = -np.inf
     top[::2, :1] = -0.0
     arrays = Arrays(one.token_ids, one.logprobs, one.top_ids, top)
-    assert all(
-        a.tobytes() == b.tobytes() and a.shape == b.shape
-        for a, b in zip(unpack(pack(arrays))[:4], arrays[:4], strict=True)
-    )
+    assert all(a.tobytes() == b.tobytes() and a.shape == b.shape for a, b in zip(unpack(pack(arrays))[:4], arrays[:4], strict=True))
 
 
 def test_a_blob_of_the_format_before_is_read() -> None:

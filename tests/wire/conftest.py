@@ -47,9 +47,7 @@ ProfileWith = Callable[..., Profile]
 
 def laid_over(rows: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """``rows`` with ``changes``, table by table."""
-    both = {
-        key: laid_over(rows[key], changes[key]) for key in changes if isinstance(changes[key], dict) and key in rows
-    }
+    both = {key: laid_over(rows[key], changes[key]) for key in changes if isinstance(changes[key], dict) and key in rows}
     return {**rows, **changes, **both}
 
 

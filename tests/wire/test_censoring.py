@@ -39,9 +39,7 @@ def read(profile: Profile, *entries: dict[str, Any], k: int = 3) -> Completion:
 def test_a_censored_logprob_is_bounded_by_the_least_listed(profile_with: ProfileWith) -> None:
     """The sampled token is not among the k most likely, so the k-th bounds it; the positions around it stay observed."""
     found = read(
-        profile_with(**IDS),
-        entry(1, -0.1, (1, -0.1), (2, -3.0), (3, -4.0)),
-        entry(9, -9999.0, (1, -0.1), (3, -4.5), (2, -3.0)),
+        profile_with(**IDS), entry(1, -0.1, (1, -0.1), (2, -3.0), (3, -4.0)), entry(9, -9999.0, (1, -0.1), (3, -4.5), (2, -3.0))
     )
     assert found.bounded is not None
     assert found.bounded.tolist() == [False, True]
@@ -127,9 +125,7 @@ def test_nothing_unlisted_is_more_likely_than_what_is_kept(
     assert len(top) == max(width - 1, 0)
 
 
-def test_a_server_that_lists_fewer_than_asked_for_may_have_replaced_the_last_of_those(
-    profile_with: ProfileWith,
-) -> None:
+def test_a_server_that_lists_fewer_than_asked_for_may_have_replaced_the_last_of_those(profile_with: ProfileWith) -> None:
     """Five asked for, three listed: the third is the sampled token, and the third most likely one is not known."""
     profile = profile_with(**IDS, endpoints={"chat": {"sampled_in_list": "replaces the last"}})
     position = entry(9, -12.0, (1, -0.5), (2, -1.5), (9, -12.0))

@@ -100,9 +100,7 @@ def test_a_stop_text_may_be_counted_and_not_listed(
     assert without.whole == (total == 3 or (total == 4 and not end_listed and finish == "stop"))
 
 
-def test_which_of_several_choices_a_stop_text_shortened_is_not_known(
-    profile_with: ProfileWith, vocabulary: Vocabulary
-) -> None:
+def test_which_of_several_choices_a_stop_text_shortened_is_not_known(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
     """So neither counts, and one completion a request is asked for (see collect)."""
     profile = profile_with(logprobs={"end_token_listed": True, "stop_text_listed": False})
     found = read(profile, vocabulary, 7, choice(3), choice(2), stop=("x",))
@@ -110,9 +108,7 @@ def test_which_of_several_choices_a_stop_text_shortened_is_not_known(
 
 
 @pytest.mark.parametrize("logprobs", [None, {"content": []}, {"content": None}])
-def test_a_completion_that_begins_with_a_stop_text(
-    profile_with: ProfileWith, vocabulary: Vocabulary, logprobs: Any
-) -> None:
+def test_a_completion_that_begins_with_a_stop_text(profile_with: ProfileWith, vocabulary: Vocabulary, logprobs: Any) -> None:
     """Nothing of it is listed, and its tokens were generated; without stop texts the same answer is one without logprobs."""
     profile = profile_with(logprobs={"end_token_listed": True, "stop_text_listed": False})
     blank = choice(0, logprobs=logprobs)
@@ -127,11 +123,7 @@ def test_a_completion_that_begins_with_a_stop_text(
 
 def test_tokens_past_a_stop_text_are_left_out(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
     """OpenAI's legacy endpoint lists more than belongs to the completion; what it counts is kept."""
-    lists = {
-        "tokens": [" cat", " a", " the"],
-        "token_logprobs": [-1.0, -2.0, -9999.0],
-        "top_logprobs": [{" a": -0.5}] * 3,
-    }
+    lists = {"tokens": [" cat", " a", " the"], "token_logprobs": [-1.0, -2.0, -9999.0], "top_logprobs": [{" a": -0.5}] * 3}
     answer = {
         "choices": [{"index": 0, "text": " cat", "finish_reason": "stop", "logprobs": lists}],
         "usage": {"completion_tokens": 2, "prompt_tokens": 3},
@@ -204,20 +196,14 @@ def test_a_filtered_choice_beside_a_good_one(profile_with: ProfileWith, vocabula
 
 def test_null_logprobs_of_any_other_choice_are_an_error(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
     """The remedy names the endpoints of the profile that give them."""
-    with pytest.raises(
-        NoLogprobs, match=r"acme returned no logprobs on its chat endpoint.*--endpoint completions or resp"
-    ):
+    with pytest.raises(NoLogprobs, match=r"acme returned no logprobs on its chat endpoint.*--endpoint completions or resp"):
         read(profile_with(), vocabulary, 1, choice(1, logprobs=None))
 
 
 def test_an_endpoint_without_logprobs_gives_text_only(profile_with: ProfileWith) -> None:
     """A bias can be tried there; nothing can be learned there, and no vocabulary is wanted."""
     profile = profile_with(endpoints={"chat": {"ask_logprobs": "no"}})
-    answer = {
-        "choices": [choice(2, logprobs=None)],
-        "usage": {"completion_tokens": 2, "prompt_tokens": 11},
-        "model": "m",
-    }
+    answer = {"choices": [choice(2, logprobs=None)], "usage": {"completion_tokens": 2, "prompt_tokens": 11}, "model": "m"}
     (found,) = parse_response(profile, "chat", answer, Sampling())
     assert (found.text, found.whole, found.generated, found.n_tokens) == (" cat cat", False, 2, 2)
     assert (found.prompt_tokens, found.model, found.top_ids.shape) == (11, "m", (0, 0))
@@ -243,9 +229,7 @@ ANSWERS: dict[Endpoint, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("endpoint", ANSWERS)
-def test_an_answer_of_which_no_logprobs_were_asked_gives_text_only(
-    profile_with: ProfileWith, endpoint: Endpoint
-) -> None:
+def test_an_answer_of_which_no_logprobs_were_asked_gives_text_only(profile_with: ProfileWith, endpoint: Endpoint) -> None:
     """The text and its count are read without a vocabulary; the same answer is an error where logprobs were asked for."""
     (found,) = parse_response(profile_with(), endpoint, ANSWERS[endpoint], Sampling(top_logprobs=0))
     assert (found.text, found.whole, found.generated, found.prompt_tokens) == (" cat cat", False, 2, 11)
@@ -333,9 +317,7 @@ def test_an_unreadable_choice_does_not_take_the_others_with_it(
 
 
 @pytest.mark.parametrize("bad", [None, "no", {}, {"finish_reason": "stop", "logprobs": None}])
-def test_a_choice_without_text_is_left_out_without_one(
-    profile_with: ProfileWith, vocabulary: Vocabulary, bad: Any
-) -> None:
+def test_a_choice_without_text_is_left_out_without_one(profile_with: ProfileWith, vocabulary: Vocabulary, bad: Any) -> None:
     """What cannot be read is not made up, and its place among the samples is kept."""
     good, left_out, other = read(profile_with(), vocabulary, 6, choice(2), bad, choice(3))
     assert (left_out.text, left_out.whole, left_out.n_tokens) == ("", False, 0)
@@ -406,9 +388,7 @@ def test_a_blank_choice_is_one_of_no_tokens_where_the_count_agrees(
     assert (found[2].text, len(found[2].token_ids), found[2].finish_reason) == ("", 0, finish)
 
 
-def test_a_blank_choice_beside_an_unreadable_one_is_not_whole(
-    profile_with: ProfileWith, vocabulary: Vocabulary
-) -> None:
+def test_a_blank_choice_beside_an_unreadable_one_is_not_whole(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
     """Nothing says whose the tokens are that are not listed."""
     found = read(profile_with(), vocabulary, 2, choice(2), choice(0, logprobs=None), UNREADABLE["NaN"])
     assert [each.whole for each in found] == [True, False, False]

@@ -38,11 +38,7 @@ FLAT = {
     "output_top_logprobs_shape": [2, 2],
     "output_top_logprobs_null_prefix": 0,
 }
-LEGACY = {
-    "tokens": [" the", " cat"],
-    "token_logprobs": [-0.5, -1.0],
-    "top_logprobs": [{" the": -0.5, " a": -1.0}, {" cat": -1.0}],
-}
+LEGACY = {"tokens": [" the", " cat"], "token_logprobs": [-0.5, -1.0], "top_logprobs": [{" the": -0.5, " a": -1.0}, {" cat": -1.0}]}
 
 
 def answer(**choice: Any) -> dict[str, Any]:

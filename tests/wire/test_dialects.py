@@ -225,9 +225,7 @@ def test_a_legacy_propensity_is_a_list_of_its_own(profile_with: ProfileWith, voc
         read(profile, "completions", answer, vocabulary)
 
 
-def test_sampled_ids_beside_the_list_name_what_its_text_cannot(
-    profile_with: ProfileWith, vocabulary: Vocabulary
-) -> None:
+def test_sampled_ids_beside_the_list_name_what_its_text_cannot(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
     """The sampled fragment has the text of any other; the alternative of that text and logprob is the same token."""
     profile = profile_with(endpoints={"completions": {"sampled_ids": "extra.token_ids"}})
     answer = legacy([" a", "\ufffd"], [-1.0, -0.5], [{" the": -0.5, " a": -1.0}, {"\ufffd": -0.5, " cat": -1.0}])
@@ -237,10 +235,7 @@ def test_sampled_ids_beside_the_list_name_what_its_text_cannot(
     assert found.top_ids.tolist() == [[0, 1], [4, 2]]
     assert found.whole
     answer["choices"][0]["logprobs"]["top_logprobs"][1] = {"\ufffd": -0.25, " cat": -1.0}
-    assert read(profile, "completions", answer, vocabulary, Sampling(top_logprobs=2)).top_ids.tolist() == [
-        [0, 1],
-        [UNNAMED, 2],
-    ]
+    assert read(profile, "completions", answer, vocabulary, Sampling(top_logprobs=2)).top_ids.tolist() == [[0, 1], [UNNAMED, 2]]
 
 
 def test_sampled_ids_of_the_chat_dialect(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
@@ -256,9 +251,7 @@ def test_sampled_ids_of_the_chat_dialect(profile_with: ProfileWith, vocabulary: 
         read(profile, "chat", answer, vocabulary)
 
 
-def test_a_list_in_which_one_text_hides_another_is_not_trusted(
-    profile_with: ProfileWith, vocabulary: Vocabulary
-) -> None:
+def test_a_list_in_which_one_text_hides_another_is_not_trusted(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:
     """A letter and a byte that prints as it are one key: with fewer entries than asked for, a likelier one may be hidden."""
     profile = profile_with(endpoints={"completions": {"id": "latin-1", "sampled_ids": "token_ids"}})
     both = {" the": -0.5, "\u00e9": -1.5, " cat": -1.0}

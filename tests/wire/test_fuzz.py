@@ -84,9 +84,7 @@ def subject(name: str) -> Subject:
             body = json.loads(each["request"]["body"])
             asked = int(body.get("top_logprobs") or body["logprobs"])
             found.append((json.loads(each["response"]["body"]["string"]), int(body.get("n") or 1)))
-    return Subject(
-        load_profile(provider), endpoint, Sampling(top_logprobs=asked), vocabulary([each for each, _ in found]), found
-    )
+    return Subject(load_profile(provider), endpoint, Sampling(top_logprobs=asked), vocabulary([each for each, _ in found]), found)
 
 
 def vocabulary(answers: list[Any]) -> Vocabulary:
@@ -102,9 +100,7 @@ def vocabulary(answers: list[Any]) -> Vocabulary:
             if isinstance(value, str) and value.startswith("<|"):
                 names.setdefault(value, ids.pop(value.encode(), UNUSED + len(ids) + len(names)))
             elif isinstance(value, str) or place == "bytes":
-                ids.setdefault(
-                    value.encode() if isinstance(value, str) else bytes(value or ()), UNUSED + len(ids) + len(names)
-                )
+                ids.setdefault(value.encode() if isinstance(value, str) else bytes(value or ()), UNUSED + len(ids) + len(names))
     tokens = {token: text for text, token in ids.items()}
     return Vocabulary("seen", tokens, names, UNUSED + len(ids) + len(names), lambda text: list(text.encode()))
 
@@ -120,19 +116,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
                 waiting.append(owner[key])
 
 
-STRANGE: list[Any] = [
-    None,
-    True,
-    False,
-    "",
-    "\ud83d",
-    "\x00",
-    "token_id:",
-    "token_id:" + "9" * 5000,
-    "token_id:-1",
-    [],
-    {},
-]
+STRANGE: list[Any] = [None, True, False, "", "\ud83d", "\x00", "token_id:", "token_id:" + "9" * 5000, "token_id:-1", [], {}]
 STRANGE += [[None], [256], [-1], {"logprob": None}, 0, 1, -1, 2**31, 2**63, -(2**70), 10**400, 0.5, -0.0, 1e-320, 1e308]
 STRANGE += [-1e308, math.nan, math.inf, -math.inf, -9999.0, -9998.0, "stop", "length", "content_filter", "é" * 70_000]
 
@@ -152,9 +136,7 @@ def mutated(answer: Any, seed: int) -> None:
         return
     owner, key = rng.choice(fields)
     value = owner[key]
-    match rng.choice(
-        ("drop", "twice", "strange", "strange", "strange", "nest", "swap", "shuffle", "cut", "number", "text")
-    ):
+    match rng.choice(("drop", "twice", "strange", "strange", "strange", "nest", "swap", "shuffle", "cut", "number", "text")):
         case "drop":
             del owner[key]
         case "twice" if isinstance(owner, list):
@@ -169,13 +151,9 @@ def mutated(answer: Any, seed: int) -> None:
         case "cut" if isinstance(value, list | str):
             owner[key] = value[: rng.randrange(len(value) + 1)]
         case "number" if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
-            owner[key] = rng.choice(
-                (-value, value * 1e6, value + 1, value - 1e-4, value / 1e9, str(value), round(value, 1))
-            )
+            owner[key] = rng.choice((-value, value * 1e6, value + 1, value - 1e-4, value / 1e9, str(value), round(value, 1)))
         case "text" if isinstance(value, str):
-            owner[key] = rng.choice(
-                (value + "\ufffd", value * 3, value[::-1], value.upper(), "<|" + value, "bytes:" + value)
-            )
+            owner[key] = rng.choice((value + "\ufffd", value * 3, value[::-1], value.upper(), "<|" + value, "bytes:" + value))
         case _:
             owner[key] = copy.deepcopy(rng.choice(STRANGE))  # a later break may land inside it
 
@@ -232,9 +210,7 @@ def test_a_broken_answer_is_read_to_lawful_numbers_or_refused(
     said: set[str] = set()
 
     @times(examples(pytestconfig))
-    @given(
-        which=st.integers(0, len(about.answers) - 1), seeds=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4)
-    )
+    @given(which=st.integers(0, len(about.answers) - 1), seeds=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4))
     def check(which: int, seeds: list[int]) -> None:
         whole, n = about.answers[which]
         answer = copy.deepcopy(whole)
@@ -252,10 +228,7 @@ def test_a_broken_answer_is_read_to_lawful_numbers_or_refused(
             lawful(each, about.sampling.top_logprobs)
 
     for whole, n in about.answers:
-        assert all(
-            each.whole
-            for each in read_answer(about.profile, about.endpoint, whole, about.sampling, about.vocabulary, n)
-        )
+        assert all(each.whole for each in read_answer(about.profile, about.endpoint, whole, about.sampling, about.vocabulary, n))
     check()
     assert count["answers"] >= examples(pytestconfig)
     assert min(count["read"], count["refused"] + count["incomplete"]) > LEAST * count["answers"]
@@ -297,9 +270,7 @@ def overwritten(content: bytes, rng: random.Random) -> bytes:
     """``content`` with a piece of it cut out, repeated, moved to the end or replaced."""
     start = rng.randrange(len(content) + 1)
     end = min(len(content), start + rng.choice((0, 1, 1, 4, 100)))
-    piece = rng.choice(
-        (b"", content[start:end] * 2, rng.randbytes(end - start), b"NaN", b"1" * 5000, b'"', b"[" * 5000, b"-")
-    )
+    piece = rng.choice((b"", content[start:end] * 2, rng.randbytes(end - start), b"NaN", b"1" * 5000, b'"', b"[" * 5000, b"-"))
     return content[:start] + piece + content[end:]
 
 
@@ -378,18 +349,13 @@ def test_ordinary_answers_are_not_left_to_the_plain_reader(name: str) -> None:
 
 
 SERVED = {"openai": ("gpt-4o-mini", "OPENAI_API_KEY"), "azure": ("gpt-4o-mini", "AZURE_OPENAI_API_KEY")}
-SERVED |= {
-    "fireworks": ("accounts/fireworks/models/gateway", "FIREWORKS_API_KEY"),
-    "llamacpp": ("exact", "LLAMACPP_API_KEY"),
-}
+SERVED |= {"fireworks": ("accounts/fireworks/models/gateway", "FIREWORKS_API_KEY"), "llamacpp": ("exact", "LLAMACPP_API_KEY")}
 KEY = "sk-gateway-0123456789"
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 @pytest.mark.parametrize("provider", SERVED)
-def test_the_exact_models_answers_are_read_alike(
-    provider: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_exact_models_answers_are_read_alike(provider: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """As its server and the rules gateway serve them, both readers make the same completions of them; of chat ones without the
     plain reader's help, where the profile's rows allow it."""
     hosted = provider in ("openai", "azure")
@@ -435,9 +401,7 @@ def test_the_exact_models_answers_are_read_alike(
 
 def listed(*positions: str, blanks: str = "") -> bytes:
     """An answer of OpenAI's chat with these positions, ``blanks`` around the list."""
-    choice = (
-        '{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"length","logprobs":{"content":%s}}'
-    )
+    choice = '{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"length","logprobs":{"content":%s}}'
     choice %= blanks + "[" + ",".join(positions) + "]" + blanks
     answer = '{"id":"chatcmpl-1","model":"gpt-4o","choices":[%s],"usage":{"completion_tokens":%d}}'
     return (answer % (choice, len(positions))).encode("utf-8", "surrogatepass")
@@ -515,12 +479,7 @@ def test_what_is_odd_about_a_list_is_read_as_ever(odd: str, before: bool) -> Non
     lists = AnswerReader(about.profile, about.profile.endpoint("chat"), known)
     assert isinstance(lists.loads(listed(GOOD, GOOD)), Answer)
     row = [odd, GOOD, GOOD] if before else [GOOD, GOOD, odd]
-    for content in (
-        listed(*row),
-        listed(*row, blanks=" \n"),
-        listed(odd),
-        listed(*row).replace(b',"bytes":', b',\n  "bytes": '),
-    ):
+    for content in (listed(*row), listed(*row, blanks=" \n"), listed(odd), listed(*row).replace(b',"bytes":', b',\n  "bytes": ')):
         try:
             truth = loads(content)
         except (ValueError, RecursionError):

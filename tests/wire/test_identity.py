@@ -37,9 +37,7 @@ def identity(profile: Profile, kind: str, vocabulary: Vocabulary | None) -> Iden
         (None, " cat", UNNAMED),
     ],
 )
-def test_bytes_name_a_token(
-    profile_with: ProfileWith, vocabulary: Vocabulary, raw: bytes | None, text: str, token: int
-) -> None:
+def test_bytes_name_a_token(profile_with: ProfileWith, vocabulary: Vocabulary, raw: bytes | None, text: str, token: int) -> None:
     """The bytes decide; without them only a special token's name does."""
     entry = {"token": text, "bytes": None if raw is None else list(raw)}
     assert identity(profile_with(), "bytes", vocabulary).of_entry(entry) == token
@@ -111,9 +109,7 @@ def test_a_missing_vocabulary_is_named(profile_with: ProfileWith, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["bytes", "field id"])
-def test_a_row_that_looks_where_nothing_is_says_so(
-    profile_with: ProfileWith, vocabulary: Vocabulary, kind: str
-) -> None:
+def test_a_row_that_looks_where_nothing_is_says_so(profile_with: ProfileWith, vocabulary: Vocabulary, kind: str) -> None:
     """Legacy completions give strings only; a profile that reads bytes or fields there is wrong, not the answer."""
     with pytest.raises(ProfileError, match='set id = "text"'):
         identity(profile_with(), kind, vocabulary).of_text(" cat")

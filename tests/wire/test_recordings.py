@@ -69,9 +69,7 @@ TABLE: dict[str, list[Read | Refused]] = {
         UNASKED,
     ],
     "azure/openllmetry_test_prompt_content_filtering.yaml": [
-        Refused(
-            "azure-classic", "chat", CorruptResponse, "answered without choices: .*Azure Content management policy"
-        ),
+        Refused("azure-classic", "chat", CorruptResponse, "answered without choices: .*Azure Content management policy"),
         UNASKED,
         UNASKED,
         UNASKED,
@@ -110,9 +108,7 @@ TABLE: dict[str, list[Read | Refused]] = {
     "openai/rig_lp_streaming_gpt_4o_mini_length_top_two.yaml": [Read("openai", "chat", O200K, 2, 1)],
     "openai/rig_lp_streaming_gpt_4o_mini_stop_top_two.yaml": [Read("openai", "chat", O200K, 2, 2)],
     "openrouter/rig_lp_blocking_gpt_4o_mini_stop_top_two.yaml": [Read("openai", "chat", O200K, 2, 2)],
-    "vllm/llamastack_Qwen-Qwen3.5-35B-A3B_k3_s_1.json": [
-        Refused("vllm", "chat", CorruptResponse, "token_id:N was asked")
-    ],
+    "vllm/llamastack_Qwen-Qwen3.5-35B-A3B_k3_s_1.json": [Refused("vllm", "chat", CorruptResponse, "token_id:N was asked")],
     "vllm/llamastack_compl_lp1_Qwen-Qwen3-0.6B_kNone_b_1.json": [
         Refused("vllm", "completions", CorruptResponse, "token_id:N was asked for")
     ],
@@ -170,9 +166,9 @@ def check(completion: Completion, row: Read, answer: dict[str, Any]) -> None:
         expected = min(least for _, least in top) if bounded[t] else value
         assert completion.logprobs[t] == pytest.approx(expected, abs=1e-6, rel=1e-6)
         kept = completion.top_ids[t] != -1
-        assert sorted(
-            zip(completion.top_ids[t][kept].tolist(), rounded(completion.top_logprobs[t][kept]), strict=True)
-        ) == (sorted((token, *rounded([least])) for token, least in top))
+        assert sorted(zip(completion.top_ids[t][kept].tolist(), rounded(completion.top_logprobs[t][kept]), strict=True)) == (
+            sorted((token, *rounded([least])) for token, least in top)
+        )
         assert np.all(np.diff(completion.top_logprobs[t][kept]) <= 0)
     observed = [value for _, value, _ in raw if value != CENSORED]
     ours = [float(value) for value, hidden in zip(completion.logprobs, bounded, strict=True) if not hidden]

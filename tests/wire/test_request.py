@@ -20,13 +20,7 @@ HELLO = Prompt.user("hello")
 SAMPLING = Sampling(max_tokens=7, top_logprobs=5)
 MESSAGES = [{"role": "user", "content": "hello"}]
 
-OPENAI: dict[str, Any] = {
-    "model": "m",
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-}
+OPENAI: dict[str, Any] = {"model": "m", "temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 FIREWORKS: dict[str, Any] = {
     "model": "m",
     "temperature": 1.0,
@@ -117,13 +111,7 @@ EXPECTED: dict[tuple[str, Endpoint], dict[str, Any]] = {
     ("local", "chat"): {**LLAMACPP, **CHAT},
     ("local", "completions"): {**LLAMACPP, **TEXT},
     ("lmstudio", "chat"): {**LMSTUDIO, "messages": MESSAGES, "max_tokens": 7},
-    ("lmstudio", "responses"): {
-        **LMSTUDIO,
-        "input": MESSAGES,
-        "max_output_tokens": 7,
-        "include": INCLUDE,
-        "top_logprobs": 5,
-    },
+    ("lmstudio", "responses"): {**LMSTUDIO, "input": MESSAGES, "max_output_tokens": 7, "include": INCLUDE, "top_logprobs": 5},
 }
 """The whole body of one request, for every endpoint of every profile."""
 
@@ -177,9 +165,7 @@ def differences(sent: dict[str, Any], expected: dict[str, Any]) -> dict[str, str
     wrong = {name: "not sent" for name in expected if name not in sent}
     wrong |= {name: f"unlisted: {value!r}" for name, value in sent.items() if name not in expected}
     both = [name for name in sent if name in expected]
-    return wrong | {
-        name: f"{sent[name]!r}, not {expected[name]!r}" for name in both if _other(sent[name], expected[name])
-    }
+    return wrong | {name: f"{sent[name]!r}, not {expected[name]!r}" for name in both if _other(sent[name], expected[name])}
 
 
 def _other(sent: Any, expected: Any) -> bool:
@@ -220,10 +206,7 @@ def test_what_the_profile_claims_is_in_the_table(name: str, endpoint: Endpoint) 
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (
-            {"neutral": {"top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "typical_p": 0.5}},
-            {"typical_p"},
-        ),
+        ({"neutral": {"top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "typical_p": 0.5}}, {"typical_p"}),
         ({"neutral": {"presence_penalty": 0.0, "frequency_penalty": 0.0}}, {"top_p"}),
         ({"neutral": {"top_p": 0.9, "presence_penalty": 0.0, "frequency_penalty": 0.0}}, {"top_p"}),
         ({"neutral": {"top_p": 1, "presence_penalty": 0.0, "frequency_penalty": 0.0}}, {"top_p"}),
@@ -285,9 +268,7 @@ def test_an_endpoint_without_logprobs_gives_one_completion_a_request(profile_wit
     """``usage`` gives the sum over all choices, and there no list tells how long each of them is."""
     profile = profile_with(endpoints={"chat": {"ask_logprobs": "no"}})
     assert "n" not in body(profile, "chat", n=1)
-    with pytest.raises(
-        ProfileError, match="acme gives 1 to 1 completions a request, 2 were asked for; send several requests"
-    ):
+    with pytest.raises(ProfileError, match="acme gives 1 to 1 completions a request, 2 were asked for; send several requests"):
         body(profile, "chat", n=2)
     assert body(profile, "completions", n=2)["n"] == 2
 

@@ -59,10 +59,7 @@ def vllm_completions(sampled: tuple[int, float], top: list[tuple[int, float]]) -
         "top_logprobs": [{f"token_id:{token}": value for token, value in top}],
         "text_offset": [0],
     }
-    return {
-        "choices": [{"index": 0, "text": "h", "finish_reason": "length", "logprobs": lists}],
-        "usage": {"completion_tokens": 1},
-    }
+    return {"choices": [{"index": 0, "text": "h", "finish_reason": "length", "logprobs": lists}], "usage": {"completion_tokens": 1}}
 
 
 def parse(answer: Any, provider: str = "llamacpp", endpoint: Endpoint = "chat", sampling: Sampling = K) -> Completion:
@@ -172,9 +169,7 @@ def test_a_missing_field_is_refused(path: tuple[Any, ...]) -> None:
         parse(_without(llamacpp((7, -1.0, [(4, -0.5)])), *path))
 
 
-@pytest.mark.parametrize(
-    "answer", [None, [], "no", 3, {}, {"choices": []}, {"choices": "x"}, {"error": {"message": "overloaded"}}]
-)
+@pytest.mark.parametrize("answer", [None, [], "no", 3, {}, {"choices": []}, {"choices": "x"}, {"error": {"message": "overloaded"}}])
 def test_what_is_no_completion_is_refused(answer: Any) -> None:
     """A 200 with anything else inside is not an answer."""
     with pytest.raises(CorruptResponse, match="without choices"):

@@ -91,9 +91,7 @@ class Budget:
         self._reserved: dict[object, Spent] = {}
         self._waiting: dict[asyncio.Task[Any] | None, asyncio.Future[None]] = {}
 
-    async def metered(
-        self, once: Callable[[], Awaitable[Any]], prompt: int, completion: int, prices: Prices | None = None
-    ) -> Any:
+    async def metered(self, once: Callable[[], Awaitable[Any]], prompt: int, completion: int, prices: Prices | None = None) -> Any:
         """The answer of ``once``, one try of a request of at most so many tokens; ``prices``: the budget's unless told.
 
         Raises:

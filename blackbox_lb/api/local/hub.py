@@ -33,9 +33,7 @@ NOT_A_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 """Parts of GGUF file names that llama.cpp's ``-hf`` passes over: projectors, calibration data, draft heads."""
 
 
-def resolve_model(
-    model: str | os.PathLike[str] | None = None, *, endpoint: str | None = None, cache: Path | None = None
-) -> Path:
+def resolve_model(model: str | os.PathLike[str] | None = None, *, endpoint: str | None = None, cache: Path | None = None) -> Path:
     """The GGUF file that ``model`` means, downloaded where need be.
 
     ``model``: a path; a hub name ``org/name``, ``org/name:QUANT`` or ``org/name/file.gguf``, much as llama.cpp's ``-hf``
@@ -62,9 +60,7 @@ def resolve_model(
     repo = match["repo"]
     file = match["file"] or choose_file(_list(repo, endpoint, cache), match["quant"], repo)
     if SHARD.search(file):
-        raise InputError(
-            f"{repo}/{file} is one part of a sharded model; choose a quantisation in one file, as in {repo}:Q4_K_M"
-        )
+        raise InputError(f"{repo}/{file} is one part of a sharded model; choose a quantisation in one file, as in {repo}:Q4_K_M")
     return check_gguf(_fetch(repo, file, None, endpoint, cache))
 
 
@@ -74,9 +70,7 @@ def choose_file(files: Sequence[str], quant: str | None = None, repo: str = "the
     Raises:
         InputError: no GGUF model among ``files``, or none with that quantisation.
     """
-    models = [
-        file for file in files if file.endswith(".gguf") and not any(part in Path(file).name for part in NOT_A_MODEL)
-    ]
+    models = [file for file in files if file.endswith(".gguf") and not any(part in Path(file).name for part in NOT_A_MODEL)]
     if not models:
         raise InputError(f"{repo} holds no GGUF model; look for a repository whose name ends in -GGUF")
     for tag in [quant] if quant else ["Q4_K_M", "Q8_0"]:
@@ -109,9 +103,7 @@ def check_gguf(path: Path) -> Path:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     if magic != b"GGUF":
-        raise InputError(
-            f"{path} is not a GGUF file: it begins with {magic!r} instead of b'GGUF'; give another --model"
-        )
+        raise InputError(f"{path} is not a GGUF file: it begins with {magic!r} instead of b'GGUF'; give another --model")
     return path
 
 
@@ -156,15 +148,11 @@ def _translated(what: str) -> Iterator[None]:
             f"{what} is gated: accept its terms on the hub, then set HF_TOKEN to a token of that account"
         ) from error
     except errors.RepositoryNotFoundError as error:
-        raise InputError(
-            f"the hub has no repository for {what}, or it is private: check the name, or set HF_TOKEN"
-        ) from error
+        raise InputError(f"the hub has no repository for {what}, or it is private: check the name, or set HF_TOKEN") from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
         raise ConnectionFailed(_offline(what, error)) from error
     except (errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
-        raise InputError(
-            f"the hub's repository has no file {what}; give org/name:QUANT to choose among its files"
-        ) from error
+        raise InputError(f"the hub's repository has no file {what}; give org/name:QUANT to choose among its files") from error
     except errors.HfHubHTTPError as error:
         raise _rejected(what, error) from error
     except errors.HFValidationError as error:

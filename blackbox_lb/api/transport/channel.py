@@ -38,9 +38,7 @@ from blackbox_lb.safety.secrets import Redactor
 
 RATE_LIMIT_ATTEMPTS = 20
 """Tries of a request that is refused for its rate alone: each waits as long as the provider says, and one of them will pass."""
-NEEDED = frozenset(
-    {"logprobs", "top_logprobs", "logit_bias", "temperature", "top_p", "presence_penalty", "frequency_penalty"}
-)
+NEEDED = frozenset({"logprobs", "top_logprobs", "logit_bias", "temperature", "top_p", "presence_penalty", "frequency_penalty"})
 """Request fields without which a model cannot be adapted: what it returns, what it takes, and what makes its sampling neutral."""
 REQUEST_TIMEOUT = 600.0
 """Seconds for one completion: a full queue in front of a slow server is normal, silence for ten minutes is not."""
@@ -87,10 +85,7 @@ class Channel:
         self._client = self._sdk(BoundedClient, httpx2.Timeout(REQUEST_TIMEOUT), transport)
 
     def _sdk(
-        self,
-        kind: type[httpx2.AsyncClient],
-        timeout: httpx2.Timeout,
-        transport: httpx2.AsyncBaseTransport | None = None,
+        self, kind: type[httpx2.AsyncClient], timeout: httpx2.Timeout, transport: httpx2.AsyncBaseTransport | None = None
     ) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(
             base_url=self.base_url,
@@ -208,9 +203,7 @@ class Channel:
         finally:
             self._waiting.discard(task)
 
-    async def _once(
-        self, path: str, body: dict[str, Any], tokens: int, generated: int, parse: Callable[[bytes], Any]
-    ) -> Any:
+    async def _once(self, path: str, body: dict[str, Any], tokens: int, generated: int, parse: Callable[[bytes], Any]) -> Any:
         # First come, first served: else small requests would overtake a large one for ever.
         with self._waits():
             async with self._turn:
@@ -218,9 +211,7 @@ class Channel:
                     await asyncio.sleep(delay)
 
         def learn(response: httpx2.Response) -> None:
-            self._budgets.update(
-                response.headers, time.monotonic(), started=started, tokens=tokens, generated=generated
-            )
+            self._budgets.update(response.headers, time.monotonic(), started=started, tokens=tokens, generated=generated)
 
         try:
             response = await self._client.post(path, body=body, cast_to=httpx2.Response)
@@ -290,9 +281,7 @@ class Channel:
                 where = f"; keys are made at {rules.api_key_url}" if rules.api_key_url else ""
                 return AuthenticationFailed(f"{said}; check the key in {rules.api_key_env or 'your profile'}{where}")
             case "quota":
-                return QuotaExhausted(
-                    f"{said}; what was received is kept, the same command goes on once there is credit"
-                )
+                return QuotaExhausted(f"{said}; what was received is kept, the same command goes on once there is credit")
             case "rate limit":
                 return RateLimited(f"{said}; lower --concurrency or wait, what was received is kept")
             case "content filter":
@@ -322,9 +311,7 @@ def _address(profile: Profile, base_url: str | None) -> str:
     address = (base_url or environment(rules.base_url_env) or rules.base_url or "").rstrip("/")
     remedy = f"give one with --base-url{f' or in {rules.base_url_env}' if rules.base_url_env else ''}"
     if not address:
-        raise InputError(
-            f"{profile.name} has no address of its own; {remedy}, as in https://HOST{rules.base_path or '/v1'}"
-        )
+        raise InputError(f"{profile.name} has no address of its own; {remedy}, as in https://HOST{rules.base_path or '/v1'}")
     try:
         url = httpx2.URL(address)
         usable = url.scheme in ("http", "https") and url.host and 0 <= (url.port or 0) < 65_536

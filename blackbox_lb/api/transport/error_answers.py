@@ -84,9 +84,7 @@ def classify(status: int | None, body: Any, profile_name: str = "", *, secrets: 
 # --- What is meant ---------------------------------------------------------------------------------------------------------
 
 CODES: dict[FaultKind, frozenset[str]] = {
-    "content filter": frozenset(
-        {"contentfilter", "responsibleaipolicyviolation", "contentpolicyviolation", "invalidprompt"}
-    ),
+    "content filter": frozenset({"contentfilter", "responsibleaipolicyviolation", "contentpolicyviolation", "invalidprompt"}),
     "quota": frozenset(
         {
             "insufficientquota",

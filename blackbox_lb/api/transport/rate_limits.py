@@ -128,13 +128,7 @@ class Budgets:
         return 0.0
 
     def update(
-        self,
-        headers: Mapping[str, str],
-        now: float,
-        *,
-        started: float | None = None,
-        tokens: int = 0,
-        generated: int = 0,
+        self, headers: Mapping[str, str], now: float, *, started: float | None = None, tokens: int = 0, generated: int = 0
     ) -> None:
         """Learn from an answer's headers, refusals included.
 

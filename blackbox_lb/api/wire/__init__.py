@@ -6,14 +6,7 @@ A provider profile chooses, row by row, how a request is written and in which di
 from __future__ import annotations
 
 from blackbox_lb.api.wire.columns.parse import AnswerReader, loads
-from blackbox_lb.api.wire.request import (
-    asks_logprobs,
-    build_request,
-    check_stop,
-    messages_of,
-    most_completions,
-    takes_messages,
-)
+from blackbox_lb.api.wire.request import asks_logprobs, build_request, check_stop, messages_of, most_completions, takes_messages
 from blackbox_lb.api.wire.response import parse_response, read_answer
 
 __all__ = [

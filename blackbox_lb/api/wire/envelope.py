@@ -90,12 +90,7 @@ def count(answer: Mapping[str, Any], *names: str) -> int | None:
 
 
 def lengths(
-    total: int | None,
-    listed: Sequence[int],
-    reasons: Sequence[str],
-    *,
-    end_token_listed: bool | None,
-    most_cut: int = 0,
+    total: int | None, listed: Sequence[int], reasons: Sequence[str], *, end_token_listed: bool | None, most_cut: int = 0
 ) -> list[tuple[int | None, bool]]:
     """For each choice, how many tokens it says it generated and whether all of them are listed.
 

@@ -100,9 +100,7 @@ def check_stop(profile: Profile, endpoint: Endpoint, stop: Sequence[str]) -> Non
             "fewer, or a provider that takes more"
         )
     if "" in stop:
-        raise InputError(
-            f"one of the stop texts {list(stop)} is empty, which ends every completion at once; leave it out"
-        )
+        raise InputError(f"one of the stop texts {list(stop)} is empty, which ends every completion at once; leave it out")
 
 
 def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> None:
@@ -116,9 +114,7 @@ def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> 
         )
     most = most_completions(profile, endpoint, sampling.top_logprobs)
     if not 1 <= n <= most:
-        raise ProfileError(
-            f"{profile.name} gives 1 to {most} completions a request, {n} were asked for; send several requests"
-        )
+        raise ProfileError(f"{profile.name} gives 1 to {most} completions a request, {n} were asked for; send several requests")
     if sampling.seed is not None and not profile.sampling.seed:
         raise ProfileError(
             f"{profile.name} takes no seed, {sampling.seed} was asked for; leave --seed out, its runs cannot be repeated"

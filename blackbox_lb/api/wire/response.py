@@ -120,9 +120,7 @@ def _described(profile: Profile, answer: Any) -> Iterator[None]:
         ) from error
 
 
-def _attempt(
-    reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any], answer: Any
-) -> tuple[Completion, Fault | None]:
+def _attempt(reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any], answer: Any) -> tuple[Completion, Fault | None]:
     """The completion as far as it can be read, and why it cannot be read any further."""
     try:
         with _described(reader.profile, answer):

@@ -22,14 +22,7 @@ from blackbox_lb.cli.resources import connect_to, load, open_trials
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table, reporter
 from blackbox_lb.errors import BlbError, InputError, ProfileError
-from blackbox_lb.jobs.analysis.biased_completions import (
-    Biased,
-    Shifts,
-    ask_shifts,
-    biased_completions,
-    draw,
-    shifts_by_lists,
-)
+from blackbox_lb.jobs.analysis.biased_completions import Biased, Shifts, ask_shifts, biased_completions, draw, shifts_by_lists
 from blackbox_lb.jobs.analysis.document import Analysis, Band, DeltaRow, Family, MinimalPair, TokenScore
 from blackbox_lb.jobs.analysis.run import analyze
 from blackbox_lb.jobs.forecast import ForecastStage
@@ -166,9 +159,7 @@ async def _exact(
     reward = parse_reward("length", max_tokens=1)
     asked = replace(options, endpoint=options.endpoint or biased.endpoint)
     stages = [ForecastStage(biased.examples[:1], positions)]
-    async with open_trials(
-        asked, task, reward, budget, bias, stages=lambda trials: stages, part="--full-vocab"
-    ) as trials:
+    async with open_trials(asked, task, reward, budget, bias, stages=lambda trials: stages, part="--full-vocab") as trials:
         return await ask_shifts(replace(trials, report=listener), biased, bias, positions, options.seed or 0)
 
 
@@ -222,9 +213,7 @@ def _source(found: Analysis) -> str:
 
 def _print_delta(found: Analysis) -> None:
     if not found.delta:
-        click.echo(
-            "no statistics over the vocabulary: its size is not known; --tokenizer with the model's vocabulary tells it"
-        )
+        click.echo("no statistics over the vocabulary: its size is not known; --tokenizer with the model's vocabulary tells it")
         return
     _print_table("The bias over the whole vocabulary, centred (nats)", DELTA, found.delta)
 

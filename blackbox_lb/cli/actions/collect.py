@@ -40,9 +40,7 @@ def execute(options: CollectOptions) -> None:
     if options.batch:
         options, session_type = _prepared(options)
     elif named := [name for name in ("no_wait", "cancel", "batch_requests") if getattr(options, name)]:
-        raise InputError(
-            f"--{named[0].replace('_', '-')} says something of batches; give --batch, too, or leave it out"
-        )
+        raise InputError(f"--{named[0].replace('_', '-')} says something of batches; give --batch, too, or leave it out")
     task, reward = load(options)
     try:
         summary, remarks = run(options, lambda budget: _run(options, task, reward, shard, session_type, budget))
@@ -67,12 +65,7 @@ def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session]]:
 
 
 async def _run(
-    options: CollectOptions,
-    task: Task,
-    reward: Reward,
-    shard: Shard | None,
-    session_type: type[Session],
-    budget: Budget,
+    options: CollectOptions, task: Task, reward: Reward, shard: Shard | None, session_type: type[Session], budget: Budget
 ) -> Summary:
     """Collect; the result for a program and in sentences."""
     examples = task.train[: options.limit]

@@ -123,9 +123,7 @@ def _explain(bias: Bias, bias_file: Path, prefixes: Prefixes, store: Path, wante
         remedy = f"; {whole} holds the whole learned vector" if whole.is_file() and whole != bias_file else ""
         click.echo(f"it was compiled before, so what follows is a share of what that left{remedy}")
     if not set(bias.logit_bias).intersection(prefixes.next_token.token_ids.tolist()):
-        click.echo(
-            "none of its tokens was listed or sampled there, so that nothing is known of what it does, or of what is lost"
-        )
+        click.echo("none of its tokens was listed or sampled there, so that nothing is known of what it does, or of what is lost")
     if wanted is not None and wanted > len(bias.entries):
         click.echo(f"it has fewer entries than the {wanted:,} that may be used")
 
@@ -136,14 +134,7 @@ def _table(rows: list[Kept], profile: Profile) -> None:
         f"Estimated gain kept for {profile.name}, by most entries",
         ("entries", "fractions: kept", "KL lost (nats/token)", "whole numbers: kept", "KL lost", "not 0"),
         (
-            (
-                f"{a.entries:,}",
-                f"{a.kept:.1%}",
-                f"{a.kl_lost:.5f}",
-                f"{b.kept:.1%}",
-                f"{b.kl_lost:.5f}",
-                f"{b.listed:,}",
-            )
+            (f"{a.entries:,}", f"{a.kept:.1%}", f"{a.kl_lost:.5f}", f"{b.kept:.1%}", f"{b.kl_lost:.5f}", f"{b.listed:,}")
             for a, b in zip(fractions, integers, strict=True)
         ),
         left=0,
@@ -169,9 +160,7 @@ def _result(told: dict[str, Any], made: Bias, profile: Profile) -> None:
         f"{told['learned_entries']:,} dropped" + (f" ({'; '.join(reasons)})" if reasons else "")
     )
     if told["unlisted_sent"]:
-        click.echo(
-            f"{told['unlisted_sent']:,} that are sent were on no logged prefix listed, or sampled: what they do is not told"
-        )
+        click.echo(f"{told['unlisted_sent']:,} that are sent were on no logged prefix listed, or sampled: what they do is not told")
 
 
 def _judge(made: Bias, profile: Profile, provider: str | None, out: Path) -> str:

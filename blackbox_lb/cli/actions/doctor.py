@@ -56,8 +56,7 @@ def _check(profile: Profile, options: DoctorOptions) -> None:
 def _announce(profile: Profile, options: DoctorOptions) -> None:
     """What will be asked, and a chance to say no where it may cost money."""
     click.echo(
-        f"{profile.title}: at most {most_requests()} requests and {most_tokens():,} completion tokens, with short prompts",
-        err=True,
+        f"{profile.title}: at most {most_requests()} requests and {most_tokens():,} completion tokens, with short prompts", err=True
     )
     if not profile.connection.api_key_required or options.yes:
         return

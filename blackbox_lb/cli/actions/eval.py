@@ -117,13 +117,7 @@ async def _run(
     longest = max((len(other.asked(each).prompt.text) for other in plan.alternatives for each in task.test), default=0)
     values = {name: bias.logit_bias for name, bias in biases.items()}
     async with open_trials(
-        options,
-        task,
-        reward,
-        budget,
-        needs=needs,
-        stages=lambda trials: eval_stages(task, values, plan),
-        longest_prompt=longest,
+        options, task, reward, budget, needs=needs, stages=lambda trials: eval_stages(task, values, plan), longest_prompt=longest
     ) as trials:
         _check(trials, biases)
         return await evaluate(trials, task, biases, replace(plan, prices=prices_of(options, trials.session)))

@@ -132,17 +132,10 @@ def _entries(text: str) -> int | None:
     return int(text)
 
 
-async def _run(
-    options: FitOptions, task: Task, reward: Reward, plan: FitPlan, budget: Budget
-) -> tuple[FitResult, list[str]]:
+async def _run(options: FitOptions, task: Task, reward: Reward, plan: FitPlan, budget: Budget) -> tuple[FitResult, list[str]]:
     """The result, and every remark that was made on the way."""
     async with open_trials(
-        options,
-        task,
-        reward,
-        budget,
-        stages=lambda trials: fit_stages(task, plan),
-        elsewhere=options.rollouts,
+        options, task, reward, budget, stages=lambda trials: fit_stages(task, plan), elsewhere=options.rollouts
     ) as trials:
         heard = Remembering(trials.report)
         with _engine(options) as engine:
@@ -178,9 +171,7 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
     if "bias.json" not in unwritten:
         click.echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")
     if "learned.json" not in unwritten:
-        click.echo(
-            f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned values, for blb compile"
-        )
+        click.echo(f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned values, for blb compile")
 
 
 def _print_decisions(setting: str, base: DecisionScores, biased: DecisionScores) -> None:
@@ -220,19 +211,7 @@ def _print_fidelity(found: Fidelity) -> None:
     print_table(
         f"Exact at {found.positions} training positions with all {found.vocabulary:,} logprobs, and as the lists say of them "
         "(nats a token)",
-        (
-            "bias",
-            "entries",
-            "KL",
-            "by lists",
-            "KL lost",
-            "by lists",
-            "kept",
-            "by lists",
-            "log Z error",
-            "sd",
-            "largest",
-        ),
+        ("bias", "entries", "KL", "by lists", "KL lost", "by lists", "kept", "by lists", "log Z error", "sd", "largest"),
         (
             (
                 row.label,

@@ -138,9 +138,7 @@ def _readable(answer: str) -> None:
 def _price(answer: str) -> None:
     parts = answer.split(",")
     if answer and not (len(parts) == 2 and all(re.fullmatch(r"\s*\d+(\.\d+)?\s*", part) for part in parts)):
-        raise InputError(
-            f"{answer!r} is no price; give prompt and completion, in US dollars for a million tokens, as in 0.15,0.60"
-        )
+        raise InputError(f"{answer!r} is no price; give prompt and completion, in US dollars for a million tokens, as in 0.15,0.60")
 
 
 def _address(answer: str) -> None:
@@ -173,7 +171,5 @@ def _next(profile: Profile, out: Path) -> None:
         click.echo(f"{rules.api_key_env} is not set: export your key{where} in it first")
     config = "" if out.name == FILE and out.parent.resolve() == Path.cwd() else f" --config {out}"
     if profile.unknown:
-        click.echo(
-            f"{len(profile.unknown)} rows of {profile.name} are guesses. First: blb{config} doctor --save mine.toml"
-        )
+        click.echo(f"{len(profile.unknown)} rows of {profile.name} are guesses. First: blb{config} doctor --save mine.toml")
     click.echo(f"next: blb{config} fit")

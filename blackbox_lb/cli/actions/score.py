@@ -61,9 +61,7 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
     """The store's path, and the name of the bias that its run chose, by what was sent."""
     path = where / STORE if where.is_dir() else where
     if not path.is_file():
-        raise StoreError(
-            f"there is no rollout store {path}; give one, or a run's folder, as blb collect and blb fit make them"
-        )
+        raise StoreError(f"there is no rollout store {path}; give one, or a run's folder, as blb collect and blb fit make them")
     chosen = path.with_name(BIAS)
     if not chosen.is_file():
         return path, {}

@@ -33,9 +33,7 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
 
 
 def _origin(bias: Bias) -> None:
-    click.echo(
-        f"model      {printable(bias.model)} ({printable(bias.provider)}), tokenizer {printable(bias.tokenizer)}"
-    )
+    click.echo(f"model      {printable(bias.model)} ({printable(bias.provider)}), tokenizer {printable(bias.tokenizer)}")
     click.echo(
         f"learned    {printable(bias.estimator)} ({settings_text(bias.settings)}) from {bias.rollouts} rollouts, "
         f"{bias.tokens:,} tokens"
@@ -70,8 +68,5 @@ def _tokens(title: str, entries: Iterable[Entry], top: int) -> None:
     print_table(
         f"{title}: {min(top, len(rows))} of {len(rows)}",
         ("token", "id", "bias (nats)", "standard error", "seen"),
-        (
-            (f"'{entry.readable}'", str(entry.id), f"{entry.bias:+.3f}", _error(entry), str(entry.seen))
-            for entry in rows[:top]
-        ),
+        ((f"'{entry.readable}'", str(entry.id), f"{entry.bias:+.3f}", _error(entry), str(entry.seen)) for entry in rows[:top]),
     )

@@ -117,9 +117,7 @@ class Forwarder:
             reason = "no connection" if isinstance(error, aiohttp.ConnectionTimeoutError) else "no answer"
             limit = _CONNECT if reason == "no connection" else self.timeout
             raise ErrorAnswer(
-                504,
-                f"{reason} from {where} within {limit:g} s; see whether it runs, or raise --timeout",
-                code="upstream_timeout",
+                504, f"{reason} from {where} within {limit:g} s; see whether it runs, or raise --timeout", code="upstream_timeout"
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise ErrorAnswer(

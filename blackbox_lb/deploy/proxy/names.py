@@ -66,9 +66,7 @@ def _parse(argument: str) -> tuple[str | None, Path]:
     if not equals or "/" in alias or "\\" in alias:
         return None, Path(argument)
     if not _ALIAS.fullmatch(alias):
-        raise InputError(
-            f"the alias {quoted(alias)} is none; use letters, digits, '.', '_' and '-', as in --bias short=bias.json"
-        )
+        raise InputError(f"the alias {quoted(alias)} is none; use letters, digits, '.', '_' and '-', as in --bias short=bias.json")
     return alias, Path(path)
 
 

@@ -146,9 +146,7 @@ def _document(content: bytes) -> dict[str, Any]:
             code="bad_body",
         ) from None
     if not isinstance(document, dict):
-        raise ErrorAnswer(
-            400, "the request body is no JSON object in UTF-8, so no bias can be added; correct it", code="bad_body"
-        )
+        raise ErrorAnswer(400, "the request body is no JSON object in UTF-8, so no bias can be added; correct it", code="bad_body")
     return document
 
 

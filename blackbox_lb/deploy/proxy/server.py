@@ -142,9 +142,7 @@ class Proxy:
         target = request.raw_path
         path = target.partition("?")[0]
         if request.headers.get("Upgrade", "").lower() == "websocket":
-            raise ErrorAnswer(
-                501, "blb proxy carries no websockets; connect to the upstream itself", code="websocket_unsupported"
-            )
+            raise ErrorAnswer(501, "blb proxy carries no websockets; connect to the upstream itself", code="websocket_unsupported")
         if path == "/health":
             return web.json_response(self.health)
         content = await self._content(request)

@@ -17,9 +17,7 @@ class Rows:
     def __init__(self) -> None:
         self.slot_of: dict[int, int] = {}
 
-    def update(
-        self, removed: Iterable[int], added: Iterable[tuple[int, int]], moved: Iterable[tuple[int, int, bool]]
-    ) -> bool:
+    def update(self, removed: Iterable[int], added: Iterable[tuple[int, int]], moved: Iterable[tuple[int, int, bool]]) -> bool:
         """Follow one change of the batch, in the order that vLLM prescribes; returns whether any biased row changed.
 
         ``removed``: rows. ``added``: (row, slot), in place of what was there. ``moved``: (from, to, whether they swap).

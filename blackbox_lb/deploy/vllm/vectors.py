@@ -136,9 +136,7 @@ def bias_folder() -> Path | None:
     """The folder of the bias files, None where the server serves none. Raises BiasError: a default without a folder."""
     folder = os.environ.get("BLB_BIAS_DIR")
     if not folder and default_bias() is not None:
-        raise BiasError(
-            "BLB_BIAS_DEFAULT is set without BLB_BIAS_DIR; set BLB_BIAS_DIR to the folder of the bias files"
-        )
+        raise BiasError("BLB_BIAS_DEFAULT is set without BLB_BIAS_DIR; set BLB_BIAS_DIR to the folder of the bias files")
     return Path(folder) if folder else None
 
 

@@ -96,12 +96,7 @@ class Candidate:
 
 
 def candidates(
-    rollouts: Rollouts,
-    next_token: NextToken,
-    sweep: Sweep,
-    limits: CompileLimits,
-    *,
-    whole: Whole | None = None,
+    rollouts: Rollouts, next_token: NextToken, sweep: Sweep, limits: CompileLimits, *, whole: Whole | None = None
 ) -> Iterator[Candidate]:
     """The candidates of ``sweep``. ``next_token`` is of ``rollouts``. whole: what is learned from, where that is more than
     ``rollouts``, which then serve the compile alone; on its support.

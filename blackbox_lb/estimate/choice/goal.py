@@ -114,12 +114,7 @@ class Goal:
         return sorted(range(len(outcomes)), key=place)
 
     def screen(
-        self,
-        base: Outcome,
-        estimates: Sequence[OffPolicy | None],
-        finalists: int = FINALISTS,
-        *,
-        alone: bool = True,
+        self, base: Outcome, estimates: Sequence[OffPolicy | None], finalists: int = FINALISTS, *, alone: bool = True
     ) -> list[str | None]:
         """Why each candidate is not worth fresh samples, None where it is. At least one always is.
 

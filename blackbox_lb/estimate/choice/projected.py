@@ -8,13 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from blackbox_lb.estimate.choice.estimator import (
-    EstimatorFacts,
-    EstimatorInput,
-    EstimatorSettings,
-    LearnedVector,
-    Refit,
-)
+from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, EstimatorSettings, LearnedVector, Refit
 from blackbox_lb.estimate.inputs.checks import Ids
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -46,9 +40,7 @@ class _Projection:
                 settings: EstimatorSettings = {"tau": tau, "l2": l2}
                 if sweep.weights != "global":
                     settings["weights"] = sweep.weights
-                refit = Refit(
-                    fit, tau, l2, sweep.weights, chosen, partial(_again, make, rollouts, fit), rollouts.shares
-                )
+                refit = Refit(fit, tau, l2, sweep.weights, chosen, partial(_again, make, rollouts, fit), rollouts.shares)
                 yield LearnedVector(settings, fit.token_ids, fit.delta, refit)
 
 
@@ -60,9 +52,7 @@ def _again(make: Callable[..., Fit], rollouts: Rollouts, fit: Fit, support: Ids)
     return make(rollouts, start=fit, support=support)
 
 
-def _strengths(
-    rollouts: Rollouts, table: LoggedPositions, sweep: Sweep, tau: float
-) -> list[tuple[float, L2Choice | None]]:
+def _strengths(rollouts: Rollouts, table: LoggedPositions, sweep: Sweep, tau: float) -> list[tuple[float, L2Choice | None]]:
     """Each l2 of the sweep, the largest first, with how it was chosen where it was not given."""
     found: dict[float, L2Choice | None] = {value: None for value in sweep.l2 if not isinstance(value, str)}
     if "cv" in sweep.l2:

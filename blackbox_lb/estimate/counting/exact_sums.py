@@ -96,9 +96,7 @@ class Accumulator:
         self._room = ROOM
         self._folded = ExactSums.zero(columns)
 
-    def add(
-        self, starts: Ids, rows: Rows, values: Vector, factors: Vector, exponents: npt.NDArray[np.int32] | None = None
-    ) -> None:
+    def add(self, starts: Ids, rows: Rows, values: Vector, factors: Vector, exponents: npt.NDArray[np.int32] | None = None) -> None:
         """Add the cells of one block of rollouts.
 
         starts: (v + 1,) where the cells of each token begin. rows: (c,) the rollout of each, at most one for a token and a rollout.
@@ -165,10 +163,7 @@ class Accumulator:
             last = int(np.searchsorted(starts, end, side="left"))
             spread = _csr(values[begin:end], rows[begin:end], every[: size + 1], len(grid))
             by_token = _csr(
-                ones[:size],
-                every[:size],
-                (np.clip(starts[first : last + 1], begin, end) - begin).astype(np.int32),
-                size,
+                ones[:size], every[:size], (np.clip(starts[first : last + 1], begin, end) - begin).astype(np.int32), size
             )
             terms = spread @ grid
             whole = np.rint(terms)

@@ -145,11 +145,7 @@ class Statistics:
         if self.recipe is None or other.recipe is None:
             return other if self.recipe is None else self
         if self.recipe != other.recipe:
-            names = [
-                each.name
-                for each in fields(Recipe)
-                if getattr(self.recipe, each.name) != getattr(other.recipe, each.name)
-            ]
+            names = [each.name for each in fields(Recipe) if getattr(self.recipe, each.name) != getattr(other.recipe, each.name)]
             raise InputError(
                 f"two parts of the statistics have another {', '.join(names)}: use one highest reward, one number of positions, "
                 "one seed, one clip and one rule for bounded positions for all of them, and the same tau and estimators"
@@ -222,9 +218,7 @@ class Statistics:
         """Which column of the sums is that of ``tau``. InputError: none is, tau is not above 0, or no reward was earned at all."""
         if self.recipe is None or positive("tau", tau) not in self.recipe.tau:
             known = ", ".join(f"{each:g}" for each in self.recipe.tau) if self.recipe else "none"
-            raise InputError(
-                f"these statistics were gathered for tau {known}, and not {tau:g}; gather them again for that"
-            )
+            raise InputError(f"these statistics were gathered for tau {known}, and not {tau:g}; gather them again for that")
         if self.recipe.highest == -np.inf:
             raise InputError(
                 f"no completion earned a reward: all {self.n_used} that hold a token are -inf; collect more rollouts, or use a "
@@ -275,9 +269,7 @@ class _Tables:
         names = [name for each in recipe.estimators for name in wanted.get(each, ("counted",))]
         self._sums = {name: Accumulator(columns[name]) for name in names}
         self._weights = Accumulator(j)
-        self._rest = Statistics(
-            recipe, weights=ExactSums.zero(j), sums={name: ExactSums.zero(columns[name]) for name in names}
-        )
+        self._rest = Statistics(recipe, weights=ExactSums.zero(j), sums={name: ExactSums.zero(columns[name]) for name in names})
 
     def add(self, block: Rollouts) -> None:
         recipe = self.recipe

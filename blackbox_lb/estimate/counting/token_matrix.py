@@ -48,13 +48,7 @@ class Cells:
 
     @classmethod
     def of(
-        cls,
-        rollouts: Rollouts,
-        *,
-        positions: int | None = None,
-        seed: int = 0,
-        drop: bool = False,
-        clip: float = np.inf,
+        cls, rollouts: Rollouts, *, positions: int | None = None, seed: int = 0, drop: bool = False, clip: float = np.inf
     ) -> Cells:
         """The cells of these rollouts; see ``Statistics.of`` for the settings and errors."""
         n, rows, ids = len(rollouts.keys), rollouts.rollout_of, _checked(rollouts)

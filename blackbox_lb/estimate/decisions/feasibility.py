@@ -65,9 +65,7 @@ class Feasibility:
     def sentence(self) -> str:
         """The answer in words, with the numbers that it rests on."""
         behind = self.margins[np.isfinite(self.margins) & (self.margins > 0)]
-        margin = (
-            f"; right answers are {np.median(behind):.1f} nats behind (median of the wrong ones)" if len(behind) else ""
-        )
+        margin = f"; right answers are {np.median(behind):.1f} nats behind (median of the wrong ones)" if len(behind) else ""
         found = f"greedy decoding is right on {self.base:.0%} of {len(self.margins)} prompts"
         mends = f"mends {self.repaired:.0%} of the wrong ones and breaks {self.broken:.0%} of the right ones"
         told = {

@@ -113,9 +113,7 @@ def _scores(rollouts: Rollouts, table: NextToken, delta: Vector, weights: Vector
     return scores, expected
 
 
-def _decompose(
-    scores: Vector, expected: Vector, of: Ids, delta: Vector, usage: Vector, length: float, prompts: int
-) -> Context:
+def _decompose(scores: Vector, expected: Vector, of: Ids, delta: Vector, usage: Vector, length: float, prompts: int) -> Context:
     total = expected.sum(axis=0)
     step = np.clip(_ratio(scores.sum(axis=0), total), -LARGEST_CORRECTION, LARGEST_CORRECTION)
     scores = scores - expected * step
@@ -127,9 +125,7 @@ def _decompose(
     common = max(length / 2 * float(usage @ ((delta + step) ** 2 - noise)), 0.0)
     reach = float(special.stdtrit(len(parts) - 1, (1 + CONFIDENCE) / 2)) * error
     share, low, high = (_share(part, common) for part in (varying, varying - reach, varying + reach))
-    return Context(
-        common, max(varying, 0.0), max(varying + reach, 0.0), share, low, high, len(usage), float(usage.sum()), prompts
-    )
+    return Context(common, max(varying, 0.0), max(varying + reach, 0.0), share, low, high, len(usage), float(usage.sum()), prompts)
 
 
 def _ratio(above: Vector, below: Vector) -> Vector:

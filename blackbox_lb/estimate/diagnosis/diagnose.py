@@ -106,9 +106,7 @@ def _test(facts: Facts) -> Finding:
         return findings.unchecked("test", "whether the bias helps", "judge it on fresh completions of unseen prompts")
     numbers = (seen.difference, seen.low, seen.high)
     if not all(map(math.isfinite, numbers)):
-        return Finding(
-            "test", "FAIL", f"the difference {seen.difference} has no interval", "judge the bias on more test prompts"
-        )
+        return Finding("test", "FAIL", f"the difference {seen.difference} has no interval", "judge the bias on more test prompts")
     sentence = f"at {seen.setting} the reward changed by {seen.difference:+.3g} (95 % interval {seen.low:+.3g} to {seen.high:+.3g})"
     if not seen.proven and not seen.low <= 0 <= seen.high:
         return Finding(
@@ -139,17 +137,10 @@ def _unresolved(facts: Facts, seen: Effect, sentence: str) -> Finding:
         return Finding("test", "INCONCLUSIVE", f"{sentence}: all {seen.prompts} prompts agree", several)
     half = (seen.high - seen.low) / 2
     reach = float(special.ndtri((1 + CONFIDENCE) / 2))
-    times = (
-        ((reach + float(special.ndtri(POWER))) / reach * half / abs(seen.difference)) ** 2
-        if seen.difference
-        else math.inf
-    )
+    times = ((reach + float(special.ndtri(POWER))) / reach * half / abs(seen.difference)) ** 2 if seen.difference else math.inf
     if times > MANY_TIMES:
         return Finding(
-            "test",
-            "INCONCLUSIVE",
-            f"{sentence}; the difference is far smaller than what {seen.prompts} prompts can show",
-            several,
+            "test", "INCONCLUSIVE", f"{sentence}; the difference is far smaller than what {seen.prompts} prompts can show", several
         )
     prompts, completions = math.ceil(seen.prompts * times), math.ceil(seen.completions * times)
     remedy = f"judge it on about {prompts:,} test prompts ({completions:,} completions of each policy)"

@@ -56,10 +56,7 @@ def reward(room: Headroom | None) -> Finding:
         return Finding("reward", "INCONCLUSIVE", room.sentence, "collect completions of more training prompts")
     if room.varying == 0 or room.ceiling <= NEGLIGIBLE_GAIN * room.spread:
         return Finding(
-            "reward",
-            "FAIL",
-            room.sentence,
-            "use another reward, or prompts that the model gets right at times and wrong at others",
+            "reward", "FAIL", room.sentence, "use another reward, or prompts that the model gets right at times and wrong at others"
         )
     return Finding("reward", "PASS", room.sentence)
 
@@ -91,13 +88,9 @@ def tau(room: Headroom | None) -> Finding:
 def censoring(kept: Censoring | None, estimator: str, top_logprobs: int | None) -> Finding:
     """Whether sampled tokens came without a probability that the estimator needs."""
     if kept is None:
-        return unchecked(
-            "censoring", "the share of sampled tokens without a logprob", "measure it on the training rollouts"
-        )
+        return unchecked("censoring", "the share of sampled tokens without a logprob", "measure it on the training rollouts")
     share = kept.bounded / kept.positions
-    sentence = (
-        f"{kept.bounded:,} of {kept.positions:,} sampled tokens ({share:.1%}) have only a bound for their logprob"
-    )
+    sentence = f"{kept.bounded:,} of {kept.positions:,} sampled tokens ({share:.1%}) have only a bound for their logprob"
     if not table.estimator(estimator).facts.reads_propensities:
         return Finding("censoring", "PASS", f"{sentence}, which {estimator} does not read")
     word = CENSORED.judge(share)
@@ -147,9 +140,7 @@ def context_dependence(seen: Context | None) -> Finding:
         f"{seen.high:.0%}, {seen.prompts} prompts, the {seen.tokens} commonest tokens)"
     )
     if seen.word == "FAIL":
-        remedy = (
-            "split the task into kinds of prompts that want the same tokens and fit each, or change the prompt instead"
-        )
+        remedy = "split the task into kinds of prompts that want the same tokens and fit each, or change the prompt instead"
         return Finding("context", "FAIL", f"{sentence}: no fixed bias can follow that, however many rollouts", remedy)
     if seen.word == "INCONCLUSIVE" and seen.low <= CONTEXT.good:
         return Finding("context", "INCONCLUSIVE", sentence, "more completions of each prompt would tell")
@@ -179,9 +170,7 @@ def samples(seen: Precision | None, both: Agreement | None) -> Finding:
 
 def _halves(both: Agreement | None) -> Finding:
     if both is None or both.correlation is None or both.reliability is None:
-        return unchecked(
-            "samples", "whether the rollouts are enough", "compute standard errors, or fit two halves of the prompts"
-        )
+        return unchecked("samples", "whether the rollouts are enough", "compute standard errors, or fit two halves of the prompts")
     sentence = (
         f"the biases of two halves of the prompts correlate at {both.correlation:.2f}, so all prompts have a reliability of "
         f"{both.reliability:.2f}"
@@ -197,22 +186,14 @@ def _halves(both: Agreement | None) -> Finding:
 def weights(size: float | None) -> Finding:
     """Whether enough completions carry the weight."""
     if size is None:
-        return unchecked(
-            "weights", "how many completions carry the weight", "compute the effective sample size of the weights"
-        )
+        return unchecked("weights", "how many completions carry the weight", "compute the effective sample size of the weights")
     sentence = (
-        f"the reward weights count as {size:.0f} equal completions"
-        if math.isfinite(size)
-        else f"the effective sample is {size}"
+        f"the reward weights count as {size:.0f} equal completions" if math.isfinite(size) else f"the effective sample is {size}"
     )
     word = EFFECTIVE_SAMPLE.judge(size)
     if word == "PASS":
         return Finding("weights", word, sentence)
-    more = (
-        f"collect {EFFECTIVE_SAMPLE.good / size:.2g} times as many rollouts"
-        if 0 < size < math.inf
-        else "collect more rollouts"
-    )
+    more = f"collect {EFFECTIVE_SAMPLE.good / size:.2g} times as many rollouts" if 0 < size < math.inf else "collect more rollouts"
     return Finding("weights", word, sentence, f"{more}, or raise tau so that more of them count")
 
 
@@ -238,14 +219,10 @@ def already(seen: Precision | None) -> Finding:
 def touched(seen: Touched | None) -> Finding:
     """Whether the bias acts on tokens that occur."""
     if seen is None:
-        return unchecked(
-            "touched", "how much of the probability the bias touches", "measure it on the training rollouts"
-        )
+        return unchecked("touched", "how much of the probability the bias touches", "measure it on the training rollouts")
     sentence = (
         f"{seen.entries} biased tokens hold {seen.base:.1%} of the probability without the bias and {seen.biased:.1%} with it, "
         f"{seen.per_completion:.2g} tokens of a completion"
     )
     word = TOUCHED.judge(seen.per_completion)
-    return Finding(
-        "touched", word, sentence, "" if word == "PASS" else "send more entries, or check why common tokens have none"
-    )
+    return Finding("touched", word, sentence, "" if word == "PASS" else "send more entries, or check why common tokens have none")

@@ -77,9 +77,7 @@ EFFECTIVE_SAMPLE = Threshold(
 )
 
 EFFECTIVE_PROMPTS = Threshold(
-    10.0,
-    10.0,
-    "prompts are what a standard error counts, and the variance of fewer than ten numbers is itself off by half",
+    10.0, 10.0, "prompts are what a standard error counts, and the variance of fewer than ten numbers is itself off by half"
 )
 
 MEAN_WEIGHT = Threshold(

@@ -53,9 +53,7 @@ def hessian(next_token: NextToken, delta: Vector, weights: Vector) -> tuple[Vect
     return usage, along
 
 
-def expected_by(
-    next_token: NextToken, delta: Vector, weights: Vector, group: Ids, groups: int
-) -> tuple[Vector, Vector]:
+def expected_by(next_token: NextToken, delta: Vector, weights: Vector, group: Ids, groups: int) -> tuple[Vector, Vector]:
     """(g, s) ``expected`` of the positions of each of ``groups``, and (g, s) ``sum_m w_m pi_delta(y | m)^2``; group: (m,)."""
     tilt, shift = tilted(delta, len(next_token.token_ids))
     width, unigram = next_token.lists.width, next_token.unigram
@@ -74,9 +72,7 @@ def expected_by(
         tail = [np.bincount(own, w * (once * spread) ** power, groups) for power in (1, 2)]
         return at, first, second, np.array(tail, dtype=np.float64)
 
-    for at, first, second, tail in in_order(
-        one, [part for part in next_token.lists.parts if weights[part.where].any()]
-    ):
+    for at, first, second, tail in in_order(one, [part for part in next_token.lists.parts if weights[part.where].any()]):
         np.add.at(listed[0], at, first)
         np.add.at(listed[1], at, second)
         tails += tail

@@ -152,11 +152,7 @@ class Compared:
 
 
 def compare(
-    exact: npt.NDArray[np.floating],
-    model: ListModel,
-    unigram: Vector,
-    biases: Matrix,
-    labels: Sequence[str],
+    exact: npt.NDArray[np.floating], model: ListModel, unigram: Vector, biases: Matrix, labels: Sequence[str]
 ) -> tuple[Compared, ...]:
     """Each of the ``biases`` (b, v), the first of them the learned one, by the ``exact`` logprobs (r, v) and by the lists."""
     true, said = moments(probabilities(exact), biases), moments(rows_of(model, unigram), biases)

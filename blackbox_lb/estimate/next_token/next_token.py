@@ -17,15 +17,7 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, vector, weigh
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.parallel import cores, dot, in_order, tally
 from blackbox_lb.estimate.next_token.potential import SPREAD, Sums, aligned, tilted
-from blackbox_lb.estimate.next_token.sparse_table import (
-    NO_COLUMN,
-    Allocate,
-    Part,
-    SparseTable,
-    Table,
-    TokenMasses,
-    empty,
-)
+from blackbox_lb.estimate.next_token.sparse_table import NO_COLUMN, Allocate, Part, SparseTable, Table, TokenMasses, empty
 from blackbox_lb.estimate.next_token.tails import (
     EXACT,
     ROUNDING,
@@ -86,12 +78,7 @@ class NextToken:
 
     @classmethod
     def of(
-        cls,
-        rollouts: Rollouts,
-        *,
-        vocab_size: int | None = None,
-        tail: NextToken | None = None,
-        extra_ids: npt.ArrayLike = (),
+        cls, rollouts: Rollouts, *, vocab_size: int | None = None, tail: NextToken | None = None, extra_ids: npt.ArrayLike = ()
     ) -> NextToken:
         """From the logged lists of one set of rollouts, in memory; see ``gather``."""
         return cls.gather([rollouts], vocab_size=vocab_size, tail=tail, extra_ids=extra_ids)

@@ -48,9 +48,7 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def in_order(
-    work: Callable[[T], R], items: Iterable[T], *, ahead: int = AHEAD, threads: int | None = None
-) -> Iterator[R]:
+def in_order(work: Callable[[T], R], items: Iterable[T], *, ahead: int = AHEAD, threads: int | None = None) -> Iterator[R]:
     """``work`` of each item, in the order of the items: what is summed up of it depends on no number of threads.
 
     The items are made in the thread that asks, which does the work itself where there is only one. ahead: results, or items that

@@ -196,12 +196,7 @@ class Shares:
 
 
 def share(
-    part: Part,
-    tail: Vector,
-    unigram: Vector,
-    total: float,
-    old: tuple[Vector, Vector] | Vector,
-    values: npt.NDArray[Any],
+    part: Part, tail: Vector, unigram: Vector, total: float, old: tuple[Vector, Vector] | Vector, values: npt.NDArray[Any]
 ) -> Shares:
     """Give the tails of ``part`` (b,) to the tokens missing from its lists in proportion to ``unigram`` (c,).
 
@@ -256,9 +251,7 @@ def _table(rollouts: Rollouts, rows: Ids) -> Table:
     row_of = np.repeat(rows, sizes)
     logprobs = clean_logprobs("listed logprob", rollouts.top_logprobs[present], rollouts, row_of)
     starts = np.concatenate(([0], np.cumsum(sizes)))
-    starts = starts.astype(
-        np.int32 if starts[-1] <= np.iinfo(np.int32).max else np.int64
-    )  # int64 would make scipy copy
+    starts = starts.astype(np.int32 if starts[-1] <= np.iinfo(np.int32).max else np.int64)  # int64 would make scipy copy
     ids = rollouts.top_ids[present]
     masses = np.exp(logprobs).astype(np.float32)
     table = sparse.csr_array((masses, ids, starts), shape=(len(present), 1 + int(ids.max(initial=0))))

@@ -110,9 +110,7 @@ def maximise(
         return Maximum(np.zeros(size), 0.0, 0, 0.0)
     if low == -np.inf and high == np.inf:
         known = [(s * scale, (y + l2 * s) / scale / total) for s, y in pairs]
-        found = descend(
-            problem.loss, begin[free] * scale, max_iterations=max_iterations, shortfall=shortfall, pairs=known
-        )
+        found = descend(problem.loss, begin[free] * scale, max_iterations=max_iterations, shortfall=shortfall, pairs=known)
         for s, y in found.pairs:  # in place: they are as large as all else of a fit together
             s /= scale
             y *= scale * total

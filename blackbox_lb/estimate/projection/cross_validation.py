@@ -94,13 +94,9 @@ def choose_l2(
         raise InputError(f"keep is {keep}; it must be above 0 and at most 1, a share of the best held-out gain")
     strengths = sorted({positive("l2", value) for value in grid}, reverse=True)
     if not strengths or folds < 2:
-        raise InputError(
-            f"{len(strengths)} values of l2 and {folds} folds; cross-validation needs at least 1 value and 2 folds"
-        )
+        raise InputError(f"{len(strengths)} values of l2 and {folds} folds; cross-validation needs at least 1 value and 2 folds")
     dealt, table = _Folds.of(rollouts, tau, weights, folds, seed), next_token.named()
-    ratios, unfitted = dealt.held_out(
-        len(strengths), lambda train: _path(rollouts, table, train, tau, weights, strengths)
-    )
+    ratios, unfitted = dealt.held_out(len(strengths), lambda train: _path(rollouts, table, train, tau, weights, strengths))
     rows = dealt.compare(strengths, ratios)
     best = min(rows, key=lambda row: row.behind)
     good = [row.value for row in rows if row.gain >= keep * best.gain] if best.gain > 0 else [best.value]
@@ -183,9 +179,7 @@ def _path(
     return out
 
 
-def _compare(
-    values: Sequence[float], ratios: Vector, target: Vector, unit_of: Ids, lengths: Ids
-) -> tuple[HeldOut, ...]:
+def _compare(values: Sequence[float], ratios: Vector, target: Vector, unit_of: Ids, lengths: Ids) -> tuple[HeldOut, ...]:
     tokens = target * lengths
     gains = ratios @ target / tokens.sum()
     behind = gains.max() - gains

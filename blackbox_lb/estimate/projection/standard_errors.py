@@ -303,9 +303,7 @@ def _conjugate_gradients(product: Callable[[Vector], Vector], right: Vector, dia
         scaled = residual / diagonal
         before, size = size, dot(residual, scaled)
         direction = scaled + size / before * direction
-    raise InputError(
-        f"standard errors did not settle in {MOST_STEPS} steps; a larger l2 makes the fit better determined"
-    )
+    raise InputError(f"standard errors did not settle in {MOST_STEPS} steps; a larger l2 makes the fit better determined")
 
 
 def _groups(rollouts: Rollouts, w: Vector, seed: int) -> tuple[Ids, str]:

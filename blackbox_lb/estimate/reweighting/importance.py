@@ -36,9 +36,7 @@ def log_policy_ratios(rollouts: Rollouts, next_token: LoggedPositions, delta: np
     return ratios
 
 
-def log_mixture_ratios(
-    rollouts: Rollouts, next_token: NextToken, deltas: Sequence[npt.ArrayLike], counts: Sequence[int]
-) -> Vector:
+def log_mixture_ratios(rollouts: Rollouts, next_token: NextToken, deltas: Sequence[npt.ArrayLike], counts: Sequence[int]) -> Vector:
     """(n,) ``log p_0(y_n) - log sum_j (N_j / N) p_{delta_j}(y_n)``: the balance heuristic of multiple importance sampling.
 
     deltas: the bias (s,) of each round, ``counts``: N_j, how many of the rollouts it drew. Averages of all rollouts, whichever
@@ -52,7 +50,5 @@ def log_mixture_ratios(
             f"least one, and all together as many as there are"
         )
     shares = np.log(np.asarray(counts, dtype=np.float64) / sum(counts))
-    terms = [
-        share + log_policy_ratios(rollouts, next_token, delta) for share, delta in zip(shares, deltas, strict=True)
-    ]
+    terms = [share + log_policy_ratios(rollouts, next_token, delta) for share, delta in zip(shares, deltas, strict=True)]
     return np.asarray(-np.logaddexp.reduce(terms, axis=0), dtype=np.float64)

@@ -45,9 +45,7 @@ class InterventionScores:
         return float(self.counts @ self.scores / self.counts.sum())
 
 
-def intervention_scores(
-    token_ids: npt.ArrayLike, completions: npt.ArrayLike, shifts: npt.ArrayLike
-) -> InterventionScores:
+def intervention_scores(token_ids: npt.ArrayLike, completions: npt.ArrayLike, shifts: npt.ArrayLike) -> InterventionScores:
     """``S(y) = mean of shifts where y was generated``, for the tokens (m,) of numbered ``completions`` (m,).
 
     Positions whose shift is NaN are left out.
@@ -56,18 +54,14 @@ def intervention_scores(
     """
     tokens, owner, values = np.asarray(token_ids), np.asarray(completions), np.asarray(shifts, dtype=np.float64)
     if not tokens.shape == owner.shape == values.shape or values.ndim != 1:
-        raise InputError(
-            f"tokens {tokens.shape}, completions {owner.shape} and shifts {values.shape} need one shape (m,)"
-        )
+        raise InputError(f"tokens {tokens.shape}, completions {owner.shape} and shifts {values.shape} need one shape (m,)")
     known = np.isfinite(values)
     if not known.any():
         raise InputError(f"none of {len(values)} positions has a shift; collect completions with top logprobs")
     tokens, owner, values = tokens[known], owner[known], values[known]
     ids, place, counts = np.unique(tokens, return_inverse=True, return_counts=True)
     scores = np.bincount(place, weights=values) / counts
-    return InterventionScores(
-        ids.astype(np.int64), scores, _errors(place, owner, values - scores[place], counts), counts
-    )
+    return InterventionScores(ids.astype(np.int64), scores, _errors(place, owner, values - scores[place], counts), counts)
 
 
 def _errors(place: Ids, owner: Ids, residuals: Vector, counts: Ids) -> Vector:
@@ -109,9 +103,7 @@ def shifts_after_bias(drawn: Rollouts, bias: Mapping[int, float], base: NextToke
     table = NextToken.of(drawn, extra_ids=np.union1d(base.token_ids, ids)).named()
     delta = table.align(ids, values)
     milder = np.maximum(delta, -STRONGEST)
-    expected = (
-        table.align(base.token_ids, _usage(base.named(), ids, np.maximum(values, -STRONGEST))) * table.n_positions
-    )
+    expected = table.align(base.token_ids, _usage(base.named(), ids, np.maximum(values, -STRONGEST))) * table.n_positions
     scarce = (milder < 0) & (expected < FEW)
     rest = np.maximum(expected - _listed(drawn, table), 0.0)
     shared = table.with_unigram(np.where(scarce, rest, table.unigram))

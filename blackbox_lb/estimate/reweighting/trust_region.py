@@ -71,9 +71,7 @@ def step_within(
     start, whole = vector("old", old, size), vector("new", new, size) - vector("old", old, size)
 
     def kl(share: float) -> float:
-        return policy_kl(
-            next_token, start, start + share * whole, completions=completions, position_weights=position_weights
-        )
+        return policy_kl(next_token, start, start + share * whole, completions=completions, position_weights=position_weights)
 
     reached = kl(1.0)
     if reached <= trust:

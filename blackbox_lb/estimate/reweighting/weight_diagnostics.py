@@ -71,9 +71,7 @@ class Censoring:
     def of(cls, rollouts: Rollouts, next_token: NextToken) -> Censoring:
         """Of these rollouts; ``next_token`` is ``NextToken.of(rollouts)``. InputError if it is of others."""
         if next_token.n_positions != len(rollouts.token_ids):
-            raise InputError(
-                f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}"
-            )
+            raise InputError(f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}")
         return cls(
             positions=next_token.n_positions,
             outside=int(next_token.sampled_outside.sum()),

@@ -40,9 +40,7 @@ class Local:
         old = values[tokens]
         return n * np.log1p(p * np.expm1(steps)) - linear[tokens] * steps + l2 / 2 * steps * (steps + 2 * old)
 
-    def best_steps(
-        self, tokens: Ids, linear: Vector, values: Vector, l2: float, low: float, high: float
-    ) -> tuple[Vector, Vector]:
+    def best_steps(self, tokens: Ids, linear: Vector, values: Vector, l2: float, low: float, high: float) -> tuple[Vector, Vector]:
         """The step that lowers the loss most at each of ``tokens`` alone, and by how much, by Newton's method."""
         n, p = self.usage[tokens] / self.share[tokens], self.share[tokens]
         old, x = values[tokens], np.zeros(len(tokens))
@@ -62,9 +60,7 @@ def curvature(next_token: NextToken, weights: Vector, values: Vector, tokens: Id
     table = sparse.csc_array((entries, listed.rows, listed.starts), shape=(next_token.n_positions, len(tokens)))
     once, twice = weights * inverse, weights * inverse**2
     cross = np.outer(table.T @ (twice * spread), unigram)
-    both = (
-        table.T @ sparse.csc_array((entries * twice[listed.rows], listed.rows, listed.starts), table.shape)
-    ).toarray()
+    both = (table.T @ sparse.csc_array((entries * twice[listed.rows], listed.rows, listed.starts), table.shape)).toarray()
     products = both + cross + cross.T + float(twice @ spread**2) * np.outer(unigram, unigram)
     usage = tilt * (table.T @ once + unigram * float(once @ spread))
     return np.asarray(np.diag(usage) - products * np.outer(tilt, tilt))

@@ -107,12 +107,7 @@ def sparsify(
     allowed, learned = ~np.isin(next_token.token_ids, np.fromiter(forbidden, np.int64)), target.learned
     most = int(allowed.sum()) if entries is None else min(entries, int(allowed.sum()))
     problem = Problem(next_token, target.usage, target.weights, allowed, low=low, high=high)
-    if (
-        np.count_nonzero(learned) <= most
-        and allowed[learned != 0].all()
-        and learned.min() >= low
-        and learned.max() <= high
-    ):
+    if np.count_nonzero(learned) <= most and allowed[learned != 0].all() and learned.min() >= low and learned.max() <= high:
         values = learned
     elif most == allowed.sum():
         values = problem.fitted(np.flatnonzero(allowed), np.clip(learned, low, high)).values
@@ -122,18 +117,14 @@ def sparsify(
     zeros = 0
     if integers:
         chosen = np.flatnonzero(values)
-        values = integer_search(
-            next_token, target.weights, target.usage, values, chosen, low, high, entries=most, allowed=allowed
-        )
+        values = integer_search(next_token, target.weights, target.usage, values, chosen, low, high, entries=most, allowed=allowed)
         zeros = int((values[chosen] == 0).sum())
     return _report(target, values, zeros, low, high)
 
 
 def against(next_token: NextToken, learned: npt.ArrayLike, sparse: Sparse) -> Sparse:
     """The same entries, with dropped and kl_lost counted against another ``learned`` bias (s,) than they were fitted to."""
-    target = _Target.of(
-        next_token, vector("learned", learned, len(next_token.token_ids)), np.ones(next_token.n_positions)
-    )
+    target = _Target.of(next_token, vector("learned", learned, len(next_token.token_ids)), np.ones(next_token.n_positions))
     values = next_token.align(sparse.token_ids, sparse.values)
     return replace(
         sparse,

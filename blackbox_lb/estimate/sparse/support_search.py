@@ -93,9 +93,7 @@ class _Scores:
     coupling: tuple[Vector, Vector, Vector] | None
 
 
-def best_support(
-    problem: Problem, entries: int, start: Vector, *, patience: int = PATIENCE, splices: int = SPLICES
-) -> Supported:
+def best_support(problem: Problem, entries: int, start: Vector, *, patience: int = PATIENCE, splices: int = SPLICES) -> Supported:
     """At most ``entries`` tokens and their best values, from the support of ``start`` (s,), which has no more of them.
 
     patience: single exchanges that may pass without a new best, 0 for none at all: then it is quick.
@@ -131,9 +129,7 @@ def _score(problem: Problem, entries: int, found: Supported) -> _Scores:
     response = inverse @ matrix[:k, k:]
     left = np.maximum(bend[k:] - np.einsum("ij,ij->j", matrix[:k, k:], response), 1e-3 * bend[k:])
     looser = bend[k:] / left
-    return _Scores(
-        others, gain * looser, steps * looser, loss / (np.diag(inverse) * bend[:k]), (np.diag(inverse), response, left)
-    )
+    return _Scores(others, gain * looser, steps * looser, loss / (np.diag(inverse) * bend[:k]), (np.diag(inverse), response, left))
 
 
 def _splice(problem: Problem, entries: int, found: Supported) -> Supported | None:

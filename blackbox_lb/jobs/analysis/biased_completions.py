@@ -75,9 +75,7 @@ async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples:
     await trials.collect("analysis, base", examples, trials.draw(SAMPLED, None, where), samples)
 
 
-def biased_completions(
-    path: Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None, report: Reporter
-) -> Biased:
+def biased_completions(path: Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None, report: Reporter) -> Biased:
     """Those in the rollout store ``path`` that this bias's model gave through the profile's provider; nothing is asked for.
 
     Raises:
@@ -103,9 +101,7 @@ def biased_completions(
     found = Biased(rollouts, examples, cast("Endpoint", endpoints.most_common(1)[0][0]), left_out)
     report.remark(found.words)
     if others:
-        report.remark(
-            f"{others} more are not read: drawn with an instruction after the prompt or with another max_tokens"
-        )
+        report.remark(f"{others} more are not read: drawn with an instruction after the prompt or with another max_tokens")
     if found.left_out:
         report.remark(f"{found.left_out} completions are left out: filtered, or not all of their tokens are listed")
     return found
@@ -142,9 +138,7 @@ def _end_tokens(profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
     return EndTokens(listed, frozenset(vocabulary.special.values() if vocabulary else ()))
 
 
-def _read(
-    store: RolloutStore, requests: Iterable[str], ends: EndTokens
-) -> tuple[Rollouts, tuple[Example, ...], Counter[str]]:
+def _read(store: RolloutStore, requests: Iterable[str], ends: EndTokens) -> tuple[Rollouts, tuple[Example, ...], Counter[str]]:
     """The completions of these requests with their lists in memory, what they answer, and how many are left out.
 
     Prompts with an instruction that ``blb eval`` tried are other prompts than the bias is for, and are passed over.

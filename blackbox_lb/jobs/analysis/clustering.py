@@ -19,9 +19,7 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 Ids: TypeAlias = npt.NDArray[np.int64]
 
 
-def cluster_labels(
-    texts: Sequence[str | None], corpus: Iterable[str], *, encoder: Encoder, k: int = 32, seed: int = 0
-) -> Ids:
+def cluster_labels(texts: Sequence[str | None], corpus: Iterable[str], *, encoder: Encoder, k: int = 32, seed: int = 0) -> Ids:
     """(v,) for each of ``texts`` the nearest of ``k`` centroids of the embedded ``corpus``, a set of words; -1 for None.
 
     Raises:
@@ -45,9 +43,7 @@ def _embedded(encoder: Encoder, texts: Sequence[str]) -> Floats:
         )
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
-        raise InputError(
-            f"the encoder's vector of {texts[int(finite.argmin())]!r} is not finite; use another embedding model"
-        )
+        raise InputError(f"the encoder's vector of {texts[int(finite.argmin())]!r} is not finite; use another embedding model")
     return vectors
 
 

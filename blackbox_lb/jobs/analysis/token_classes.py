@@ -6,9 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-SPECIAL = re.compile(
-    r"<\|[^|]*\|>|</?s>|<(bos|eos|pad|unk|mask|start_of_turn|end_of_turn)>|\[(BOS|EOS|PAD|UNK|MASK|/?INST)\]"
-)
+SPECIAL = re.compile(r"<\|[^|]*\|>|</?s>|<(bos|eos|pad|unk|mask|start_of_turn|end_of_turn)>|\[(BOS|EOS|PAD|UNK|MASK|/?INST)\]")
 INSIDE_WORDS = "'’-"
 ENDINGS = (("'s", ""), ("’s", ""), ("s", ""), ("es", ""), ("ed", ""), ("ed", "e"), ("ing", ""), ("ing", "e"))
 """What an inflected form ends in, and what its base form has instead."""

@@ -156,9 +156,7 @@ class BatchReader:
         status = status if isinstance(status, int) and status != OK else None
         error = self._session.channel.refusal(status, told if isinstance(told, dict | str) else str(told))
         if isinstance(error, ContentFiltered):
-            self._keep(
-                self._settings, prompt, ask, [Completion.empty("content_filter", self._session.model)] * ask.count
-            )
+            self._keep(self._settings, prompt, ask, [Completion.empty("content_filter", self._session.model)] * ask.count)
             return "filtered"
         if is_passing(error):
             return "undone"

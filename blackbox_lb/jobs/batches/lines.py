@@ -79,9 +79,7 @@ class Written:
     most_completion: int
 
 
-def asks(
-    prompts: Iterable[Prompt], samples: int, request: str, there: Collection[str], most: int
-) -> Iterator[tuple[Prompt, Ask]]:
+def asks(prompts: Iterable[Prompt], samples: int, request: str, there: Collection[str], most: int) -> Iterator[tuple[Prompt, Ask]]:
     """What to ask for so that all keys are there, once: runs of at most ``most`` samples of one prompt, prompt by prompt."""
     for prompt in dict.fromkeys(prompts):
         name = prompt_hash(prompt)
@@ -96,14 +94,7 @@ def asks(
 
 
 def request_line(
-    profile: Profile,
-    endpoint: Endpoint,
-    url: str,
-    model: str,
-    sampling: Sampling,
-    prompt: Prompt,
-    ask: Ask,
-    request: str,
+    profile: Profile, endpoint: Endpoint, url: str, model: str, sampling: Sampling, prompt: Prompt, ask: Ask, request: str
 ) -> Line:
     """The line that asks for what a live request would ask for, in the same words."""
     if sampling.seed is not None:  # as ``collect`` sends it: a seed of its own for every sample

@@ -72,9 +72,7 @@ class Setup:
             )
         return found
 
-    def missing(
-        self, prompts: Sequence[Prompt], samples: int, asked: Collection[str] = ()
-    ) -> Iterator[tuple[Prompt, Ask]]:
+    def missing(self, prompts: Sequence[Prompt], samples: int, asked: Collection[str] = ()) -> Iterator[tuple[Prompt, Ask]]:
         """What is neither stored nor among the keys that are ``asked`` for already."""
         session = self.trials.session
         there = self.trials.store.keys(self.request).union(asked)
@@ -147,7 +145,5 @@ def check_budget(budget: Budget, fresh: Sequence[BatchRecord]) -> None:
 def no_batch(provider: str, endpoints: Sequence[str]) -> ProfileError:
     """Why a provider, or this endpoint of it, cannot be collected from by batch; ``endpoints``: those that can."""
     if not endpoints:
-        return ProfileError(
-            f"{provider} takes no batches, as far as its profile knows (table [batch]); leave --batch out"
-        )
+        return ProfileError(f"{provider} takes no batches, as far as its profile knows (table [batch]); leave --batch out")
     return ProfileError(f"{provider} takes batches for {', '.join(endpoints)} only; use --endpoint {endpoints[0]}")

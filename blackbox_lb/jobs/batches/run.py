@@ -185,9 +185,7 @@ class _Work:
         job.step = "ended"
         self.jobs.save(job)
         if job.status == "failed":
-            self._error = self._error or RequestRejected(
-                f"{job.provider} refused the batch {job.batch_id}: {reason(document)}"
-            )
+            self._error = self._error or RequestRejected(f"{job.provider} refused the batch {job.batch_id}: {reason(document)}")
 
     async def _answered_by_command(self, job: BatchRecord) -> State | None:
         """Take in what the user's program has written; its command where that is not there, or not whole."""

@@ -122,13 +122,7 @@ def _known(bias: Bias, next_token: NextToken) -> NextToken:
 
 
 def _sparse(
-    bias: Bias,
-    profile: Profile,
-    table: NextToken,
-    highest_id: int | None,
-    entries: int | None,
-    integers: bool,
-    **search: int,
+    bias: Bias, profile: Profile, table: NextToken, highest_id: int | None, entries: int | None, integers: bool, **search: int
 ) -> Sparse:
     from blackbox_lb.estimate.choice.candidates import CompileLimits
 

@@ -116,9 +116,7 @@ def _listed(name: str, profile: Profile) -> bool | None:
     return load_profile(name).logprobs.end_token_listed if name in profile_names() else None
 
 
-def _read(
-    store: RolloutStore, requests: Collection[str], bias: Bias, ends: EndTokens, left_out: Sequence[str]
-) -> Prefixes:
+def _read(store: RolloutStore, requests: Collection[str], bias: Bias, ends: EndTokens, left_out: Sequence[str]) -> Prefixes:
     keys = sorted(key for request in requests for key in store.keys(request))
     anything, unread = Example("", Prompt(())), parse_reward("length", max_tokens=1)
     try:

@@ -54,9 +54,7 @@ def gain_plot(rows: Sequence[Kept], limit: int | None, title: str, path: Path) -
     if limit is not None and limit <= most:
         axis.axvline(limit, color=LIMIT, linestyle=":", label=f"the provider's limit: {limit:,}")
     _scale(axis, rows)
-    axis.set(
-        title=title.replace("$", r"\$"), xlabel="most entries (tokens in the bias)", ylabel="estimated gain kept (%)"
-    )
+    axis.set(title=title.replace("$", r"\$"), xlabel="most entries (tokens in the bias)", ylabel="estimated gain kept (%)")
     axis.legend(loc="lower right", framealpha=1, edgecolor="none")
     try:
         figure.savefig(path, dpi=150)

@@ -75,11 +75,7 @@ def _rows(
     report: Report, name: str, provider: str, base_url: str | None, careful: Mapping[str, Json], unknown: Sequence[str]
 ) -> dict[str, Any]:
     own = provider.endswith(".toml")
-    rows: dict[str, Any] = {
-        "extends": str(Path(provider).resolve()) if own else provider,
-        "name": name,
-        "unknown": list(unknown),
-    }
+    rows: dict[str, Any] = {"extends": str(Path(provider).resolve()) if own else provider, "name": name, "unknown": list(unknown)}
     if base_url is not None and _is_plain(base_url):
         rows["connection"] = {"base_url": base_url}
     found = {finding.row: finding.found for finding in report.findings if finding.found is not None}

@@ -112,9 +112,7 @@ def alternatives(
             )
     for tokens in max_tokens:
         if not 1 <= tokens < limit:
-            raise InputError(
-                f"--baseline-max-tokens {tokens} is not below the {limit} tokens of the others; give a lower one"
-            )
+            raise InputError(f"--baseline-max-tokens {tokens} is not below the {limit} tokens of the others; give a lower one")
     for n in best_of:
         if n < 2 or hottest == 0:
             raise InputError(
@@ -157,15 +155,11 @@ class Arm:
         return Setting(f"temperature {temperature:g}", temperature) if temperature else GREEDY
 
 
-def arms_at(
-    setting: Setting, biases: Mapping[str, Mapping[int, float]], others: Sequence[Alternative]
-) -> tuple[Arm, ...]:
+def arms_at(setting: Setting, biases: Mapping[str, Mapping[int, float]], others: Sequence[Alternative]) -> tuple[Arm, ...]:
     """The base, each bias, and each alternative that applies, alone and with each bias that it can be sent with; in this order."""
     plain: list[tuple[str | None, Mapping[int, float]]] = [(None, {}), *biases.items()]
     tried = [NO_ALTERNATIVE, *(other for other in others if other.applies(setting))]
-    return tuple(
-        Arm(setting, name, bias, other) for other in tried for name, bias in (plain[:1] if other.alone else plain)
-    )
+    return tuple(Arm(setting, name, bias, other) for other in tried for name, bias in (plain[:1] if other.alone else plain))
 
 
 def unranked(trials: Trials, arm: Arm) -> str | None:
@@ -196,9 +190,7 @@ class ArmResult:
     decisions: DecisionScores | None = None
 
 
-async def draw(
-    trials: Trials, examples: Sequence[Example], arm: Arm, samples: int, labels: Labels | None = None
-) -> ArmResult:
+async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: int, labels: Labels | None = None) -> ArmResult:
     """Completions of every example under ``arm``, scored on the examples as they are, without an instruction.
 
     Greedy takes one sample a prompt. Best-of takes the first ``samples`` completions of the same policy, as many more as make up
@@ -238,9 +230,7 @@ async def draw(
 
     scores = trials.scored(title, examples, answered())
     if bounded and best_of > 1:
-        trials.report.remark(
-            f"{title}: {bounded} tokens have no logprob, only an upper bound, which ranks their completions"
-        )
+        trials.report.remark(f"{title}: {bounded} tokens have no logprob, only an upper bound, which ranks their completions")
     prompt_tokens, completion_tokens = np.mean(paid, axis=0).tolist() if paid else (0.0, 0.0)
     answers = sum(row.size for row in scores.tokens)
     decisions = None if labels is None else scores_of(labels, said)
@@ -259,9 +249,7 @@ async def decide(trials: Trials, examples: Sequence[Example], arm: Arm, labels: 
     paid = round(found.completion_tokens)
     texts = ["" if number < 0 else labels.names[number] for number in found.labels]
     answers = [completion_of(text, paid) for text in texts]
-    await fetch_rewards(
-        trials.store, trials.reward, zip(examples, answers, strict=True), trials.report, arm.name, trials.budget
-    )
+    await fetch_rewards(trials.store, trials.reward, zip(examples, answers, strict=True), trials.report, arm.name, trials.budget)
     scores = trials.scored(arm.name, examples, ([each] for each in answers))
     shown = _first(arm, answers, scores)
     decisions = scores_of(labels, zip(examples, texts, strict=True))
@@ -275,9 +263,7 @@ def _best(group: Sequence[Completion]) -> Completion:
     readable = [each for each in group if each.readable]
     for each in readable:
         if each.n_tokens and not len(each.logprobs):
-            raise NoLogprobs(
-                "a completion came without logprobs, so the best of several cannot be told; drop --best-of"
-            )
+            raise NoLogprobs("a completion came without logprobs, so the best of several cannot be told; drop --best-of")
     return max(readable, key=_mean_logprob, default=group[0])
 
 

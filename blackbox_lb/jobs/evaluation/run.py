@@ -39,12 +39,7 @@ async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan:
     examples = task.test
     values = {name: bias.logit_bias for name, bias in biases.items()}
     others = [await _ready(trials, other) for other in plan.alternatives]
-    arms = [
-        arm
-        for setting in dict.fromkeys(plan.settings)
-        for arm in arms_at(setting, values, others)
-        if _ranked(trials, arm)
-    ]
+    arms = [arm for setting in dict.fromkeys(plan.settings) for arm in arms_at(setting, values, others) if _ranked(trials, arm)]
     _check_names(arms)
     _announce(trials, plan, examples, arms)
     for name, bias in biases.items():
@@ -86,21 +81,14 @@ async def _results(trials: Trials, plan: EvalPlan, examples: Sequence[Example], 
 
 
 def _told(
-    trials: Trials,
-    task: Task,
-    plan: EvalPlan,
-    examples: Sequence[Example],
-    drawn: Sequence[ArmResult],
-    remembering: Remembering,
+    trials: Trials, task: Task, plan: EvalPlan, examples: Sequence[Example], drawn: Sequence[ArmResult], remembering: Remembering
 ) -> Evaluation:
     label, limit = trials.reward.label, trials.reward.max_tokens
     policies = tuple(policy(each, label, limit, plan.prices) for each in drawn)
     rows = comparisons(drawn, label, plan.effect)
     _warn(trials, rows)
     if plan.prices is not None and any(row.prompt_tokens == 0 for row in policies):
-        trials.report.remark(
-            f"{trials.session.profile.name} does not count prompt tokens: costs are of completions only"
-        )
+        trials.report.remark(f"{trials.session.profile.name} does not count prompt tokens: costs are of completions only")
     return Evaluation(
         provider=trials.session.profile.name,
         model=trials.session.model,
@@ -122,9 +110,7 @@ def _check_names(arms: Sequence[Arm]) -> None:
     names = [(arm.setting.name, arm.name) for arm in arms]
     repeated = sorted({name for place, name in names if names.count((place, name)) > 1})
     if repeated:
-        raise InputError(
-            f"two policies would both be called {repeated[0]!r}; give the bias another name with NAME=FILE"
-        )
+        raise InputError(f"two policies would both be called {repeated[0]!r}; give the bias another name with NAME=FILE")
 
 
 def _ranked(trials: Trials, arm: Arm) -> bool:
@@ -143,9 +129,7 @@ def _announce(trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms:
         f"{len(arms)} policies on {len(examples)} test prompts, {plan.samples} completions of each (one where greedy); what is in "
         "the store is not asked for again"
     )
-    for cost in dict.fromkeys(
-        f"{arm.alternative.name}: {arm.alternative.cost}" for arm in arms if arm.alternative.cost
-    ):
+    for cost in dict.fromkeys(f"{arm.alternative.name}: {arm.alternative.cost}" for arm in arms if arm.alternative.cost):
         trials.report.remark(cost)
     instructed = any(arm.alternative.instruction for arm in arms)
     if instructed and not takes_messages(trials.session.biased_endpoint):

@@ -69,9 +69,7 @@ def _prompts(row: Comparison) -> str:
     """What an insignificant difference asks for."""
     if row.needed is None:
         return f"not significant with {row.n_prompts} prompts"
-    return (
-        f"not significant with {row.n_prompts} prompts; if it is really that large, about {row.needed:,} would show it"
-    )
+    return f"not significant with {row.n_prompts} prompts; if it is really that large, about {row.needed:,} would show it"
 
 
 def _named(name: str) -> str:
@@ -167,9 +165,7 @@ def _wished(rows: Sequence[Comparison], effect: float | None, label: str) -> Ite
 
 def notes(rows: Sequence[Comparison], samples: int) -> tuple[str, ...]:
     """How the numbers of a table were made."""
-    told = (
-        f"Means of policies: 95 % percentile bootstrap over prompts, {REPLICATES:,} replicates, unpaired, as in the paper.",
-    )
+    told = (f"Means of policies: 95 % percentile bootstrap over prompts, {REPLICATES:,} replicates, unpaired, as in the paper.",)
     if not rows:
         return told
     return (

@@ -63,9 +63,7 @@ def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
     sentences = [f"{len(counts)} labels in {total} training rows: {', '.join(f'{k} {v}' for k, v in counts.items())}"]
     if rare := [f"{name} ({count})" for name, count in counts.items() if count < RARE * total]:
         sentences.append(f"labels with too few training rows to be learned: {', '.join(rare)}")
-    unseen = sorted(
-        {answer for each in (*task.validation, *task.test) if labels.of(each) is None for answer in each.answers[:1]}
-    )
+    unseen = sorted({answer for each in (*task.validation, *task.test) if labels.of(each) is None for answer in each.answers[:1]})
     if unseen:
         sentences.append(f"answers of validation or test that no training row has: {', '.join(unseen[:10])}")
     return sentences

@@ -75,9 +75,7 @@ def fidelity(reference: Reference, next_token: NextToken, chosen: Candidate, lim
     )
 
 
-def _biases(
-    table: NextToken, chosen: Candidate, limits: CompileLimits, size: int
-) -> tuple[list[str], np.ndarray[Any, Any]]:
+def _biases(table: NextToken, chosen: Candidate, limits: CompileLimits, size: int) -> tuple[list[str], np.ndarray[Any, Any]]:
     """Labels and (b, v) nats."""
     learned = np.zeros(size)
     learned[table.token_ids] = chosen.learned

@@ -97,8 +97,7 @@ class FitResult:
             "fidelity": None if self.fidelity is None else self.fidelity.as_json(),
             "entries_curve": None if self.entries_curve is None else [_curve(row) for row in self.entries_curve],
             "decisions": {
-                setting: {"base": base.as_json(), "biased": biased.as_json()}
-                for setting, (base, biased) in self.decisions.items()
+                setting: {"base": base.as_json(), "biased": biased.as_json()} for setting, (base, biased) in self.decisions.items()
             },
             "usage": None if self.usage is None else asdict(self.usage),
         }

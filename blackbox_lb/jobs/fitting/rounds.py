@@ -117,11 +117,7 @@ def check_rounds(session: Session, top_logprobs: int) -> None:
 
 
 async def explore(
-    trials: Trials,
-    examples: Sequence[Example],
-    plan: Rounds,
-    limits: CompileLimits,
-    source: CompletionSource | None = None,
+    trials: Trials, examples: Sequence[Example], plan: Rounds, limits: CompileLimits, source: CompletionSource | None = None
 ) -> Explored:
     """Draw ``plan.samples`` completions of every example in ``plan.rounds`` rounds and pool them.
 
@@ -182,9 +178,7 @@ def _step(pooled: Pool, sent: Mapping[int, float], plan: Rounds, limits: Compile
     return stay
 
 
-def _compiled(
-    pooled: Pool, delta: np.ndarray[tuple[int], np.dtype[np.float64]], limits: CompileLimits
-) -> dict[int, float]:
+def _compiled(pooled: Pool, delta: np.ndarray[tuple[int], np.dtype[np.float64]], limits: CompileLimits) -> dict[int, float]:
     """What is sent, token by token in order of the ids."""
     sparse = limits.compiled(pooled.next_token, delta)
     values = np.round(sparse.values, DECIMALS)

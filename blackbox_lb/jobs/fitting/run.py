@@ -123,13 +123,7 @@ class _Fit:
         training, plan = self.training, self.plan
         if plan.learn_from != "answers":
             self.trials.report.remark(self._censored(plan.sweep).sentence(self.trials.top_logprobs))
-        field = candidates(
-            training.rollouts,
-            training.next_token,
-            plan.sweep,
-            self.limits,
-            whole=training.whole,
-        )
+        field = candidates(training.rollouts, training.next_token, plan.sweep, self.limits, whole=training.whole)
         if plan.predicts and self.given is not None:
             self.choice = await choose_predicted(self.trials, self.task.validation, list(field), plan, self.given)
             return
@@ -152,10 +146,7 @@ class _Fit:
             count = 1 if setting.deterministic else plan.test_samples
             if labels is None:
                 continue
-            pair = [
-                await decision_scores(self.trials, self.task.test, setting, count, each, labels)
-                for each in (None, bias)
-            ]
+            pair = [await decision_scores(self.trials, self.task.test, setting, count, each, labels) for each in (None, bias)]
             self.decisions[setting.name] = (pair[0], pair[1])
 
     def explain(self) -> None:
@@ -193,9 +184,7 @@ class _Fit:
             rollouts=len(self.training.everything.keys),
             tokens=len(self.training.everything.token_ids),
             sampling=SamplingRecord(
-                max_tokens=trials.reward.max_tokens,
-                top_logprobs=trials.top_logprobs,
-                endpoint=trials.session.endpoint,
+                max_tokens=trials.reward.max_tokens, top_logprobs=trials.top_logprobs, endpoint=trials.session.endpoint
             ),
             censoring=None
             if self.plan.learn_from == "answers"

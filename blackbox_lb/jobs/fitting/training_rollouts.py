@@ -128,9 +128,7 @@ class TrainingData:
         if self.plan.learn_from == "answers":
             return
         first, trials = self.examples[:FIRST_LOOK], self.trials
-        keys = await trials.collect(
-            f"training, first {len(first)} prompts", first, trials.draw(SAMPLED), self._rounds.sizes[0]
-        )
+        keys = await trials.collect(f"training, first {len(first)} prompts", first, trials.draw(SAMPLED), self._rounds.sizes[0])
         self._source.keep(key for row in keys for key in row)
         rollouts = self._read(first, keys).rollouts
         _check(trials.reward, rollouts.rewards)
@@ -168,9 +166,7 @@ class TrainingData:
         _remark_on(training, self.trials)
         return training
 
-    def _read(
-        self, examples: Sequence[Example], keys: Sequence[Sequence[str]], given: Rollouts | None = None
-    ) -> Training:
+    def _read(self, examples: Sequence[Example], keys: Sequence[Sequence[str]], given: Rollouts | None = None) -> Training:
         """In this process."""
         trials, vocabulary = self.trials, self.trials.session.vocabulary
         needed = any(each.facts.needs_logprobs for each in estimators(self.plan.sweep).values())

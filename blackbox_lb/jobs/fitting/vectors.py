@@ -12,9 +12,7 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
 
 
-async def sent_entries(
-    trials: Trials, training: Training, chosen: Candidate, errors: Sequence[float]
-) -> tuple[Entry, ...]:
+async def sent_entries(trials: Trials, training: Training, chosen: Candidate, errors: Sequence[float]) -> tuple[Entry, ...]:
     """The entries that are sent, each with the bytes of its token if an answer showed them, and its text from the server.
 
     errors: (k,) nats, the standard error of each, NaN where it has none.
@@ -23,17 +21,8 @@ async def sent_entries(
     counts = training.seen(chosen.sparse.token_ids)
     texts = await trials.session.texts_of(chosen.sparse.token_ids.tolist())
     return tuple(
-        Entry(
-            id=token,
-            bytes=_hex(known.get(token)),
-            text=text,
-            bias=value,
-            error=None if math.isnan(error) else error,
-            seen=seen,
-        )
-        for (token, value), text, error, seen in zip(
-            chosen.logit_bias.items(), texts, errors, counts.tolist(), strict=True
-        )
+        Entry(id=token, bytes=_hex(known.get(token)), text=text, bias=value, error=None if math.isnan(error) else error, seen=seen)
+        for (token, value), text, error, seen in zip(chosen.logit_bias.items(), texts, errors, counts.tolist(), strict=True)
     )
 
 
@@ -44,13 +33,7 @@ def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Train
     values = zip(ids.tolist(), chosen.learned.tolist(), training.seen(ids).tolist(), strict=True)
     texts = {entry.id: entry.text for entry in bias.entries}
     entries = tuple(
-        Entry(
-            id=token,
-            bytes=_hex(known.get(token)),
-            text=texts.get(token, _text(known.get(token))),
-            bias=value,
-            seen=seen,
-        )
+        Entry(id=token, bytes=_hex(known.get(token)), text=texts.get(token, _text(known.get(token))), bias=value, seen=seen)
         for token, value, seen in values
         if value
     )

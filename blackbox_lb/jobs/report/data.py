@@ -208,9 +208,7 @@ def _read(path: Path, model: type[Model]) -> Model | None:
         found = error.errors(include_url=False)
         where = ".".join(str(part) for part in found[0]["loc"])
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise InputError(
-            f"{path}: field {printable(where)}: {printable(found[0]['msg'])}{more}; {_again(path)}"
-        ) from None
+        raise InputError(f"{path}: field {printable(where)}: {printable(found[0]['msg'])}{more}; {_again(path)}") from None
     except ValueError as error:
         if isinstance(error, InputError):
             raise

@@ -36,9 +36,7 @@ def confusion(figure: Any, setting: str, pair: DecisionsPair, colours: dict[str,
     return alternative, numbers_table("confusion-numbers", "How often each label was said for each", columns, rows)
 
 
-def _matrix(
-    axis: Any, cells: Sequence[Sequence[int]], said: Sequence[str], right: Sequence[str], colours: dict[str, str]
-) -> None:
+def _matrix(axis: Any, cells: Sequence[Sequence[int]], said: Sequence[str], right: Sequence[str], colours: dict[str, str]) -> None:
     for y, row in enumerate(cells):
         whole = sum(row) or 1
         for x, value in enumerate(row):

@@ -100,9 +100,7 @@ def evaluated(evaluation: Evaluation) -> tuple[tuple[ExampleCard, ...], str]:
 
 
 def _side(answer: PolicyCompletion) -> Side:
-    return Side(
-        answer.policy, answer.text, answer.tokens, answer.finish_reason, correct=answer.correct, reward=answer.reward
-    )
+    return Side(answer.policy, answer.text, answer.tokens, answer.finish_reason, correct=answer.correct, reward=answer.reward)
 
 
 def _told(shown: int, there: int, where: str) -> str:

@@ -127,9 +127,7 @@ def _candidates(axis: Any, rows: Sequence[tuple[CandidateRow, float, float]]) ->
         axis.plot(*zip(*line, strict=True), mark, color=colour, markersize=6, linestyle="none", label=name)
     for each, x, y in rows:
         if each.fate == "chosen":
-            axis.plot(
-                [x], [y], "o", markersize=13, mfc="none", mec=COLOURS["ink"], mew=1.5, label="chosen", linestyle="none"
-            )
+            axis.plot([x], [y], "o", markersize=13, mfc="none", mec=COLOURS["ink"], mew=1.5, label="chosen", linestyle="none")
     _taus(axis, rows)
 
 
@@ -187,9 +185,7 @@ def _kl(each: CandidateRow) -> float | None:
 def _reward_kl(result: Result, label: str) -> Plot | None:
     base = result.validation.base.reward
     rows = [
-        (each, kl, each.reward)
-        for each in result.validation.tried
-        if (kl := _kl(each)) is not None and each.reward is not None
+        (each, kl, each.reward) for each in result.validation.tried if (kl := _kl(each)) is not None and each.reward is not None
     ]
     if not rows:
         return None
@@ -218,18 +214,14 @@ def _kept(result: Result, bias: Bias) -> Plot | None:
     for whole, colour, mark, name in ((False, "first", "o", "fractions"), (True, "second", "s", "whole numbers")):
         line = sorted((row.entries, 100 * row.kept) for row in rows if row.integers == whole)
         if line:
-            axis.plot(
-                [x for x, _ in line], [y for _, y in line], f"{mark}-", color=COLOURS[colour], markersize=5, label=name
-            )
+            axis.plot([x for x, _ in line], [y for _, y in line], f"{mark}-", color=COLOURS[colour], markersize=5, label=name)
     size = len(bias.entries)
     axis.axvline(size, color=COLOURS["base"], linestyle=(0, (1, 2)), linewidth=1.3, label=f"this bias: {size:,}")
     _entries(axis, {row.entries for row in rows}, log=size > 0)
     _label(axis, "tokens in the bias", "estimated gain kept (%)")
     _legend(axis)
     most = max(rows, key=lambda row: row.entries)
-    told = "Estimated gain kept: " + ", ".join(
-        f"{row.kept:.0%} with {row.entries:,} tokens" for row in rows if not row.integers
-    )
+    told = "Estimated gain kept: " + ", ".join(f"{row.kept:.0%} with {row.entries:,} tokens" for row in rows if not row.integers)
     table = numbers_table(
         "kept-numbers", "Estimated gain kept with so many tokens", ("tokens", "numbers", "kept (%)", "KL lost (nats a token)"),
         [
@@ -259,9 +251,7 @@ def _held_out(bias: Bias) -> Plot | None:
         return None
     figure, axis = _figure()
     style = {"color": COLOURS["first"], "markersize": 5, "capsize": 3, "linewidth": 1.3}
-    axis.errorbar(
-        [row.entries for row in rows], [row.gain for row in rows], [row.error for row in rows], fmt="o-", **style
-    )
+    axis.errorbar([row.entries for row in rows], [row.gain for row in rows], [row.error for row in rows], fmt="o-", **style)
     _entries(axis, {row.entries for row in rows})
     _label(axis, "tokens in the bias", "held-out gain (nats a weighted token)")
     told = "Held-out gain: " + ", ".join(f"{short(row.gain)} ± {short(row.error)} with {row.entries:,}" for row in rows)

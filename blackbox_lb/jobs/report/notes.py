@@ -91,10 +91,7 @@ def _compiled(run: Run) -> Facts:
     if found.exact is not None:
         kept = f"{found.exact.kept_share:.1%}".replace("%", " %")
         lost, positions = found.exact.kl_lost_nats_per_token, found.exact.positions
-        yield (
-            "checked exactly",
-            f"{kept} kept and {lost:.5f} nats a token lost, from all logprobs at {positions:,} positions",
-        )
+        yield ("checked exactly", f"{kept} kept and {lost:.5f} nats a token lost, from all logprobs at {positions:,} positions")
 
 
 def _analysed(found: Analysis) -> Facts:

@@ -141,9 +141,7 @@ def verdict_table(rows: Sequence[VerdictRow]) -> PageTable:
         [Cell(row.setting), _metric(row), word(row.verdict), *_means(row), bar, _p(row.p), count(row.n_prompts)]
         for row, bar in zip(rows, _bars(rows), strict=True)
     ]
-    return table(
-        "verdict-rows", "Completions of unseen prompts with the bias, compared with those without", columns, cells
-    )
+    return table("verdict-rows", "Completions of unseen prompts with the bias, compared with those without", columns, cells)
 
 
 def comparisons_table(evaluation: Evaluation) -> PageTable:
@@ -192,9 +190,7 @@ def policies_table(evaluation: Evaluation) -> PageTable:
         ]
         for policy in evaluation.policies
     ]
-    return table(
-        "policies", "Every way to answer that was tried, on the same prompts; means of one answer", columns, rows
-    )
+    return table("policies", "Every way to answer that was tried, on the same prompts; means of one answer", columns, rows)
 
 
 def _what(policy: PolicyResult) -> str:
@@ -280,9 +276,7 @@ def families_table(analysis: Analysis) -> PageTable:
     ]  # fmt: skip
     kind = "surface class" if analysis.grouping == "surface" else "clusters of their embedding"
     columns = ("family", "side", "tokens", "positions", "mean S (nats)", "moved most")
-    return table(
-        "families", f"Families of tokens, by {kind}", columns, rows, searchable=len(rows) > 12, where="analysis.json"
-    )
+    return table("families", f"Families of tokens, by {kind}", columns, rows, searchable=len(rows) > 12, where="analysis.json")
 
 
 def pairs_table(analysis: Analysis) -> PageTable:
@@ -318,16 +312,7 @@ def _percent(share: float | None) -> Cell:
 
 def tried_table(tried: Sequence[CandidateRow]) -> PageTable:
     """The candidates of the sweep on the validation prompts."""
-    columns = (
-        "candidate",
-        "entries",
-        "reward",
-        "accuracy",
-        "tokens",
-        "KL (nats)",
-        "samples a prompt",
-        "what became of it",
-    )
+    columns = ("candidate", "entries", "reward", "accuracy", "tokens", "KL (nats)", "samples a prompt", "what became of it")
     rows = [
         [
             Cell(each.name), count(each.entries), number(each.reward),

@@ -199,9 +199,7 @@ def _said(part: Judged) -> str:
 
 def _aside(parts: Sequence[Judged]) -> str:
     """What the rows beside the one that counts add, where they say something else."""
-    worse = sorted(
-        {_name(row.metric) for first, *more in parts for row in more if row.verdict == "HURTS" != first.verdict}
-    )
+    worse = sorted({_name(row.metric) for first, *more in parts for row in more if row.verdict == "HURTS" != first.verdict})
     if worse:
         return f"; {_and(worse)} {'gets' if len(worse) == 1 else 'get'} worse"
     better = sorted({_name(row.metric) for _, *more in parts for row in more if row.verdict == "HELPS"})

@@ -26,12 +26,7 @@ async def label_tokens(trials: Trials, labels: Labels) -> list[Ids]:
 
 
 async def decision_scores(
-    trials: Trials,
-    examples: Sequence[Example],
-    setting: Setting,
-    samples: int,
-    bias: Mapping[int, float] | None,
-    labels: Labels,
+    trials: Trials, examples: Sequence[Example], setting: Setting, samples: int, bias: Mapping[int, float] | None, labels: Labels
 ) -> DecisionScores:
     """The decisions of such completions, drawn unless they are in the store; examples without one of the labels are left out."""
     draw = trials.draw(setting, bias, trials.session.biased_endpoint)
@@ -60,9 +55,7 @@ def completion_of(text: str, tokens: int) -> Completion:
     return replace(Completion.empty("stop"), text=text, whole=True, generated=tokens)
 
 
-def _confidence(
-    completion: Completion, told: int | None, bias: Mapping[int, float] | None, begins: Sequence[Ids]
-) -> float:
+def _confidence(completion: Completion, told: int | None, bias: Mapping[int, float] | None, begins: Sequence[Ids]) -> float:
     """The probability of the label that was said among all labels, at the first position; NaN where no list tells it."""
     if told is None or not len(completion.top_ids):
         return float("nan")

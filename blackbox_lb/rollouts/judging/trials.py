@@ -107,9 +107,7 @@ class Trials:
             )
         self.used.update(*done.keys)
         if again := self.session.unreadable - unreadable:
-            self.report.remark(
-                f"{title}: {again} answers could not be read and were asked for again; each was paid for"
-            )
+            self.report.remark(f"{title}: {again} answers could not be read and were asked for again; each was paid for")
         await self._look_for_drift(done.received)
         if scored:
             await self._fetch_rewards(title, scored_as or examples, done.keys)
@@ -137,20 +135,11 @@ class Trials:
     async def _fetch_rewards(self, title: str, examples: Sequence[Example], keys: Sequence[Sequence[str]]) -> None:
         """Fetch the remote reward of every completion ``keys[p]`` of ``examples[p]``; nothing to do for any other reward."""
         if self.reward.remote is not None:
-            pairs = (
-                (example, each)
-                for example, row in zip(examples, keys, strict=True)
-                for each in self.store.completions(row)
-            )
+            pairs = ((example, each) for example, row in zip(examples, keys, strict=True) for each in self.store.completions(row))
             await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.budget)
 
     async def scores(
-        self,
-        title: str,
-        examples: Sequence[Example],
-        setting: Setting,
-        samples: int,
-        bias: Mapping[int, float] | None = None,
+        self, title: str, examples: Sequence[Example], setting: Setting, samples: int, bias: Mapping[int, float] | None = None
     ) -> PolicyScores:
         """Scores of such completions, from where a bias can be sent, so that base and biased differ in nothing else.
 
@@ -161,9 +150,7 @@ class Trials:
         keys = await self.collect(title, examples, draw, samples)
         return self.scored(title, examples, (list(self.store.completions(row)) for row in keys))
 
-    def scored(
-        self, title: str, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]
-    ) -> PolicyScores:
+    def scored(self, title: str, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]) -> PolicyScores:
         """Scores of the completions of each example; what cannot be scored is told.
 
         Raises:

@@ -53,9 +53,7 @@ def parse_setting(spec: str) -> Setting:
     except ValueError:
         temperature = -1.0
     if name != "temperature" or not 0 <= temperature <= 2:
-        raise InputError(
-            f"cannot deploy with {spec!r}; write greedy, or temperature=T with T from 0 to 2, as in temperature=0.5"
-        )
+        raise InputError(f"cannot deploy with {spec!r}; write greedy, or temperature=T with T from 0 to 2, as in temperature=0.5")
     return GREEDY if temperature == 0 else Setting(f"temperature {temperature:g}", temperature)
 
 
@@ -103,9 +101,7 @@ def check_values(label: str, values: Array) -> None:
         )
 
 
-def compare(
-    setting: Setting, base: PolicyScores, biased: PolicyScores, reward: Reward, *, seed: int = 0
-) -> list[Verdict]:
+def compare(setting: Setting, base: PolicyScores, biased: PolicyScores, reward: Reward, *, seed: int = 0) -> list[Verdict]:
     """A row for each metric: reward, accuracy where the reward knows it, tokens; what is read side by side goes ``together``."""
     verdicts = [_verdict(setting, reward.label, "higher", base.reward, biased.reward, seed)]
     if base.correct is not None and biased.correct is not None and reward.label != "accuracy":
@@ -114,12 +110,7 @@ def compare(
 
 
 def _verdict(
-    setting: Setting,
-    metric: str,
-    better: Literal["higher", "lower"],
-    base: Sequence[Array],
-    biased: Sequence[Array],
-    seed: int,
+    setting: Setting, metric: str, better: Literal["higher", "lower"], base: Sequence[Array], biased: Sequence[Array], seed: int
 ) -> Verdict:
     base_means, biased_means = paired(base, biased)
     differences = biased_means - base_means

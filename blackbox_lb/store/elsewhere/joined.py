@@ -112,12 +112,7 @@ class Gathered(RolloutStore):
     """
 
     def __init__(
-        self,
-        path: Path | str,
-        names: Sequence[str],
-        *,
-        read_only: bool = False,
-        home: Mapping[str, int] | None = None,
+        self, path: Path | str, names: Sequence[str], *, read_only: bool = False, home: Mapping[str, int] | None = None
     ) -> None:
         self.names = tuple(_absolute(name) for name in names)
         self._home = dict(home or {})

@@ -105,9 +105,7 @@ def _write(path: Path, schema: pa.Schema, batches: Iterator[dict[str, Any]], *, 
                 writer.write_table(pa.table(batch, schema=schema))
                 rows += len(next(iter(batch.values())))
     except (OSError, pa.ArrowException) as error:
-        raise StoreError(
-            f"cannot write {path}: {error}; free some space on its disk, or give another folder"
-        ) from error
+        raise StoreError(f"cannot write {path}: {error}; free some space on its disk, or give another folder") from error
     return rows
 
 
@@ -293,10 +291,6 @@ def _table(scalar: Any, kind: type[np.generic], t: int, k: int) -> npt.NDArray[A
     if not scalar.is_valid or len(scalar.values) != t or scalar.values.null_count:
         raise ValueError(f"a list of alternatives has not {t} tokens")
     flat = scalar.values.flatten()
-    if (
-        flat.null_count
-        or len(flat) != t * k
-        or any(length != k for length in scalar.values.value_lengths().to_pylist())
-    ):
+    if flat.null_count or len(flat) != t * k or any(length != k for length in scalar.values.value_lengths().to_pylist()):
         raise ValueError(f"a list of alternatives has not {t} x {k} entries")
     return np.asarray(flat.to_numpy(zero_copy_only=False), dtype=kind).reshape(t, k)

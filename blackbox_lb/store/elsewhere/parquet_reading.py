@@ -105,9 +105,7 @@ class ParquetSource:
         pa = arrow()
         kinds = {each.name: each for schema in schemas().values() for each in schema}
         try:
-            return (
-                file.read_row_group(group, columns=list(names)).select(names).cast(pa.schema([kinds[n] for n in names]))
-            )
+            return file.read_row_group(group, columns=list(names)).select(names).cast(pa.schema([kinds[n] for n in names]))
         except (OSError, pa.ArrowException) as error:
             raise InputError(f"cannot read {path}, row group {group}: {error}; export it again") from error
 

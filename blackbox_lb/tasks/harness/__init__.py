@@ -66,9 +66,7 @@ def load_harness(name: str, options: HarnessOptions | None = None) -> Task:
     with working():
         tasks = load_leaves(name, options.data_dir, options.num_fewshot)
         chosen = _same({leaf: _chosen(task, leaf, options) for leaf, task in tasks.items()}, "filter and metric")
-        stop, max_tokens = _same(
-            {leaf: _generation(task) for leaf, task in tasks.items()}, "stop texts and token limit"
-        )
+        stop, max_tokens = _same({leaf: _generation(task) for leaf, task in tasks.items()}, "stop texts and token limit")
         splits = split_documents(name, tasks, options.validation_size)
         test = draw_prompts(splits.parts["test"], splits.judged(), as_harness=True)
         if not splits.parts["validation"] or options.validation_size is not None:
@@ -115,9 +113,7 @@ def _same(values: dict[str, Any], what: str) -> Any:
     (first, value), *rest = values.items()
     for leaf, other in rest:
         if other != value:
-            raise InputError(
-                f"the {what} of {first} are {value}, of {leaf} {other}; name one of the tasks, not the group"
-            )
+            raise InputError(f"the {what} of {first} are {value}, of {leaf} {other}; name one of the tasks, not the group")
     return value
 
 
@@ -172,8 +168,7 @@ def _note(name: str, tasks: dict[str, Any], chosen: tuple[str, str], splits: Spl
     sentences = [
         f"lm-evaluation-harness {version('lm-eval')}, task {name} (version {first.VERSION})"
         + (f", {len(tasks)} of its tasks joined" if len(tasks) > 1 else ""),
-        f"correct by filter {chosen[0]} and metric {chosen[1]}"
-        + (f" (not by {' or '.join(others)})" if others else ""),
+        f"correct by filter {chosen[0]} and metric {chosen[1]}" + (f" (not by {' or '.join(others)})" if others else ""),
         f"validation: {splits.origin}",
         f"{shots} few-shot examples a prompt; {serving} of {len(parts['train'])} train documents serve as such"
         + (f", and {judged} validation or test documents in test prompts, as the harness draws them" if judged else ""),

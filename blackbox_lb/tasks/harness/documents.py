@@ -108,9 +108,7 @@ def split_documents(name: str, tasks: dict[str, Any], validation_size: int | Non
     splits = Splits(parts, "the task's own")
     if not parts["test"]:
         if validation_size is not None:
-            raise InputError(
-                f"lm-eval task {name} has one split, which is divided 80/10/10; leave --validation-size out"
-            )
+            raise InputError(f"lm-eval task {name} has one split, which is divided 80/10/10; leave --validation-size out")
         splits = Splits(_divided(name, parts["train"]), "the task's one split divided 80/10/10 by hash")
     if len(tasks) > 1:
         splits.parts = {split: sorted(documents, key=lambda d: d.rank) for split, documents in splits.parts.items()}
@@ -125,10 +123,7 @@ def _own_splits(task: Any, leaf: str) -> dict[Split, list[Document]]:
     learned = config.training_split or unnamed or config.validation_split
     if learned in (None, judged):
         return {"train": _documents(task, leaf, judged)}
-    own: dict[Split, list[Document]] = {
-        "train": _documents(task, leaf, learned),
-        "test": _documents(task, leaf, judged),
-    }
+    own: dict[Split, list[Document]] = {"train": _documents(task, leaf, learned), "test": _documents(task, leaf, judged)}
     if config.validation_split not in (None, judged, learned):
         own["validation"] = _documents(task, leaf, config.validation_split)
     return own

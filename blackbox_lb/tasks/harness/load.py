@@ -33,10 +33,7 @@ def load_leaves(name: str, data_dir: Path | None, num_fewshot: int | None) -> di
     index = manager.task_index
     leaves = _expand(index, name, {})
     _refuse_likelihoods(index, [leaf for leaf, _ in leaves])
-    members = [
-        {"task": leaf, **more, **_overrides(index, leaf, more, data_dir, num_fewshot, len(leaves))}
-        for leaf, more in leaves
-    ]
+    members = [{"task": leaf, **more, **_overrides(index, leaf, more, data_dir, num_fewshot, len(leaves))} for leaf, more in leaves]
     return {leaf: _checked(task, leaf) for leaf, task in _loaded(manager, name, members, data_dir).items()}
 
 
@@ -229,13 +226,9 @@ def seeded() -> Iterator[None]:
 
 def _checked(task: Any, leaf: str) -> Any:
     if getattr(task, "OUTPUT_TYPE", None) != "generate_until" or not hasattr(task, "sampler"):
-        raise InputError(
-            f"lm-eval task {leaf} is a Python class of its own kind, which is not supported; take another task"
-        )
+        raise InputError(f"lm-eval task {leaf} is a Python class of its own kind, which is not supported; take another task")
     if getattr(task, "UNSAFE_CODE", False):
         raise InputError(f"lm-eval task {leaf} runs the code that a model writes on this machine; take another task")
     if getattr(task, "MULTIMODAL", False):
-        raise InputError(
-            f"lm-eval task {leaf} asks about images or sound, and only text can be sent; take another task"
-        )
+        raise InputError(f"lm-eval task {leaf} asks about images or sound, and only text can be sent; take another task")
     return task

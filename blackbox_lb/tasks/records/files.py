@@ -72,9 +72,7 @@ class ColumnNames:
     template: str | None = None
 
 
-def read_rows(
-    path: str | Path, columns: ColumnNames | None = None, *, require_answers: bool = True
-) -> list[SourcedExample]:
+def read_rows(path: str | Path, columns: ColumnNames | None = None, *, require_answers: bool = True) -> list[SourcedExample]:
     """Like :func:`load_examples`, with the source and the split of every row."""
     columns = columns or ColumnNames()
     path = Path(path)
@@ -147,9 +145,7 @@ def _prompt(record: Record, columns: ColumnNames) -> Prompt:
 def _chat(record: Record, column: str, value: object) -> Prompt:
     messages = record.parsed_json(column) if isinstance(value, str) else value
     if not isinstance(messages, list) or not messages:
-        raise record.error(
-            f'{column} is {shorten(value)}; it must be a list such as [{{"role": "user", "content": "Hi"}}]'
-        )
+        raise record.error(f'{column} is {shorten(value)}; it must be a list such as [{{"role": "user", "content": "Hi"}}]')
     prompt = Prompt(tuple(_message(record, column, message) for message in messages))
     if not any(message.content.strip() for message in prompt.messages):
         raise record.error(f"{column} has only empty contents; write a prompt or delete the row")
@@ -177,12 +173,7 @@ def _answers(record: Record, column: str) -> tuple[str, ...]:
 
 
 def _answer(record: Record, column: str, value: object) -> str:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, str | int | float)
-        or value in (math.inf, -math.inf)
-        or value != value
-    ):
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value in (math.inf, -math.inf) or value != value:
         raise record.error(f"{column} is {shorten(value)}; it must be a string, a number or a list of accepted strings")
     text = str(value)
     if not text.strip():

@@ -36,9 +36,7 @@ def library(name: str, purpose: str) -> Any:
             warnings.simplefilter("ignore")
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise InputError(
-            f"{purpose} needs {name.partition('.')[0]} ({error}): pip install 'blackbox-lb[tasks]'"
-        ) from error
+        raise InputError(f"{purpose} needs {name.partition('.')[0]} ({error}): pip install 'blackbox-lb[tasks]'") from error
 
 
 @contextmanager
@@ -97,9 +95,7 @@ def read_folder(folder: Path) -> Any:
     JSON lines, CSV, TSV and Parquet. DataError: no such folder, no such file in it, two files of one split, or a broken row.
     """
     if not folder.is_dir():
-        raise DataError(
-            f"there is no folder {folder}; name one with a file for each split, as train.jsonl and test.jsonl"
-        )
+        raise DataError(f"there is no folder {folder}; name one with a file for each split, as train.jsonl and test.jsonl")
     files: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.suffix.lower() in (*SUFFIXES, *TABLES):
@@ -108,9 +104,7 @@ def read_folder(folder: Path) -> Any:
             files[path.stem] = path
     if not files:
         known = ", ".join(dict.fromkeys((*SUFFIXES, *TABLES)))
-        raise DataError(
-            f"{folder} has no data file ({known}); give it one for each split, as train.jsonl and test.jsonl"
-        )
+        raise DataError(f"{folder} has no data file ({known}); give it one for each split, as train.jsonl and test.jsonl")
     return library("datasets", "a data folder").DatasetDict({name: _table(path) for name, path in files.items()})
 
 
@@ -133,9 +127,7 @@ def dataset_records(spec: str) -> dict[str, Iterator[Record]]:
     found = _from_disk(Path(name)) if folder else None
     found = _loaded(spec, path, config) if found is None else found
     if split and split not in found:
-        raise InputError(
-            f"{spec.partition('@')[0]} has the splits {', '.join(found)}, not {split!r}; name one of them after @"
-        )
+        raise InputError(f"{spec.partition('@')[0]} has the splits {', '.join(found)}, not {split!r}; name one of them after @")
     chosen = [split] if split else list(found)
     return {part: _records(Path(f"{spec.partition('@')[0]}@{part}"), found[part]) for part in chosen}
 
@@ -177,9 +169,7 @@ def _check_size(path: Path) -> None:
         size = _unpacked(path) if packed else path.stat().st_size
     except Exception as error:  # pyarrow has its own errors, and not one root of them
         reason = first_line(error)
-        raise DataError(
-            f"{path} cannot be read as {path.suffix[1:]}: {reason}; check that the file is whole"
-        ) from error
+        raise DataError(f"{path} cannot be read as {path.suffix[1:]}: {reason}; check that the file is whole") from error
     if size > MAX_BYTES:
         raise DataError(f"{path} holds more than {MAX_BYTES:,} bytes, the limit; take a sample of its rows")
 

@@ -136,9 +136,7 @@ def _table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
     names = [name.strip() for name in header]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise DataError(
-            f"{path}, line {start}: the header names {shorten(', '.join(repeated))} twice; rename one column"
-        )
+        raise DataError(f"{path}, line {start}: the header names {shorten(', '.join(repeated))} twice; rename one column")
     for line, cells in rows:
         present = {name: cell for name, cell in zip(names, cells, strict=False) if cell}
         record = Record(path, line, tuple(names), present, textual=True)
@@ -158,8 +156,6 @@ def _csv_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
         except StopIteration:
             return
         except csv.Error as error:
-            raise DataError(
-                f"{path}, line {line}: {error}; check the quotes, or use JSONL for cells over 128 KiB"
-            ) from error
+            raise DataError(f"{path}, line {line}: {error}; check the quotes, or use JSONL for cells over 128 KiB") from error
         if any(cell.strip() for cell in cells):
             yield line, cells

@@ -150,9 +150,7 @@ class EndpointReward(Remote):
                 f'{self.name} answered {shorten(reply)}; expected is {{"rewards": [...]}}, a number of nats for each item'
             )
         if len(came) != len(items):
-            raise CorruptResponse(
-                f"{self.name} answered {len(came)} rewards for {len(items)} items; one each is needed"
-            )
+            raise CorruptResponse(f"{self.name} answered {len(came)} rewards for {len(items)} items; one each is needed")
         return [self._checked(value, item) for value, item in zip(came, items, strict=True)]
 
     def _checked(self, value: Any, item: dict[str, Any]) -> str | CorruptResponse:

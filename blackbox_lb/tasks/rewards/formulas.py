@@ -35,10 +35,7 @@ FORMULAS = {
     ),
     # ln(1{correct} T/len): the logarithm of the next, whose exponential at tau 1 is that reward.
     "correct-and-short": Formula(
-        "correct x T/len",
-        "log",
-        True,
-        lambda correct, length, horizon: math.log(horizon / length) if correct else -math.inf,
+        "correct x T/len", "log", True, lambda correct, length, horizon: math.log(horizon / length) if correct else -math.inf
     ),
     # 1{correct} T/len (the paper, section "Experimental setup", r_length of its GRPO baseline): from 0 to T.
     "accuracy-gated-length": Formula(

@@ -89,24 +89,14 @@ class Judge(Remote):
         return {"judge": self.url, **self.body([{"content": file.prompt}])}
 
     def item(self, example: Example, completion: Completion) -> dict[str, Any]:
-        filled = {
-            "prompt": _conversation(example.prompt),
-            "completion": completion.text,
-            "answer": "\n".join(example.answers),
-        }
+        filled = {"prompt": _conversation(example.prompt), "completion": completion.text, "answer": "\n".join(example.answers)}
         return {"content": PLACES.sub(lambda place: filled[place[1]], self.file.prompt)}
 
     def body(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
         (item,) = items
         file = self.file
         messages = [{"role": "user", "content": item["content"]}]
-        return {
-            "model": file.model,
-            "messages": messages,
-            "temperature": 0,
-            "max_tokens": file.max_tokens,
-            **file.fields,
-        }
+        return {"model": file.model, "messages": messages, "temperature": 0, "max_tokens": file.max_tokens, **file.fields}
 
     def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
         try:
@@ -146,9 +136,7 @@ def _read(path: str) -> JudgeFile:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the top"
-        raise InputError(
-            f"the judge {path}: {where}: {first['msg']}; it knows {', '.join(JudgeFile.model_fields)}"
-        ) from error
+        raise InputError(f"the judge {path}: {where}: {first['msg']}; it knows {', '.join(JudgeFile.model_fields)}") from error
     except ValueError as error:
         raise InputError(f"the judge {path} is not TOML: {error}; correct the file") from error
     watch([found.api_key_env])
@@ -157,9 +145,7 @@ def _read(path: str) -> JudgeFile:
     except re.error as error:
         raise InputError(f"the judge {path}: pattern is not a valid regular expression: {error}; correct it") from error
     if "{completion}" not in found.prompt:
-        raise InputError(
-            f"the judge {path}: prompt has no {{completion}}, so every completion would be judged alike; write it in"
-        )
+        raise InputError(f"the judge {path}: prompt has no {{completion}}, so every completion would be judged alike; write it in")
     return found
 
 

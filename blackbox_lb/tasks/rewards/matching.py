@@ -118,9 +118,7 @@ def parse_matcher(spec: str) -> Matcher:
 def _regex_matcher(spec: str) -> Matcher:
     pattern = spec.removeprefix("regex:")
     if not pattern:
-        raise InputError(
-            "'regex:' has no pattern, so everything would match; write regex:PATTERN, for example regex:^{answer}$"
-        )
+        raise InputError("'regex:' has no pattern, so everything would match; write regex:PATTERN, for example regex:^{answer}$")
     try:
         _compiled(pattern, ("answer",))
     except (re.error, RecursionError, OverflowError) as error:

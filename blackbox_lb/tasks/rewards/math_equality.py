@@ -40,10 +40,7 @@ def mathematically_equal(answers: tuple[str, ...], text: str) -> bool:
             f"the accepted answer {shorten(found)} is no mathematical expression; correct it, or choose another matcher"
         )
     if found is None:
-        warnings.warn(
-            f"math-verify did not compare {shorten(text[-50:])} within {SECONDS} s; it counts as incorrect",
-            stacklevel=2,
-        )
+        warnings.warn(f"math-verify did not compare {shorten(text[-50:])} within {SECONDS} s; it counts as incorrect", stacklevel=2)
     return bool(found)
 
 

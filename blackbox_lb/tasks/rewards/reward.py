@@ -78,9 +78,7 @@ class Reward:
         try:
             return math.exp(reward)
         except OverflowError as error:
-            raise InputError(
-                f"reward {reward} nats of {self.name} has no finite exponential; it must be below 709"
-            ) from error
+            raise InputError(f"reward {reward} nats of {self.name} has no finite exponential; it must be below 709") from error
 
 
 def parse_reward(spec: str, *, max_tokens: int, correct: str | Matcher = "contains") -> Reward:

@@ -73,9 +73,7 @@ def _attribute(found: object, attribute: str, name: str) -> Callable[..., object
             where = getattr(found, "__file__", None) or getattr(found, "__name__", name)
             names = getattr(found, "__dict__", {})
             public = [key for key in names if key.isidentifier() and not key.startswith("_")]
-            raise InputError(
-                f"reward {name}: {where} has no {part!r}; it has {shorten(', '.join(sorted(public)) or 'nothing')}"
-            )
+            raise InputError(f"reward {name}: {where} has no {part!r}; it has {shorten(', '.join(sorted(public)) or 'nothing')}")
         found = getattr(found, part)
     if not callable(found):
         raise InputError(f"reward {name} is {shorten(found)}, not a function; it must take (example, completion)")

@@ -50,9 +50,7 @@ def load_dataset(
                 values = {key: value for key, value in row.values.items() if key not in ("id", "split")}
                 found.setdefault(split, []).append(row_of(replace(row, values=values), columns, require_answers))
     if not found.get("train"):
-        raise DataError(
-            f"{spec} has the splits {', '.join(records)} and none called train; choose one to divide with @SPLIT"
-        )
+        raise DataError(f"{spec} has the splits {', '.join(records)} and none called train; choose one to divide with @SPLIT")
     unused = [name for name in records if not single and name not in NAMES]
     found, dropped = _without_repeats(found, whole)
     given = {**found, **whole}

@@ -106,11 +106,7 @@ def divide(
     name: str, rows: Sequence[SourcedExample], seed: int, fractions: Sequence[float], splits: Sequence[Split] = SPLITS
 ) -> dict[Split, list[SourcedExample]]:
     """Rows by split: their own where they carry one, else by hash in the shares ``fractions`` of ``splits``."""
-    if (
-        len(fractions) != len(splits)
-        or not all(share > 0 for share in fractions)
-        or not math.isclose(sum(fractions), 1)
-    ):
+    if len(fractions) != len(splits) or not all(share > 0 for share in fractions) or not math.isclose(sum(fractions), 1):
         raise InputError(f"fractions are {tuple(fractions)}; give {len(splits)} positive shares that sum to 1")
     _refuse_partial_splits(rows)
     divided: dict[Split, list[SourcedExample]] = {split: [] for split in SPLITS}
@@ -126,9 +122,7 @@ def rest(
     """``rows`` divided over the splits that have no file of their own, their shares scaled to sum to 1."""
     for row in rows:
         if row.split in given:
-            raise DataError(
-                f"{row.source} says split {row.split}, which has a file of its own; remove the row or that file"
-            )
+            raise DataError(f"{row.source} says split {row.split}, which has a file of its own; remove the row or that file")
     left = [split for split in SPLITS if split not in given]
     if not given or len(fractions) != len(SPLITS):
         return divide(name, rows, seed, fractions)
@@ -154,11 +148,7 @@ def _refuse_partial_splits(rows: Sequence[SourcedExample]) -> None:
 
 
 def _refuse_empty(
-    name: str,
-    divided: dict[Split, list[SourcedExample]],
-    count: int,
-    fractions: Sequence[float],
-    splits: Sequence[Split],
+    name: str, divided: dict[Split, list[SourcedExample]], count: int, fractions: Sequence[float], splits: Sequence[Split]
 ) -> None:
     empty = [split for split in splits if not divided[split]]
     if empty:
@@ -196,6 +186,4 @@ def _refuse_leaks(splits: dict[Split, list[SourcedExample]]) -> None:
                 )
             other, first = ids.setdefault(example.id, (split, row))
             if first is not row:
-                raise DataError(
-                    f"{row.source} ({split}) has the id {example.id!r} of {first.source} ({other}); ids must be unique"
-                )
+                raise DataError(f"{row.source} ({split}) has the id {example.id!r} of {first.source} ({other}); ids must be unique")

@@ -101,9 +101,7 @@ def unsorted(answer: Any, rng: random.Random) -> Any:
     """The alternatives of every position in any order."""
     for owner, key in rows(answer):
         row = owner[key]
-        owner[key] = (
-            dict(rng.sample(list(row.items()), len(row))) if isinstance(row, dict) else rng.sample(row, len(row))
-        )
+        owner[key] = dict(rng.sample(list(row.items()), len(row))) if isinstance(row, dict) else rng.sample(row, len(row))
     return answer
 
 
@@ -136,13 +134,9 @@ def short_lists(answer: Any, rng: random.Random) -> Any:
     for choice in choices(answer):
         lists, meta = choice.get("logprobs"), choice.get("meta_info") or {}
         holders = [(choice, "logprobs")] if list_of(lists) else []
-        names = (
-            ("content", "tokens", "token_logprobs", "top_logprobs", "text_offset") if isinstance(lists, dict) else ()
-        )
+        names = ("content", "tokens", "token_logprobs", "top_logprobs", "text_offset") if isinstance(lists, dict) else ()
         holders += [(lists, name) for name in names if list_of(lists.get(name))]
-        holders += [
-            (meta, name) for name in ("output_token_logprobs", "output_top_logprobs") if list_of(meta.get(name))
-        ]
+        holders += [(meta, name) for name in ("output_token_logprobs", "output_top_logprobs") if list_of(meta.get(name))]
         holders += [(choice, "token_ids")] if list_of(choice.get("token_ids")) else []
         lost = rng.random()
         for owner, name in holders:

@@ -217,9 +217,7 @@ def _send(exchange: Exchange, status: int, fields: Mapping[str, str], body: byte
 
 
 def _refuse(exchange: Exchange, status: int, error: Any, fields: Mapping[str, str] | None = None) -> None:
-    _send(
-        exchange, status, {"content-type": "application/json", **(fields or {})}, json.dumps({"error": error}).encode()
-    )
+    _send(exchange, status, {"content-type": "application/json", **(fields or {})}, json.dumps({"error": error}).encode())
 
 
 MANNERS: dict[str, Manner] = {

@@ -57,13 +57,7 @@ class ChaosServer:
     """
 
     def __init__(
-        self,
-        inner: Addressed | str,
-        mode: str | Sequence[str],
-        *,
-        rate: float = 1.0,
-        seed: int = 0,
-        pause: float = 0.2,
+        self, inner: Addressed | str, mode: str | Sequence[str], *, rate: float = 1.0, seed: int = 0, pause: float = 0.2
     ) -> None:
         self.modes = (mode,) if isinstance(mode, str) else tuple(mode)
         unknown = sorted(set(self.modes) - set(MODES))
@@ -86,9 +80,7 @@ class ChaosServer:
         self._open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
         with self._lock:
             timer, self._reviving = self._reviving, None
         if timer is not None:

@@ -24,15 +24,8 @@ __all__ = ["Answerer", "BatchDesk", "BatchJob"]
 
 Answerer: TypeAlias = Callable[[Endpoint, JSON], tuple[int, JSON]]
 """Endpoint and body of one line -> status and answer, as a live request gets them."""
-ENDPOINTS: Mapping[str, Endpoint] = {
-    "/v1/chat/completions": "chat",
-    "/chat/completions": "chat",
-    "/v1/completions": "completions",
-}
-EXPIRED = {
-    "code": "batch_expired",
-    "message": "This request could not be executed before the completion window expired.",
-}
+ENDPOINTS: Mapping[str, Endpoint] = {"/v1/chat/completions": "chat", "/chat/completions": "chat", "/v1/completions": "completions"}
+EXPIRED = {"code": "batch_expired", "message": "This request could not be executed before the completion window expired."}
 DAY = 86_400
 
 
@@ -212,12 +205,7 @@ class BatchDesk:
         for line in job.lines[job.done : most]:
             status, answer = self._answer(ENDPOINTS[job.endpoint], line["body"])
             response = {"status_code": status, "request_id": f"req_{job.done}", "body": answer}
-            row = {
-                "id": f"batch_req_{job.done}",
-                "custom_id": line["custom_id"],
-                "response": response,
-                "error": None,
-            }
+            row = {"id": f"batch_req_{job.done}", "custom_id": line["custom_id"], "response": response, "error": None}
             (job.output if status == 200 else job.errors).append(row)
             job.done += 1
 
@@ -227,12 +215,7 @@ class BatchDesk:
         if status == "expired":
             for line in job.lines[job.done :]:
                 job.errors.append(
-                    {
-                        "id": f"batch_req_{line['custom_id']}",
-                        "custom_id": line["custom_id"],
-                        "response": None,
-                        "error": EXPIRED,
-                    }
+                    {"id": f"batch_req_{line['custom_id']}", "custom_id": line["custom_id"], "response": None, "error": EXPIRED}
                 )
         random.Random(len(job.output)).shuffle(job.output)  # an order, no secret
         job.output += job.output[: self.twice]
@@ -272,9 +255,7 @@ class BatchDesk:
         if self.enqueued is None:
             return
         alive = [other for other in self.jobs if other.status in ("in_progress", "finalizing")]
-        waiting = sum(
-            self._cost(ENDPOINTS[each.endpoint], line["body"]) for each in [*alive, job] for line in each.lines
-        )
+        waiting = sum(self._cost(ENDPOINTS[each.endpoint], line["body"]) for each in [*alive, job] for line in each.lines)
         if waiting > self.enqueued:
             job.complaints.append(self.words.queue_full(str(job.lines[0]["body"].get("model")), self.enqueued))
 

@@ -118,9 +118,7 @@ class RulesGateway:
         self._running.listener.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
         running, self._running = self._running, None
         if running is not None:
             running.listener.stop()
@@ -172,9 +170,7 @@ class RulesGateway:
             call.rule = refusal.rule
             reply = Reply(refusal.status, refusal.body, refusal.headers)
         except Exception as error:  # noqa: BLE001  # a closed connection would hide a fault of the gateway itself
-            reply = Reply(
-                500, {"error": {"message": f"the rules gateway itself failed: {error!r}", "type": "gateway_failed"}}
-            )
+            reply = Reply(500, {"error": {"message": f"the rules gateway itself failed: {error!r}", "type": "gateway_failed"}})
         call.status = reply.status if isinstance(reply, Reply) else reply
         return reply
 
@@ -261,9 +257,7 @@ class RulesGateway:
         try:
             draws = self._now().upstream.draw(want)
             rng = np.random.default_rng([self._settings.seed, number, 3])
-            readings: list[CompletionView] = [
-                read(self._settings, rules.shown, draw, want, stops_of(body), rng) for draw in draws
-            ]
+            readings: list[CompletionView] = [read(self._settings, rules.shown, draw, want, stops_of(body), rng) for draw in draws]
             self._budget.charge(sum(reading.tokens for reading in readings))
             return rules.answer(endpoint, model, body, want, readings, number)
         except UpstreamFailed as error:
@@ -284,9 +278,7 @@ def _check(
 def _over(rules: OpenAIRules, over: Over, model: str, version: str) -> Refusal:
     if over.wait == float("inf"):
         return rules.words.too_large(model, over.limit, over.asked, version)
-    return rules.words.rate(
-        over.kind, model, over.limit, over.used, over.asked, over.wait, version, duration(over.wait)
-    )
+    return rules.words.rate(over.kind, model, over.limit, over.used, over.asked, over.wait, version, duration(over.wait))
 
 
 def _parsed(body: bytes) -> JSON | None:

@@ -39,15 +39,11 @@ LAST = {True: (b",", b'"top_logprobs"', b":", b"[", b"]", b"}", b"]"), False: (b
 
 _BYTE = np.uint64(8)
 _TOKEN, _BYTES = (np.uint64(int.from_bytes(name, "little")) for name in (b'"token"', b'"bytes"'))
-_LOGPROB, _LOGPROBS, _TOP = (
-    np.uint64(int.from_bytes(name, "little")) for name in (b'logprob"', b'ogprobs"', b'"top_log')
-)
+_LOGPROB, _LOGPROBS, _TOP = (np.uint64(int.from_bytes(name, "little")) for name in (b'logprob"', b'ogprobs"', b'"top_log'))
 _FLOATS = msgspec.json.Decoder(list[float])
 _BLANK = b"[ \t\r\n]*"
 _FIELD = {"bytes": rb"null|\[[^\]]*\]", "logprob": rb"[^,}\] \t\r\n]+"}
-_KEEP = np.frombuffer(b"".join(b"\0" * (WIDEST - n) + b"\xff" * n + b"\0" for n in range(WIDEST + 1)), "<u8").reshape(
-    -1, 3
-)
+_KEEP = np.frombuffer(b"".join(b"\0" * (WIDEST - n) + b"\xff" * n + b"\0" for n in range(WIDEST + 1)), "<u8").reshape(-1, 3)
 _PAD = np.frombuffer(b"".join(b" " * (WIDEST - n) + b"\0" * n + b"," for n in range(WIDEST + 1)), "<u8").reshape(-1, 3)
 """By the length of a number: what to keep of the 24 bytes that end behind it, and what to put in place of the rest."""
 

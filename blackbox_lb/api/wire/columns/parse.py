@@ -108,9 +108,7 @@ class AnswerReader:
         """The rest of an answer with its lists in their places."""
         choices = found.get("choices") if isinstance(found, dict) else None
         holders = [each.get("logprobs") for each in choices or () if isinstance(each, dict)]
-        at = {
-            each["content"]: each for each in holders if isinstance(each, dict) and isinstance(each.get("content"), str)
-        }
+        at = {each["content"]: each for each in holders if isinstance(each, dict) and isinstance(each.get("content"), str)}
         for number, columns in enumerate(lists):
             if f"{_PLACE}{number}" not in at:
                 raise Aside("a list that is none of a choice")

@@ -55,9 +55,7 @@ def _spelled(profile: Profile, choice: Choice) -> bytes | None:
     texts = lists.get("tokens") if isinstance(lists, dict) else None
     if not isinstance(texts, list):
         return chat.spelled(profile, choice)
-    plain = all(
-        isinstance(text, str) and not text.startswith(("bytes:", "<|")) and "\ufffd" not in text for text in texts
-    )
+    plain = all(isinstance(text, str) and not text.startswith(("bytes:", "<|")) and "\ufffd" not in text for text in texts)
     return "".join(texts).encode("utf-8", "surrogatepass") if plain else None
 
 

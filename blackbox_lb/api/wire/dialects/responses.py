@@ -26,9 +26,7 @@ def _choices(profile: Profile, answer: Any) -> list[Choice]:
     status = answer.get("status", "completed")
     if status not in ("completed", "incomplete"):
         said = quoted(answer.get("error"))
-        raise CorruptResponse(
-            f"{profile.name} answered with status {status!r:.40}, neither completed nor incomplete: {said}"
-        )
+        raise CorruptResponse(f"{profile.name} answered with status {status!r:.40}, neither completed nor incomplete: {said}")
     reason = (answer.get("incomplete_details") or {}).get("reason")
     parts = [part for item in output if item.get("type") == "message" for part in item["content"]]
     total = count(answer, "output_tokens")

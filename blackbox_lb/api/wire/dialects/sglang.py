@@ -45,9 +45,7 @@ def _flat(provider: str, meta: dict[str, Any], n: int) -> list[Pairs]:
     ids, values = meta["output_top_logprobs_idx_flat"], meta["output_top_logprobs_val_flat"]
     (rows, width), without = meta["output_top_logprobs_shape"], meta.get("output_top_logprobs_null_prefix") or 0
     if not len(ids) == len(values) == rows * width:
-        raise CorruptResponse(
-            f"{provider} returned {len(ids)} ids and {len(values)} logprobs of alternatives for {rows} x {width}"
-        )
+        raise CorruptResponse(f"{provider} returned {len(ids)} ids and {len(values)} logprobs of alternatives for {rows} x {width}")
     if without + rows != n:
         raise CorruptResponse(f"{provider} returned {n} tokens and {rows + without} lists of alternatives")
     pairs = [(checked_id(provider, token), value) for token, value in zip(ids, values, strict=True)]

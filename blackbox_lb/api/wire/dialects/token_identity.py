@@ -107,9 +107,7 @@ class Identity:
         """The number behind the profile's prefix, as in ``token_id:271``."""
         digits = text.removeprefix(self._name)
         if digits == text or not digits.isdecimal():
-            raise CorruptResponse(
-                f"{self._provider} returned the token {text[:40]!r} where {self._name}N was asked for"
-            )
+            raise CorruptResponse(f"{self._provider} returned the token {text[:40]!r} where {self._name}N was asked for")
         return int(digits)
 
 

@@ -8,15 +8,7 @@ import click
 
 from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.grouped import COUNT, PATH, HelpGroup, argument, command, option, options
-from blackbox_lb.cli.options import (
-    POSITIONS,
-    LimitOptions,
-    OutputOptions,
-    PromptOptions,
-    SamplingOptions,
-    ServerOptions,
-    provider,
-)
+from blackbox_lb.cli.options import POSITIONS, LimitOptions, OutputOptions, PromptOptions, SamplingOptions, ServerOptions, provider
 
 ANALYSIS = "analysis.json"
 """The file that the command writes into the run's folder."""
@@ -45,9 +37,7 @@ class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions
         type=click.Choice(["surface", "embedding"]),
         default="surface",
     )
-    embedding: str | None = option(
-        HelpGroup.ANALYSIS, "Embedding model: a folder or a hub name. [default: as in blb fit]"
-    )
+    embedding: str | None = option(HelpGroup.ANALYSIS, "Embedding model: a folder or a hub name. [default: as in blb fit]")
     top: int = option(HelpGroup.ANALYSIS, "Rows of each table of tokens.", type=COUNT, default=15)
     csv_file: Path | None = option(HelpGroup.OUTPUT, "Write all visited tokens into this file.", "--csv")
     samples: int = option(

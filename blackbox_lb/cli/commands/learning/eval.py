@@ -19,23 +19,15 @@ class EvalOptions(TaskOptions, TrialOptions):
 
     biases: tuple[str, ...] = argument(metavar="[[NAME=]BIAS]...", nargs=-1, shell_complete=bias_files)
     save: bool = option(HelpGroup.FIRST, "Write each bias's verdict into its file.")
-    test_samples: int = option(
-        HelpGroup.JUDGING, "Completions a test prompt, setting and policy.", type=COUNT, default=_samples
-    )
+    test_samples: int = option(HelpGroup.JUDGING, "Completions a test prompt, setting and policy.", type=COUNT, default=_samples)
     deploy: tuple[str, ...] = option(
-        HelpGroup.JUDGING,
-        "Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default: temperature=1 and greedy]",
+        HelpGroup.JUDGING, "Judge at this setting, as in temperature=0.5 or greedy. Repeatable. [default: temperature=1 and greedy]"
     )
-    baseline_prompt: tuple[str, ...] = option(
-        HelpGroup.JUDGING, "Try this instruction, added to the prompt, instead. Repeatable."
-    )
-    baseline_temperature: tuple[float, ...] = option(
-        HelpGroup.JUDGING, "Try this lower temperature instead. Repeatable."
-    )
+    baseline_prompt: tuple[str, ...] = option(HelpGroup.JUDGING, "Try this instruction, added to the prompt, instead. Repeatable.")
+    baseline_temperature: tuple[float, ...] = option(HelpGroup.JUDGING, "Try this lower temperature instead. Repeatable.")
     baseline_max_tokens: tuple[int, ...] = option(HelpGroup.JUDGING, "Try completions this short instead. Repeatable.")
     best_of: tuple[int, ...] = option(
-        HelpGroup.JUDGING,
-        "Try the likeliest of N completions (mean logprob under the base model) instead. Repeatable.",
+        HelpGroup.JUDGING, "Try the likeliest of N completions (mean logprob under the base model) instead. Repeatable."
     )
     labels: str | None = option(
         HelpGroup.TASK,
@@ -58,10 +50,7 @@ class EvalOptions(TaskOptions, TrialOptions):
         type=LateChoice(lambda: ("contextual", "batch")),
     )
     few_shot: tuple[int, ...] = option(
-        HelpGroup.JUDGING,
-        "Of a decision: put K training examples before the prompt instead. Repeatable.",
-        type=COUNT,
-        metavar="K",
+        HelpGroup.JUDGING, "Of a decision: put K training examples before the prompt instead. Repeatable.", type=COUNT, metavar="K"
     )
     classifier: tuple[str, ...] = option(
         HelpGroup.JUDGING,

@@ -78,9 +78,7 @@ class _Strength(click.ParamType["float | str"]):
 class FitOptions(TaskOptions, TrialOptions):
     """Options of ``blb fit``: those of :class:`FitPlan` and :class:`Sweep`, and how the plan is carried out."""
 
-    samples_per_prompt: int = option(
-        HelpGroup.FIRST, "Training completions a prompt.", type=COUNT, default=lambda: _plan().samples
-    )
+    samples_per_prompt: int = option(HelpGroup.FIRST, "Training completions a prompt.", type=COUNT, default=lambda: _plan().samples)
     rollouts: tuple[str, ...] = option(
         HelpGroup.TASK,
         "Rollouts collected elsewhere, which are read and not asked for again: a store, an export's folder, or the URL of one "
@@ -106,10 +104,7 @@ class FitOptions(TaskOptions, TrialOptions):
         default=lambda: _plan().sweep.estimators,
     )
     tau: tuple[float, ...] = option(
-        HelpGroup.LEARNING,
-        "A completion weighs exp(reward / tau). Repeatable.",
-        type=AMOUNT,
-        default=lambda: _plan().sweep.tau,
+        HelpGroup.LEARNING, "A completion weighs exp(reward / tau). Repeatable.", type=AMOUNT, default=lambda: _plan().sweep.tau
     )
     l2: tuple[L2, ...] = option(
         HelpGroup.LEARNING,
@@ -124,10 +119,7 @@ class FitOptions(TaskOptions, TrialOptions):
         default=lambda: _plan().sweep.weights,
     )
     alpha: tuple[float, ...] = option(
-        HelpGroup.LEARNING,
-        "Smoothing of ips. Repeatable.",
-        type=AMOUNT,
-        default=lambda: _plan().sweep.alpha,
+        HelpGroup.LEARNING, "Smoothing of ips. Repeatable.", type=AMOUNT, default=lambda: _plan().sweep.alpha
     )
     alpha_scale: AlphaScale = option(
         HelpGroup.LEARNING,
@@ -141,13 +133,9 @@ class FitOptions(TaskOptions, TrialOptions):
         type=AMOUNT,
         default=lambda: _plan().sweep.kappa,
     )
-    positions: int | None = option(
-        HelpGroup.LEARNING, "Positions that are drawn of each completion. [default: all]", type=COUNT
-    )
+    positions: int | None = option(HelpGroup.LEARNING, "Positions that are drawn of each completion. [default: all]", type=COUNT)
     clip: float | None = option(
-        HelpGroup.LEARNING,
-        "Largest inverse propensity that counts. [default: any; 100 in snips]",
-        type=click.FloatRange(1),
+        HelpGroup.LEARNING, "Largest inverse propensity that counts. [default: any; 100 in snips]", type=click.FloatRange(1)
     )
     unobserved: Unobserved = option(
         HelpGroup.LEARNING,
@@ -176,9 +164,7 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     workers: int | None = option(HelpGroup.LEARNING, "Workers of --engine ray. [default: one a core]", type=COUNT)
     go_on: bool = option(HelpGroup.LEARNING, "Collect on although the first prompts show nothing to learn.")
-    entries: str = option(
-        HelpGroup.CHOOSING, "Most tokens in the bias, a number; or all that the provider takes.", default="300"
-    )
+    entries: str = option(HelpGroup.CHOOSING, "Most tokens in the bias, a number; or all that the provider takes.", default="300")
     integers: bool = option(HelpGroup.CHOOSING, "Whole numbers only.")
     objective: Objective = option(
         HelpGroup.CHOOSING,
@@ -194,10 +180,7 @@ class FitOptions(TaskOptions, TrialOptions):
         default=lambda: _plan().goal.tau,
     )
     validation_samples: int = option(
-        HelpGroup.CHOOSING,
-        "Completions a validation prompt and candidate.",
-        type=COUNT,
-        default=lambda: _plan().validation_samples,
+        HelpGroup.CHOOSING, "Completions a validation prompt and candidate.", type=COUNT, default=lambda: _plan().validation_samples
     )
     deploy: tuple[str, ...] = option(
         HelpGroup.CHOOSING,
@@ -205,10 +188,7 @@ class FitOptions(TaskOptions, TrialOptions):
         "[default: temperature=1 and greedy; greedy alone with --learn-from answers]",
     )
     test_samples: int = option(
-        HelpGroup.JUDGING,
-        "Completions a test prompt and setting.",
-        type=COUNT,
-        default=lambda: _plan().test_samples,
+        HelpGroup.JUDGING, "Completions a test prompt and setting.", type=COUNT, default=lambda: _plan().test_samples
     )
     full_vocab: int | None = option(
         HelpGroup.JUDGING,

@@ -25,13 +25,9 @@ class ScoreOptions(TaskOptions, SpendingOptions, PrintOptions):
     """Options of ``blb score``."""
 
     where: Path = argument(metavar="STORE_OR_RUN", type=PATH)
-    max_tokens: int | None = option(
-        HelpGroup.FIRST, "T of the reward. [default: the limit each was drawn with]", type=COUNT
-    )
+    max_tokens: int | None = option(HelpGroup.FIRST, "T of the reward. [default: the limit each was drawn with]", type=COUNT)
     split: tuple[Split, ...] = option(HelpGroup.STORED, "Only this split; repeatable.", type=LateChoice(_splits))
-    setting: tuple[str, ...] = option(
-        HelpGroup.STORED, "Only this setting, as in temperature=0.5 or greedy; repeatable."
-    )
+    setting: tuple[str, ...] = option(HelpGroup.STORED, "Only this setting, as in temperature=0.5 or greedy; repeatable.")
     policy: str | None = option(
         HelpGroup.STORED, "Only completions without, or with, a bias.", type=click.Choice(["base", "biased"])
     )

@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 IDENTITY = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 CHOICES = frozenset(
-    {
-        "connection.api_key_env",
-        "connection.base_url_env",
-        "connection.concurrency",
-        "connection.embedded",
-        "logprobs.limit_remedy",
-    }
+    {"connection.api_key_env", "connection.base_url_env", "connection.concurrency", "connection.embedded", "logprobs.limit_remedy"}
 )
 """Rows that say how this package behaves: no facts of a provider, so that they need no evidence."""
 DOCUMENTATION = frozenset({"errors"})
@@ -55,9 +49,7 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted row -> value. Lists, empty tables and plain values are rows; other tables are taken apart."""
     rows: dict[str, Any] = {}
     for key, value in table.items():
-        rows |= (
-            flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}
-        )
+        rows |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}
     return rows
 
 

@@ -49,12 +49,7 @@ def check_command(store: Path, as_json: bool) -> None:
 
     found = check(store)
     if as_json:
-        seen = {
-            "schema": found.schema,
-            "rows": found.rows,
-            "damaged": found.damaged,
-            "without_checksum": found.unsummed,
-        }
+        seen = {"schema": found.schema, "rows": found.rows, "damaged": found.damaged, "without_checksum": found.unsummed}
         print_json({"store": str(store), "sound": found.sound, **seen, "problems": found.problems})
     else:
         click.echo(f"{store}: schema {found.schema}; read {_counted(found.rows)}")
@@ -105,9 +100,7 @@ def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
         return
     click.echo(f"{out}: added {_counted(done.added)}; there already: {_counted(done.same)}")
     if done.differing:
-        click.echo(
-            f"another answer under the same key, left out because the first one stays: {_counted(done.differing)}"
-        )
+        click.echo(f"another answer under the same key, left out because the first one stays: {_counted(done.differing)}")
     if done.damaged:
         click.echo(f"left out because damaged: {_counted(done.damaged)}; blb store check says which")
 
@@ -164,9 +157,7 @@ def import_command(source: Path, store: Path, as_json: bool) -> None:
 
     done = import_store(source, store)
     if as_json:
-        print_json(
-            {"store": str(store), "added": +done.rows, "there": +done.there, "ignored_columns": list(done.ignored)}
-        )
+        print_json({"store": str(store), "added": +done.rows, "there": +done.there, "ignored_columns": list(done.ignored)})
         return
     click.echo(f"{store}: added {_counted(done.rows)}; there already: {_counted(done.there)}")
     if done.ignored:

@@ -44,9 +44,7 @@ class ProxyOptions:
     )
     port: int = option(None, "0 takes a free one.", type=click.IntRange(0, 65535), default=8080)
     models: tuple[str, ...] = option(
-        None,
-        "The server's name of the model, where it is not the bias file's. Can be given several times.",
-        "--model",
+        None, "The server's name of the model, where it is not the bias file's. Can be given several times.", "--model"
     )
     provider: str | None = provider(
         None, "no check", "Check the biases against this provider's limits, and send them in its format: "
@@ -95,9 +93,7 @@ def _proxy(options: ProxyOptions) -> Proxy:
     from blackbox_lb.deploy.proxy.requests import Rule, Upstream
     from blackbox_lb.deploy.proxy.server import Proxy
 
-    served = load_served(
-        options.biases, models=options.models, provider=options.provider, on_conflict=options.on_conflict
-    )
+    served = load_served(options.biases, models=options.models, provider=options.provider, on_conflict=options.on_conflict)
     return Proxy(
         Rule(ServedNames(served), options.others),
         Upstream.parse(options.upstream),
@@ -110,8 +106,7 @@ def _proxy(options: ProxyOptions) -> Proxy:
 
 def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> None:
     biases = "; ".join(
-        f"{printable(row.name)} ({len(row.bias.entries)} entries, {printable(row.bias.status)})"
-        for row in proxy.rule.names
+        f"{printable(row.name)} ({len(row.bias.entries)} entries, {printable(row.bias.status)})" for row in proxy.rule.names
     )
     if not is_loopback(host):
         click.echo(
@@ -120,9 +115,7 @@ def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> No
             err=True,
         )
     if as_json:
-        applied = [
-            {"name": row.name, "entries": len(row.bias.entries), "status": row.bias.status} for row in proxy.rule.names
-        ]
+        applied = [{"name": row.name, "entries": len(row.bias.entries), "status": row.bias.status} for row in proxy.rule.names]
         print_json({"address": address, "upstream": str(proxy.upstream.base), "biases": applied})
         return
     click.echo(f"blb proxy at {address} -> {proxy.upstream.base} adds: {biases}")

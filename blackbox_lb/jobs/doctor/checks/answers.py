@@ -70,6 +70,4 @@ def check_usage(exam: Exam) -> None:
     said = f"in {len(counted)} of {len(all_)} completions; {off} of these list another number of tokens"
     exam.findings.add(f"{endpoint} usage", "MEASURED", f"counted {said}")
     reasons = Counter(each.finish_reason for each in all_)
-    exam.findings.add(
-        f"{endpoint} finish_reason", "MEASURED", ", ".join(f"{reason} {n}" for reason, n in reasons.most_common())
-    )
+    exam.findings.add(f"{endpoint} finish_reason", "MEASURED", ", ".join(f"{reason} {n}" for reason, n in reasons.most_common()))

@@ -50,9 +50,7 @@ def _sizes(exam: Exam, claimed: int | None) -> list[int]:
 async def _refusal(exam: Exam, size: int) -> Exception | None:
     """Why a bias of ``size`` entries is refused; None where it is accepted."""
     try:
-        await exam.probe.ask(
-            WORDS, top=1, bias=dict.fromkeys(range(size), FILLER), endpoint=exam.probe.session.biased_endpoint
-        )
+        await exam.probe.ask(WORDS, top=1, bias=dict.fromkeys(range(size), FILLER), endpoint=exam.probe.session.biased_endpoint)
     except REFUSALS as error:
         return error
     return None
@@ -90,7 +88,5 @@ async def _acting(exam: Exam, row: str, size: int, claimed: int | None) -> None:
         bias = {first: front, **dict.fromkeys(fillers, FILLER), last: back}
         drawn = (await exam.probe.ask(WORDS, top=1, temperature=0.0, bias=bias))[0]
         came.append(int(drawn.token_ids[0]) if len(drawn.token_ids) else None)
-    said = (
-        f"{words} entries accepted; with the most on token {first}, then {last}, tokens {came[0]}, {came[1]} came first"
-    )
+    said = f"{words} entries accepted; with the most on token {first}, then {last}, tokens {came[0]}, {came[1]} came first"
     return exam.findings.agree(row, came == [first, last], said, None)

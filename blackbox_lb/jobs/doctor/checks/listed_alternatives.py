@@ -43,9 +43,7 @@ async def check_lists(exam: Exam) -> None:
     seen = max(count_listed(completion) for completion in exam.completions())
     sure = _sure(exam.rules, exam.alternatives, exam.vocabulary_size)
     if refused is not None:
-        exam.findings.agree(
-            row, False, f"{wanted} refused ({refused}); {exam.alternatives} accepted", exam.alternatives
-        )
+        exam.findings.agree(row, False, f"{wanted} refused ({refused}); {exam.alternatives} accepted", exam.alternatives)
     elif seen < FEWER * sure:
         exam.findings.agree(row, False, f"{exam.alternatives} asked for, {seen} listed", seen)
     elif claimed is None:
@@ -121,9 +119,7 @@ def _steadiness(exam: Exam) -> None:
     values = np.array([[row[token] for token in common] for row in rows])
     exam.noise = float(np.ptp(values, axis=0).max()) if values.size else 0.0
     exam.findings.add(
-        "logprobs.noise",
-        "MEASURED",
-        f"{len(rows)} equal requests: at most {exam.noise:.2g} nat apart over {len(common)} tokens",
+        "logprobs.noise", "MEASURED", f"{len(rows)} equal requests: at most {exam.noise:.2g} nat apart over {len(common)} tokens"
     )
     below = gaps(rows)
     step = next((step for step in STEPS if np.all(np.abs(below / step - np.rint(below / step)) * step < EXACT)), None)
@@ -151,9 +147,7 @@ async def _where(exam: Exam, row: str, token: int, high: float) -> None:
     if completion.token_ids[0] != token or here.get(token, -np.inf) > SETTLED:
         return exam.findings.skip([row], "a bias makes the forced token the likeliest, so that it is always listed")
     kind = "no" if token not in here else "added" if len(here) > 2 else "replaces the last"
-    said = (
-        f"2 alternatives asked for, {len(here)} listed, the sampled token {'' if token in here else 'not '}among them"
-    )
+    said = f"2 alternatives asked for, {len(here)} listed, the sampled token {'' if token in here else 'not '}among them"
     claimed = exam.rules.sampled_in_list
     if kind == claimed:
         return exam.findings.agree(row, True, said)

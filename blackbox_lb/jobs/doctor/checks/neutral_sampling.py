@@ -112,7 +112,5 @@ def _first(exam: Exam) -> str:
     firsts = [int(each.token_ids[0]) for prompt, each in exam.probe.draws if prompt is WORDS and len(each.token_ids)]
     means = dict(sorted(mean_logprobs(exam.openings()).items()))
     shares, counts = np.exp(list(means.values())), np.array([firsts.count(token) for token in means])
-    p = alike(
-        np.append(shares, max(1 - shares.sum(), 0.0)), np.append(counts, len(firsts) - counts.sum()).astype(np.int64)
-    )
+    p = alike(np.append(shares, max(1 - shares.sum(), 0.0)), np.append(counts, len(firsts) - counts.sum()).astype(np.int64))
     return "" if p is None else f"; {len(firsts)} first tokens: p = {p:.2g}"

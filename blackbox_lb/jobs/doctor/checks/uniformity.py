@@ -180,9 +180,7 @@ def _surprise(draws: Sequence[CellDraw]) -> tuple[float, float]:
     """P(total surprisal at most the one seen), P(at least the one seen), from its exact distribution on the lattice."""
     levels = [_levels(draw) for draw in draws]
     total = sum(int(row[draw.cell]) for row, draw in zip(levels, draws, strict=True))
-    density = _sum(
-        [np.bincount(row, draw.probabilities).astype(np.float64) for row, draw in zip(levels, draws, strict=True)]
-    )
+    density = _sum([np.bincount(row, draw.probabilities).astype(np.float64) for row, draw in zip(levels, draws, strict=True)])
     return min(float(density[: total + 1].sum()), 1.0), min(float(density[total:].sum()), 1.0)
 
 

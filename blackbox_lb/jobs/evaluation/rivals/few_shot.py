@@ -17,11 +17,7 @@ def few_shot(case: Case, given: object) -> Alternative:
     """
     wanted = int(str(given))
     ordered = sorted(
-        (
-            (_digest(each, case.seed), number, each)
-            for each in case.task.train
-            if (number := case.labels.of(each)) is not None
-        ),
+        ((_digest(each, case.seed), number, each) for each in case.task.train if (number := case.labels.of(each)) is not None),
         key=lambda row: row[0],
     )
     if wanted > len(ordered):

@@ -53,9 +53,7 @@ async def label_lists(trials: Trials, examples: Sequence[Example], title: str, c
     found = [_row(each, tokens) for each in completions]
     rows = np.array([row for row, _ in found], np.float64).reshape(-1, len(tokens))
     if np.isnan(rows).all():
-        raise NoLogprobs(
-            f"none of {len(rows)} first tokens came with a list of alternatives; use a provider that returns logprobs"
-        )
+        raise NoLogprobs(f"none of {len(rows)} first tokens came with a list of alternatives; use a provider that returns logprobs")
     if silent := int(np.isnan(rows[:, 0]).sum()):
         trials.report.remark(
             f"{title}: {silent} of {len(rows)} prompts came without a list, and have no decision: a content filter stopped them, "

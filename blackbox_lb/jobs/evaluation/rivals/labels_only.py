@@ -17,9 +17,7 @@ from blackbox_lb.types import Example, Prompt
 
 def labels_only(case: Case, _given: object) -> Alternative:
     """The provider's highest bias on the tokens of the labels."""
-    return Alternative(
-        "labels only", own_bias=partial(lifted, labels=case.labels), cost="a completion a test prompt and sample"
-    )
+    return Alternative("labels only", own_bias=partial(lifted, labels=case.labels), cost="a completion a test prompt and sample")
 
 
 async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], int]:

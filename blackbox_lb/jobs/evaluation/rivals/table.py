@@ -17,13 +17,7 @@ from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import Labels
 
 RIVALS: Mapping[str, Callable[[Case, object], Alternative]] = MappingProxyType(
-    {
-        "labels_only": labels_only,
-        "threshold": threshold,
-        "calibrate": calibrated,
-        "few_shot": few_shot,
-        "classifier": classifier,
-    }
+    {"labels_only": labels_only, "threshold": threshold, "calibrate": calibrated, "few_shot": few_shot, "classifier": classifier}
 )
 """Field of the options -> one of its values, or True, as an alternative."""
 

@@ -114,9 +114,7 @@ class _Race:
         self.base = _outcome(drawn.values(), ByPrompt(np.zeros(len(self.examples))))
         self.base_mean, self.base_by_setting = _measured(self.base), self._by_setting(drawn)
         if math.isnan(self.base_mean.reward):
-            raise InputError(
-                "no completion of the validation prompts passed the content filter; use other validation prompts"
-            )
+            raise InputError("no completion of the validation prompts passed the content filter; use other validation prompts")
         self.goal.keeps(self.base, self.base)  # raises where accuracy is wanted and not known, before more is paid for
 
     async def screen(self, samples: int, finalists: int) -> None:
@@ -233,9 +231,7 @@ class _Race:
         estimate = self.rows[index].off_policy
         return math.nan if estimate is None or estimate.outcome.kl is None else estimate.outcome.kl.value
 
-    async def _scores(
-        self, policy: str, samples: int, bias: dict[int, float] | None = None
-    ) -> dict[float, PolicyScores]:
+    async def _scores(self, policy: str, samples: int, bias: dict[int, float] | None = None) -> dict[float, PolicyScores]:
         """Temperature -> scores, in the order of the settings."""
         found = {}
         for setting in self.settings:
@@ -267,13 +263,7 @@ class _Race:
     def _where(self) -> str:
         """Over which settings a number is a mean, where they are several or not temperature 1."""
         names = [setting.name for setting in self.settings]
-        return (
-            ""
-            if self.settings == (SAMPLED,)
-            else f" at {names[0]}"
-            if len(names) == 1
-            else f", mean of {', '.join(names)}"
-        )
+        return "" if self.settings == (SAMPLED,) else f" at {names[0]}" if len(names) == 1 else f", mean of {', '.join(names)}"
 
     def _say(self, text: str) -> None:
         self.trials.report.remark(text)
@@ -292,9 +282,7 @@ def _outcome(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome
 
 def _means(settings: Sequence[Sequence[Any]]) -> ByPrompt:
     return ByPrompt(
-        np.array([[row.mean() if row.size else math.nan for row in rows] for rows in settings], dtype=np.float64).mean(
-            axis=0
-        )
+        np.array([[row.mean() if row.size else math.nan for row in rows] for rows in settings], dtype=np.float64).mean(axis=0)
     )
 
 

@@ -38,9 +38,7 @@ class LoggedScores:
     def estimate(self, bias: Mapping[int, float]) -> OffPolicy:
         """What the policy biased by ``bias`` (token id -> nats) would do."""
         delta = self.next_token.align(list(bias), list(bias.values()))
-        return off_policy(
-            self.rollouts, self.next_token, delta, reward=self.reward, tokens=self.tokens, correct=self.correct
-        )
+        return off_policy(self.rollouts, self.next_token, delta, reward=self.reward, tokens=self.tokens, correct=self.correct)
 
 
 async def log_of_base(
@@ -78,9 +76,7 @@ async def log_of_base(
     )
 
 
-def _whole(
-    trials: Trials, keys: Sequence[Sequence[str]]
-) -> tuple[dict[str, Completion], list[tuple[int, int]], int, int]:
+def _whole(trials: Trials, keys: Sequence[Sequence[str]]) -> tuple[dict[str, Completion], list[tuple[int, int]], int, int]:
     """Complete completions by key, where each stands among the scored ones of its prompt, how many are not complete, and how many
     of those only lack the tokens of a stop text."""
     drawn: dict[str, Completion] = {}

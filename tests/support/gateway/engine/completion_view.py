@@ -62,12 +62,7 @@ class TokenPrinting:
 
 
 def read(
-    settings: RequestSettings,
-    shown: TokenPrinting,
-    draw: EngineCompletion,
-    want: Want,
-    stops: list[str],
-    rng: np.random.Generator,
+    settings: RequestSettings, shown: TokenPrinting, draw: EngineCompletion, want: Want, stops: list[str], rng: np.random.Generator
 ) -> CompletionView:
     """``draw`` under the rules and lies of ``settings``."""
     end = () if draw.end is None or not settings.list_end else (draw.end,)
@@ -75,9 +70,7 @@ def read(
     told = [tilted(each, want.bias) if settings.lie == "after bias" and want.bias else each for each in positions]
     told = [blurred(each, settings.quantise, settings.noise, rng) for each in told]
     tokens = draw.generated + len(end)
-    whole = CompletionView(
-        draw.text, draw.finish, positions, tuple(told), len(positions), tokens, draw.prompt_tokens, draw.post
-    )
+    whole = CompletionView(draw.text, draw.finish, positions, tuple(told), len(positions), tokens, draw.prompt_tokens, draw.post)
     found = [draw.text.index(stop) for stop in stops if stop and stop in draw.text]
     return _cut(whole, shown, min(found), stops) if found else whole
 

@@ -82,9 +82,7 @@ class RequestSettings:
             raise InputError(f"noise is {new.noise}; it is a half-width in nats from 0 to 10")
         unknown = sorted(set(new.generation_config) - sampling)
         if unknown:
-            raise InputError(
-                f"generation_config sets {', '.join(unknown)}; it may set {', '.join(sorted(sampling)) or 'nothing'}"
-            )
+            raise InputError(f"generation_config sets {', '.join(unknown)}; it may set {', '.join(sorted(sampling)) or 'nothing'}")
         return new
 
     def applied(self, bias: Mapping[int, float]) -> dict[int, float]:

@@ -14,8 +14,7 @@ AZURE_KEY = (
     "subscription and use a correct regional API endpoint for your resource."
 )
 AZURE_ENTRA = (
-    "Unauthorized. Access token is missing, invalid, audience is incorrect (https://cognitiveservices.azure.com), or have "
-    "expired."
+    "Unauthorized. Access token is missing, invalid, audience is incorrect (https://cognitiveservices.azure.com), or have expired."
 )
 AZURE_DEPLOYMENT = (
     "The API deployment for this resource does not exist. If you created the deployment within the last 5 minutes, please "
@@ -31,9 +30,7 @@ AZURE_FILTER = (
 class AzureWords(OpenAIWords):
     """Azure: OpenAI's refusals from behind the gate, ``{"error": {code, message}}`` from the gate itself."""
 
-    def gate(
-        self, rule: str, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
-    ) -> Refusal:
+    def gate(self, rule: str, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Refusal:
         """A refusal of Azure's own gate."""
         return Refusal(rule, status, {"error": {"code": code, "message": message}}, headers)
 
@@ -51,9 +48,7 @@ class AzureWords(OpenAIWords):
         """No such deployment."""
         return self.gate("model", 404, "DeploymentNotFound", AZURE_DEPLOYMENT)
 
-    def rate(
-        self, kind: str, model: str, limit: int, used: int, asked: int, wait: float, version: str, shown: str
-    ) -> Refusal:
+    def rate(self, kind: str, model: str, limit: int, used: int, asked: int, wait: float, version: str, shown: str) -> Refusal:
         """Over the budget of a minute."""
         what = {"requests": "call rate limit", "tokens": "token rate limit"}[kind]
         message = (
@@ -96,10 +91,7 @@ class FireworksWords(OpenAIWords):
     ) -> Refusal:
         """A refusal in the shape of Fireworks' errors; ``code`` is the type where there is none."""
         return Refusal(
-            rule,
-            status,
-            {"error": {"object": "error", "type": kind, "code": code or kind, "message": message}},
-            headers,
+            rule, status, {"error": {"object": "error", "type": kind, "code": code or kind, "message": message}}, headers
         )
 
     def key(self, given: str, *, token: bool) -> Refusal:
@@ -110,9 +102,7 @@ class FireworksWords(OpenAIWords):
     def model(self, name: str) -> Refusal:
         """No such model."""
         message = "Model not found, inaccessible, and/or not deployed"
-        return Refusal(
-            "model", 404, {"error": {"message": message, "param": "model", "code": "NOT_FOUND", "type": "error"}}
-        )
+        return Refusal("model", 404, {"error": {"message": message, "param": "model", "code": "NOT_FOUND", "type": "error"}})
 
     def url(self, method: str, path: str) -> Refusal:
         """No such path."""
@@ -169,9 +159,7 @@ class FireworksWords(OpenAIWords):
         message = f"Input should be less than or equal to {largest}, field: 'logit_bias', value: {token}"
         return self.error("bias largest id", message)
 
-    def rate(
-        self, kind: str, model: str, limit: int, used: int, asked: int, wait: float, version: str, shown: str
-    ) -> Refusal:
+    def rate(self, kind: str, model: str, limit: int, used: int, asked: int, wait: float, version: str, shown: str) -> Refusal:
         """Over the budget of a minute."""
         message = f"Rate limit exceeded for {kind} per minute: limit {limit}, please try again in {shown}"
         headers = {**self.retry_after(wait), "x-ratelimit-over-limit": "yes"}

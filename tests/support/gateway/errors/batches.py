@@ -48,15 +48,10 @@ class BatchWords:
 
     def outside(self, asked: Mapping[str, object]) -> Refusal:
         """Another completion window, or another endpoint."""
-        name, known = (
-            ("completion_window", ("24h",)) if asked["completion_window"] != "24h" else ("endpoint", self.endpoints)
-        )
+        name, known = ("completion_window", ("24h",)) if asked["completion_window"] != "24h" else ("endpoint", self.endpoints)
         values = " and ".join(f"'{each}'" for each in known)
         return self.own.error(
-            "batch values",
-            f"Invalid value: '{asked[name]}'. Supported values are: {values}.",
-            param=name,
-            code="invalid_value",
+            "batch values", f"Invalid value: '{asked[name]}'. Supported values are: {values}.", param=name, code="invalid_value"
         )
 
     def bad_line(self, line: int) -> JSON:
@@ -73,9 +68,7 @@ class BatchWords:
 
     def other_url(self, line: int) -> JSON:
         """A line for another endpoint than the batch's."""
-        return _complaint(
-            "url_mismatch", "The URL provided for this request does not match the batch endpoint.", line, "url"
-        )
+        return _complaint("url_mismatch", "The URL provided for this request does not match the batch endpoint.", line, "url")
 
     def several_models(self) -> JSON:
         """Lines for several models."""
@@ -114,6 +107,4 @@ OPENAI_BATCHES = BatchWords(
 
 def azure_batches(own: OpenAIWords) -> BatchWords:
     """Azure's: its own gate's sentences, files that are looked through first, no end after a day, urls without /v1."""
-    return BatchWords(
-        own=own, requests=100_000, size=200_000_000, expires=False, slow_files=2, endpoints=("/chat/completions",)
-    )
+    return BatchWords(own=own, requests=100_000, size=200_000_000, expires=False, slow_files=2, endpoints=("/chat/completions",))

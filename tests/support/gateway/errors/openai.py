@@ -42,14 +42,7 @@ class Refusal(Exception):
 
 def _named(value: object) -> str:
     """What OpenAI calls the type of a JSON value."""
-    kinds = {
-        bool: "a boolean",
-        int: "an integer",
-        float: "a decimal number",
-        str: "a string",
-        list: "an array",
-        dict: "an object",
-    }
+    kinds = {bool: "a boolean", int: "an integer", float: "a decimal number", str: "a string", list: "an array", dict: "an object"}
     return kinds.get(type(value), "null")
 
 
@@ -68,9 +61,7 @@ class OpenAIWords:
         headers: Mapping[str, str] | None = None,
     ) -> Refusal:
         """A refusal in the shape of every OpenAI error."""
-        return Refusal(
-            rule, status, {"error": {"message": message, "type": kind, "param": param, "code": code}}, headers
-        )
+        return Refusal(rule, status, {"error": {"message": message, "type": kind, "param": param, "code": code}}, headers)
 
     def key(self, given: str, *, token: bool) -> Refusal:
         """No key, or not the right one."""
@@ -108,9 +99,7 @@ class OpenAIWords:
 
     def missing(self, name: str) -> Refusal:
         """A required field is absent."""
-        return self.error(
-            "required", f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter"
-        )
+        return self.error("required", f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
 
     def unknown(self, name: str, value: object, *, reasoning: bool) -> Refusal:
         """A field outside the schema; models that reason say it in other words."""
@@ -143,9 +132,7 @@ class OpenAIWords:
 
     def empty(self, name: str) -> Refusal:
         """An array without a member."""
-        message = (
-            f"Invalid '{name}': empty array. Expected an array with minimum length 1, but got an empty array instead."
-        )
+        message = f"Invalid '{name}': empty array. Expected an array with minimum length 1, but got an empty array instead."
         return self.error("required", message, param=name, code="empty_array")
 
     def needs_logprobs(self, value: object) -> Refusal:
@@ -201,9 +188,7 @@ class OpenAIWords:
         """Logprobs of a model that reasons, the older answer."""
         return self.error("reasoning: logprobs", "You are not allowed to request logprobs from this model", status=403)
 
-    def rate(
-        self, kind: str, model: str, limit: int, used: int, asked: int, wait: float, version: str, shown: str
-    ) -> Refusal:
+    def rate(self, kind: str, model: str, limit: int, used: int, asked: int, wait: float, version: str, shown: str) -> Refusal:
         """Over the budget of a minute; ``kind`` is requests or tokens, ``wait`` in seconds, ``shown`` the same as printed."""
         short = {"requests": "RPM", "tokens": "TPM"}[kind]
         message = (
@@ -211,12 +196,7 @@ class OpenAIWords:
             f"Requested {asked}. Please try again in {shown}. Visit https://platform.openai.com/account/rate-limits to learn more."
         )
         return self.error(
-            f"{kind} per minute",
-            message,
-            status=429,
-            kind=kind,
-            code="rate_limit_exceeded",
-            headers=self.retry_after(wait),
+            f"{kind} per minute", message, status=429, kind=kind, code="rate_limit_exceeded", headers=self.retry_after(wait)
         )
 
     def too_large(self, model: str, limit: int, asked: int, version: str) -> Refusal:

@@ -37,9 +37,7 @@ class ModelLimits:
     logprobs_forbidden: bool = False
 
 
-def faults(
-    words: OpenAIWords, endpoint: Endpoint, fields: Fields, limits: ModelLimits, body: JSON
-) -> Iterator[Refusal]:
+def faults(words: OpenAIWords, endpoint: Endpoint, fields: Fields, limits: ModelLimits, body: JSON) -> Iterator[Refusal]:
     """Every rule of ``fields`` and ``limits`` that ``body`` breaks."""
     prompt = "messages" if endpoint == "chat" else "prompt"
     if body.get(prompt) is None:

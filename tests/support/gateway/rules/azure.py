@@ -85,18 +85,14 @@ class AzureRules(OpenAIRules):
             "system_fingerprint": "fp_gateway",
         }
 
-    def chat_choice(
-        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
+    def chat_choice(self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator) -> JSON:
         """One choice, or what is left of it after the content filter: neither message nor logprobs."""
         if self._filters(reading):
             return self._filtered(index)
         results = dict.fromkeys(KINDS, SAFE)
         return {**super().chat_choice(index, reading, body, want, rng), "content_filter_results": results}
 
-    def legacy_choice(
-        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
+    def legacy_choice(self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator) -> JSON:
         """One choice, or what is left of it after the content filter."""
         if self._filters(reading):
             return {**self._filtered(index), "text": ""}
@@ -108,9 +104,4 @@ class AzureRules(OpenAIRules):
 
     def _filtered(self, index: int) -> JSON:
         results = dict.fromkeys(KINDS, SAFE) | {"hate": {"filtered": True, "severity": "high"}}
-        return {
-            "index": index,
-            "finish_reason": "content_filter",
-            "logprobs": None,
-            "content_filter_results": results,
-        }
+        return {"index": index, "finish_reason": "content_filter", "logprobs": None, "content_filter_results": results}

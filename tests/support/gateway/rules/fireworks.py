@@ -65,26 +65,18 @@ class FireworksRules(OpenAIRules):
 
     def usage(self, prompt_tokens: int, generated: int) -> JSON:
         """What is paid for."""
-        return {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": generated,
-            "total_tokens": prompt_tokens + generated,
-        }
+        return {"prompt_tokens": prompt_tokens, "completion_tokens": generated, "total_tokens": prompt_tokens + generated}
 
     def envelope(self) -> JSON:
         """Nothing beside the choices."""
         return {}
 
-    def chat_choice(
-        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
+    def chat_choice(self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator) -> JSON:
         """One choice of the chat endpoint."""
         message = {"role": "assistant", "content": reading.text}
         return {"index": index, "message": message, **self._rest(reading, body, want, rng)}
 
-    def legacy_choice(
-        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
+    def legacy_choice(self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator) -> JSON:
         """One choice of the completions endpoint."""
         return {"index": index, "text": reading.text, **self._rest(reading, body, want, rng)}
 
@@ -129,9 +121,4 @@ class FireworksRules(OpenAIRules):
     def alternative(self, token: int, logprob: float, printed: bytes = b"") -> JSON:
         """One token without its alternatives."""
         raw = self.shown.raw(token, printed)
-        return {
-            "token": self.shown.text(token, printed),
-            "bytes": list(raw),
-            "logprob": logprob,
-            "token_id": token,
-        }
+        return {"token": self.shown.text(token, printed), "bytes": list(raw), "logprob": logprob, "token_id": token}

@@ -108,9 +108,7 @@ class OpenAIRules:
     def listing(self, route: Route) -> JSON:
         """The answer to GET models."""
         settings = self.settings
-        names = dict.fromkeys(
-            settings.models + settings.legacy_models + settings.reasoning_models + settings.forbidden_models
-        )
+        names = dict.fromkeys(settings.models + settings.legacy_models + settings.reasoning_models + settings.forbidden_models)
         data = {name: {"id": name, "object": "model", "created": 1721172741, "owned_by": "system"} for name in names}
         if route.name is None:
             return {"object": "list", "data": list(data.values())}
@@ -146,31 +144,19 @@ class OpenAIRules:
 
     def cost(self, endpoint: fields.Endpoint, body: JSON) -> int:
         """Tokens that a prompt costs before anything is generated."""
-        texts = (
-            [m.get("content") for m in body.get("messages") or [] if isinstance(m, dict)] if endpoint == "chat" else []
-        )
+        texts = [m.get("content") for m in body.get("messages") or [] if isinstance(m, dict)] if endpoint == "chat" else []
         return -(-sum(len(str(text)) for text in texts or [body.get("prompt")]) // 4) + 2
 
     def headers(self, levels: Mapping[str, Level]) -> dict[str, str]:
         """The state of the budget."""
-        return {
-            f"x-ratelimit-{fact}-{kind}": value
-            for kind, level in levels.items()
-            for fact, value in self.budget(level).items()
-        }
+        return {f"x-ratelimit-{fact}-{kind}": value for kind, level in levels.items() for fact, value in self.budget(level).items()}
 
     def budget(self, level: Level) -> dict[str, str]:
         """What the headers tell of one budget."""
         return {"limit": str(level.limit), "remaining": str(level.remaining), "reset": duration(level.reset)}
 
     def answer(
-        self,
-        endpoint: fields.Endpoint,
-        model: str,
-        body: JSON,
-        want: Want,
-        readings: Sequence[CompletionView],
-        number: int,
+        self, endpoint: fields.Endpoint, model: str, body: JSON, want: Want, readings: Sequence[CompletionView], number: int
     ) -> JSON:
         """The whole answer to an accepted request."""
         rng = np.random.default_rng([self.settings.seed, number, 2])
@@ -205,9 +191,7 @@ class OpenAIRules:
         """Fields beside the choices."""
         return {"service_tier": "default", "system_fingerprint": "fp_gateway"}
 
-    def chat_choice(
-        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
+    def chat_choice(self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator) -> JSON:
         """One choice of the chat endpoint."""
         k = asked(body)
         told = reading.told[: reading.kept]
@@ -229,9 +213,7 @@ class OpenAIRules:
         raw = self.shown.raw(token, printed)
         return {"token": self.shown.text(token, printed), "logprob": logprob, "bytes": list(raw) or None}
 
-    def legacy_choice(
-        self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator
-    ) -> JSON:
+    def legacy_choice(self, index: int, reading: CompletionView, body: JSON, want: Want, rng: np.random.Generator) -> JSON:
         """One choice of the completions endpoint."""
         k = asked(body)
         return {
