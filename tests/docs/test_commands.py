@@ -151,7 +151,7 @@ def here(words: list[str], engine: ExactServer, gateways: dict[str, str]) -> lis
         words = [*without(words, *few), *(word for pair in few.items() for word in pair)]
     if option(words, "--task") == "capitals":  # the exact model writes no English
         words = [*without(words, "--task"), "--data", "train.jsonl", "--out", "runs/capitals"]
-    if option(words, "--task") == "continents" or "--labels" in words:  # nor its labels
+    if option(words, "--task") == "continents" or {"--labels", "--labels-only"} & set(words):  # nor its labels
         labels = ",".join(text.strip() for text in engine.texts[3:5])
         words = [*without(words, "--task", "--data", "--labels"), "--data", "decisions.jsonl", "--labels", labels]
         words = [*words, *([] if "--out" in words else ["--out", f"runs/{words[0]}-decisions"])]

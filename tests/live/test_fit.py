@@ -25,19 +25,18 @@ END = 2
 
 
 def test_fit_and_judge(tmp_path: Path) -> None:
-    """Rewarded for brevity, SmolLM2 answers shorter on prompts that it was not fitted on (4 standard errors)."""
+    """Rewarded for brevity, SmolLM2 answers shorter on prompts that it was not fitted on."""
     task = load_task("capitals")
     rows = [
         {"prompt": example.prompt.text, "answer": list(example.answers), "split": split}
-        for split, examples in (("train", task.train[:24]), ("validation", task.validation[:2]), ("test", task.test[:20]))
+        for split, examples in (("train", task.train[:24]), ("validation", task.validation[:6]), ("test", task.test[:24]))
         for example in examples
     ]
     data = tmp_path / "short.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = [sys.executable, "-m", "blackbox_lb", "fit", "--provider", "local", "--data", str(data), "--reward", "length"]
-    command += ["--max-tokens", "24", "--samples-per-prompt", "6", "--validation-samples", "1", "--test-samples", "2"]
+    command += ["--max-tokens", "32", "--samples-per-prompt", "6", "--validation-samples", "1", "--test-samples", "3"]
     command += ["--out", str(tmp_path / "run"), "--l2", "2", "--tau", "0.15", "--quiet", "--json"]
-    command += ["--deploy", "temperature=1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
