@@ -22,6 +22,8 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
 from blackbox_lb.tasks.harness import HarnessOptions
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import Example
 
 COLLECTING = ("tokens.id", "neutral")
 """Rows of a profile without which a completion teaches nothing."""
@@ -45,6 +47,11 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
     ).first(validation=options.validation_limit, test=options.test_limit)
     limit = options.max_tokens or task.max_tokens
     return task, parse_reward(reward, max_tokens=limit, correct=correct or task.correct)
+
+
+def labels_of(names: str | None, training: Sequence[Example]) -> Labels | None:
+    """The labels that --labels names, else those that the answers of ``training`` are, if they are few. InputError: wrong names."""
+    return Labels.found_in(training) if names is None else Labels.named(names.split(","), training)
 
 
 def run_folder(options: OutputOptions, task: Task) -> Path:

@@ -2,14 +2,14 @@
 
 One token a prompt is asked for. The list at that first position holds the probability of every likely way to begin; the tokens
 that begin a spelling of an accepted answer are the given answers of the prompt. Where the server takes a prompt as token ids, the
-likeliest spelling is followed to its end, and what the base model says after it is drawn: without it, a bias that lifts a label
-would lift it again at the next place.
+likeliest spelling is followed to its end, and the list after it is read, too: without it, a bias that lifts a label would lift it
+again at the next place.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -114,14 +114,14 @@ class AnswerTokens:
     def __init__(self, trials: Trials) -> None:
         self._trials, self._ids = trials, dict[str, tuple[int, ...]]()
 
-    async def of(self, example: Example) -> dict[int, tuple[int, ...]]:
-        """Token -> the spelling that it begins, for all that begin an accepted answer of ``example``.
+    async def of(self, answers: Iterable[str]) -> dict[int, tuple[int, ...]]:
+        """Token -> the spelling that it begins, for all that begin one of ``answers``.
 
         Of the spellings of an answer those with the fewest tokens count: a model hardly writes the others, and what they begin with
         ("B" of "BUSINESS") begins much else.
         """
         found: dict[int, tuple[int, ...]] = {}
-        for answer in example.answers:
+        for answer in answers:
             known = []
             for text in spellings([answer]):
                 if text not in self._ids:
@@ -168,7 +168,7 @@ async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, 
         )
     completions, width = await first_lists(trials, examples, title, listed)
     tokens = AnswerTokens(trials)
-    begins = [await tokens.of(example) for example in examples]
+    begins = [await tokens.of(example.answers) for example in examples]
     for example, found in zip(examples, begins, strict=True):
         if not found:
             raise InputError(
@@ -236,6 +236,13 @@ Listed = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], Bools]
 """The ids of a list, their logprobs in nats, and which of these are known and no bounds."""
 
 
+def bound_of(logprobs: Vector, missing: int) -> float:
+    """Nats that each of ``missing`` tokens outside a list gets: the least of the listed ``logprobs`` (k,), or, if that is less, its
+    part of half of what the list leaves out."""
+    left = max(1.0 - float(np.exp(logprobs).sum()), 1e-9) / 2
+    return min(float(logprobs.min()), float(np.log(left / max(missing, 1))))
+
+
 def _kept(completion: Completion, own: Ids, common: Ids) -> Listed:
     """The likeliest tokens of a first list with ``own`` and ``common`` ones: at its least probability where it misses them.
 
@@ -246,8 +253,7 @@ def _kept(completion: Completion, own: Ids, common: Ids) -> Listed:
     wanted = np.union1d(common, own)
     missing = np.setdiff1d(wanted, ids)
     kept = (np.arange(len(ids)) < MOST_KEPT) | np.isin(ids, wanted)
-    left = max(1.0 - float(np.exp(logprobs).sum()), 1e-9) / 2
-    bound = min(float(logprobs[-1]), float(np.log(left / max(len(missing), 1))))
+    bound = bound_of(logprobs, len(missing))
     return (
         np.append(ids[kept], missing).astype(np.int32),
         np.append(logprobs[kept], np.full(len(missing), bound)).astype(np.float32),

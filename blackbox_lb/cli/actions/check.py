@@ -7,7 +7,7 @@ import click
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.cli.commands.learning.check import CheckOptions
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.resources import load, open_trials
+from blackbox_lb.cli.resources import labels_of, load, open_trials
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.check import LOOKED_AT, Checked, check
@@ -19,7 +19,7 @@ from blackbox_lb.tasks.sets.labels import Labels
 def execute(options: CheckOptions) -> None:
     """Everything that the command does."""
     task, reward = load(options)
-    labels = Labels.named(options.labels.split(","), task.train) if options.labels else Labels.found_in(task.train)
+    labels = labels_of(options.labels, task.train)
     if labels is None:
         raise InputError(
             "blb check looks at decisions between few labels, and the answers of this data are not; name the labels with --labels"

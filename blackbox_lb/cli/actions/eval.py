@@ -14,7 +14,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_limits
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.resources import COLLECTING, SAMPLING_WITH_A_BIAS, load, open_trials, run_folder
+from blackbox_lb.cli.resources import COLLECTING, SAMPLING_WITH_A_BIAS, labels_of, load, open_trials, run_folder
 from blackbox_lb.cli.run_limits import prices_of, run
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import BiasError, InputError
@@ -31,7 +31,6 @@ from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance
 from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.sets.labels import Labels
 
 FILE = "evaluation.json"
 GENERIC = "bias"
@@ -89,7 +88,7 @@ def _name(spec: str) -> tuple[str, Path]:
 
 
 def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
-    labels = Labels.named(options.labels.split(","), task.train) if options.labels else Labels.found_in(task.train)
+    labels = labels_of(options.labels, task.train)
     wanted = {name: getattr(options, name) for name in RIVALS}
     settings = tuple(dict.fromkeys(parse_setting(spec) for spec in options.deploy)) or (SAMPLED, GREEDY)
     return EvalPlan(

@@ -14,7 +14,7 @@ import click
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.cli.commands.learning.fit import FitOptions
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.resources import load, open_trials, run_folder
+from blackbox_lb.cli.resources import labels_of, load, open_trials, run_folder
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import findings_list, print_table, settings_text, verdict_table
 from blackbox_lb.errors import BiasError, InputError
@@ -74,9 +74,7 @@ def _write(result: FitResult, document: dict[str, Any], folder: Path) -> dict[st
 
 def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
     training = task.train[: options.limit]
-    labels = Labels.found_in(training)
-    if options.labels is not None:
-        labels = Labels.named(options.labels.split(","), training)
+    labels = labels_of(options.labels, training)
     learn_from = options.learn_from or ("answers" if _suits_answers(options, reward, labels) else "samples")
     if learn_from != "samples" and not reward.needs_answer:
         raise InputError(

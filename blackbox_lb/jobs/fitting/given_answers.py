@@ -144,7 +144,7 @@ async def choose_predicted(
     """The candidate whose greedy decisions on ``examples`` are best: known from one list a prompt, so that no candidate is drawn.
 
     What is right counts as far as nothing begins an answer once more after it, which the ``given`` ones tell. Among equals the one
-    is taken under which the answers are likeliest. InputError: no candidate, or no label to score a macro-F1 by.
+    is taken under which the answers are likeliest. InputError: no candidate.
     """
     if not field:
         raise InputError("the sweep is empty: give at least one --l2")
@@ -182,15 +182,9 @@ class _Judge:
     """Predicts what biases do at the first positions of some prompts."""
 
     def __init__(self, found: FirstTokens, objective: Objective, labels: Labels | None, given: GivenAnswers) -> None:
-        self.found, self.lists, self.labels, self.given = found, FirstLists(found.ids, found.logprobs), None, given
-        if objective == "macro-f1":
-            if labels is None:
-                raise InputError(
-                    "objective 'macro-f1' is the mean over labels, and the data has none that are few enough; name them with "
-                    "--labels"
-                )
-            self.labels = labels
-            self.of_token = label_of_tokens(found, labels)
+        self.found, self.lists, self.given = found, FirstLists(found.ids, found.logprobs), given
+        self.labels = labels if objective == "macro-f1" else None
+        self.of_token = {} if self.labels is None else label_of_tokens(found, self.labels)
 
     def of(self, bias: Mapping[int, float]) -> _Predicted:
         """What ``bias`` does."""

@@ -14,14 +14,13 @@ from blackbox_lb.rollouts.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Completion, Example, Prompt
+from blackbox_lb.types import Completion, Example
 
 
 async def label_tokens(trials: Trials, labels: Labels) -> list[Ids]:
     """(l,) the tokens that begin the spellings of each label."""
     tokens = AnswerTokens(trials)
-    spelled = [(name, *sorted(texts)) for name, texts in zip(labels.names, labels.accepted, strict=True)]
-    found = [await tokens.of(Example("", Prompt(()), answers)) for answers in spelled]
+    found = [await tokens.of((name, *sorted(texts))) for name, texts in zip(labels.names, labels.accepted, strict=True)]
     return [np.array(sorted(each), np.int64) for each in found]
 
 

@@ -12,7 +12,7 @@ from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.jobs.evaluation.decision import Decided
 from blackbox_lb.jobs.evaluation.rivals.case import Case
-from blackbox_lb.rollouts.given_answers import first_lists
+from blackbox_lb.rollouts.given_answers import bound_of, first_lists
 from blackbox_lb.rollouts.judging.decisions import label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels
@@ -90,6 +90,4 @@ def _row(completion: Completion, tokens: Sequence[Ids]) -> tuple[Vector, int]:
     listed = logprobs[ids != NO_TOKEN]
     row = np.array([np.logaddexp.reduce(logprobs[np.isin(ids, each)], initial=-np.inf) for each in tokens])
     missing = int(np.isneginf(row).sum())
-    left = max(1.0 - float(np.exp(listed).sum()), 1e-9) / 2
-    bound = min(float(listed.min()), float(np.log(left / max(missing, 1))))
-    return np.where(np.isneginf(row), bound, row), missing
+    return np.where(np.isneginf(row), bound_of(listed, missing), row), missing

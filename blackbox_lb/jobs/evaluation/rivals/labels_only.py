@@ -12,7 +12,6 @@ from blackbox_lb.jobs.evaluation.rivals.case import Case
 from blackbox_lb.rollouts.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Example, Prompt
 
 
 def labels_only(case: Case, _given: object) -> Alternative:
@@ -33,7 +32,7 @@ async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], i
     tokens, rules = AnswerTokens(trials), trials.session.profile.bias
     highest, found = trials.session.highest_id, []
     for name, texts in zip(labels.names, labels.accepted, strict=True):
-        spelled = await tokens.of(Example("", Prompt(()), (name, *sorted(texts))))
+        spelled = await tokens.of((name, *sorted(texts)))
         sendable = [ids for ids in spelled.values() if highest is None or max(ids) <= highest]
         if not sendable:
             raise InputError(
