@@ -4,7 +4,7 @@ BlbError
 ├── BudgetExhausted                    a limit of requests, tokens or money that the user set is reached
 ├── Drifted                            the model, its tokenizer or its system changed while completions were drawn
 ├── Interrupted                        the user stopped the run: Ctrl-C or SIGTERM; the command line exits with 130
-├── InputError (ValueError)            what the caller gave is wrong: an option, a file, a row, a model name
+├── InputError (ValueError)            the input is wrong: an option, a file, a row, a model name
 │   ├── DataError                      a task file or one of its rows
 │   ├── ProfileError                   a provider profile is missing, malformed or does not allow what was asked
 │   ├── BiasError                      a bias file is malformed or exceeds a limit
@@ -66,7 +66,7 @@ class BudgetExhausted(BlbError):
 
 
 class Drifted(BlbError):
-    """What answers is not what answered before; the message names both, and what was received is kept."""
+    """Another model or system answers than before; the message names both, and what was received is kept."""
 
 
 class Interrupted(BlbError):
@@ -74,7 +74,7 @@ class Interrupted(BlbError):
 
 
 class InputError(BlbError, ValueError):
-    """What the caller gave cannot be used."""
+    """The input cannot be used."""
 
 
 class DataError(InputError):
@@ -98,11 +98,11 @@ class StoreError(InputError):
 
 
 class StoreBusy(StoreError):
-    """Another process kept the rollout store locked for longer than one waits."""
+    """Another process kept the rollout store locked until the wait for it ended."""
 
 
 class StoreCorrupt(StoreError):
-    """A rollout store, or one of its rows, is damaged; ``blb store check`` says how far, ``blb store recover`` saves the rest."""
+    """A rollout store or one of its rows is damaged; ``blb store check`` finds the damage, ``blb store recover`` saves the rest."""
 
 
 class ProviderError(BlbError, RuntimeError):

@@ -27,7 +27,7 @@ Given: TypeAlias = Bias | str | Path
 
 
 class _Options(TypedDict, total=False):
-    """What the SDK's constructors take, on every client; openai 2 lacks some."""
+    """Arguments of the SDK's constructors, for every client; openai 2 lacks some."""
 
     admin_api_key: str | None
     workload_identity: Any
@@ -75,13 +75,13 @@ class _AsyncAzure(_AzureOptions, total=False):
 
 
 class _Biased:
-    """The policy, and its way into the copies that the SDK makes of a client."""
+    """Hold the policy, and hand it to the copies that the SDK makes of a client."""
 
     _client: Any
     _policy: RequestPolicy
 
     def _carry(self, bias: Given, models: Iterable[str] | None, others: Others, rule: OnConflict, pairs: bool) -> None:
-        # A copy is made with the policy of the client that it is a copy of, and mostly with its HTTP client.
+        # A copy keeps the policy of its original, and mostly its HTTP client.
         self._policy = (
             bias
             if isinstance(bias, RequestPolicy)
@@ -90,7 +90,7 @@ class _Biased:
         if not any(policy is self._policy for policy in policies_of(self._client)):
             self._client = wrapped(self._client, self._policy, owned=True)
 
-    if not TYPE_CHECKING:  # The SDK's own signature is what a type checker should see.
+    if not TYPE_CHECKING:  # A type checker should see the SDK's own signature.
 
         def copy(self, *, _extra_kwargs: Mapping[str, Any] = {}, **options: Any) -> Any:
             return super().copy(_extra_kwargs={"bias": self._policy, **_extra_kwargs}, **options)

@@ -36,7 +36,7 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 NO_TOKEN = -1
 """Padding in ``Completion.top_ids``."""
 UNNAMED = -2
-"""A listed token without an identity (a special token whose bytes the provider keeps back): it has a probability and no bias."""
+"""A listed token without an id (the provider withholds a special token's bytes): it has a probability and no bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is sent: chat messages. A plain text prompt is one user message.
+    """The chat messages of a request. A plain text prompt is one user message.
 
-    On the ``completions`` endpoint the text of the messages is sent as it is, so it must be a single message.
+    The ``completions`` endpoint gets the text of a single message as it is, and takes no prompt of several.
     """
 
     messages: tuple[Message, ...]
@@ -78,10 +78,9 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a completion is drawn: softmax((logits + bias) / temperature), truncated by nothing; temperature 0 is greedy.
+    """How a completion is drawn: from softmax((logits + bias) / temperature), never truncated; temperature 0 is greedy.
 
-    ``max_tokens`` and ``top_logprobs`` count tokens; ``seed`` is None where none is sent. ``stop``: a completion ends before the
-    first of these texts.
+    max_tokens, top_logprobs: in tokens. seed: None sends none. stop: a completion ends before the first of these texts.
     """
 
     temperature: float = 1.0
@@ -97,7 +96,7 @@ class Draw:
 
     sampling: temperature, longest completion in tokens, listed alternatives, seed and stop texts.
     bias: nats by token id; None or empty: none.
-    endpoint: where the model is asked; None: the session's own.
+    endpoint: the endpoint that samples; None: the session's own.
     """
 
     sampling: Sampling
@@ -109,8 +108,8 @@ class Draw:
 class EndTokens:
     """How a provider treats the tokens that end a completion.
 
-    ``listed``: whether a sampled end token is the last of the listed tokens; None where nobody knows. ``ids``: all special tokens.
-    ``openers``: tokens that may begin a stop text, where those of the stop text that ended a completion may not be listed.
+    listed: whether a sampled end token is the last of the listed tokens; None where this is not known. ids: all special tokens.
+    openers: tokens that may begin a stop text; the list may lack the tokens of the stop text that ended a completion.
     """
 
     listed: bool | None = True
@@ -122,17 +121,17 @@ class EndTokens:
 class Completion:
     """One sampled completion with the provider's token logprobs.
 
-    ``token_ids``, ``logprobs``: shape (t,), the listed tokens and their logprobs under the *unbiased* model at temperature 1
-    (the row ``logprobs.meaning`` of the provider's profile says where a bias or another temperature changes them).
-    ``propensities``: (t,), their logprobs under the policy that sampled them, where the provider tells both.
-    ``bounded``: (t,), True where the provider gives no logprob for the sampled token: ``logprobs`` then holds the smallest listed
-    one, which it cannot exceed, and is no propensity; None where every logprob is given.
-    ``top_ids``, ``top_logprobs``: shape (t, k), each row sorted from most likely, padded with -1 and -inf; -2 is a listed token
-    without an id. A row never misses a token more likely than one it lists. ``whole`` is False where the provider listed
-    fewer tokens than it generated, or nothing that can be read; ``generated`` is how many it says it did, None where it does not
-    say.
-    ``token_bytes`` maps ids seen in this answer to their bytes, as far as the provider gives them. ``fingerprint``: what the
-    provider says of the system that answered (``system_fingerprint``), "" where it says nothing.
+    token_ids, logprobs: (t,), the listed tokens and their logprobs in nats under the *unbiased* model at temperature 1 (the
+    profile's row ``logprobs.meaning`` says where a bias or another temperature changes them).
+    propensities: (t,), logprobs under the policy that sampled the tokens; None unless the provider gives both kinds.
+    bounded: (t,), True where the sampled token has no logprob of its own: ``logprobs`` then holds the smallest listed one, an
+    upper bound and no propensity. None where every logprob is given.
+    top_ids, top_logprobs: (t, k), each row from most to least likely, padded with -1 and -inf; -2 is a listed token without an id.
+    No unlisted token is more likely than a listed one.
+    whole: False where the provider listed fewer tokens than it generated, or nothing readable.
+    generated: the number of tokens generated, by the provider's count; None where it gives none.
+    token_bytes: id -> bytes, of the ids in this answer, as far as the provider gives them.
+    fingerprint: the provider's name of the answering system (``system_fingerprint``), "" where it gives none.
     """
 
     text: str
@@ -152,22 +151,22 @@ class Completion:
 
     @classmethod
     def empty(cls, finish_reason: str, model: str = "") -> Completion:
-        """A completion without any token, as a content filter leaves it; not ``whole``."""
+        """A completion without any token, the trace of a content filter; not ``whole``."""
         none, table = np.zeros(0), np.zeros((0, 0))
         ids, logprobs = none.astype(np.int32), none.astype(np.float32)
         return cls("", finish_reason, ids, logprobs, table.astype(np.int32), table.astype(np.float32), model=model, whole=False)
 
     @property
     def filtered(self) -> bool:
-        """Whether the provider's content filter kept the completion, or its rest, back."""
+        """Whether the provider's content filter withheld the completion or its rest."""
         return self.finish_reason == "content_filter"
 
     @property
     def readable(self) -> bool:
-        """Whether there is anything to score: not what a content filter stopped, nor what nobody could read beside its siblings."""
+        """Whether there is anything to score: neither stopped by a content filter nor unreadable."""
         return not self.filtered and (self.whole or self.n_tokens > 0)
 
     @property
     def n_tokens(self) -> int:
-        """Tokens generated, as the provider counts them; where it does not, tokens listed."""
+        """Tokens generated, by the provider's count; where it gives none, tokens listed."""
         return len(self.token_ids) if self.generated is None else self.generated

@@ -9,13 +9,15 @@ from urllib.parse import quote
 from blackbox_lb.providers.schema import Connection
 
 ANY = Connection(base_url_env="OPENAI_BASE_URL", api_key_env="OPENAI_API_KEY", api_key_required=False)
-"""An API of which nothing is known: where the variables of OpenAI's own SDK say."""
+"""An API without a known profile: its address and key stand in the variables of OpenAI's own SDK."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where requests go. In Python: expressions of the address, the key and the query, None where the SDK reads OPENAI_BASE_URL and
-    OPENAI_API_KEY by itself; header: where the key goes. In a shell: lines that set URL, what follows it, the header with the key.
+    """The address of an API, as expressions in Python and as lines in a shell.
+
+    In Python: address, key and query; None where the SDK reads OPENAI_BASE_URL and OPENAI_API_KEY by itself. header: carries the
+    key. In a shell: lines that set URL, the text that follows it, and the header with the key.
     """
 
     url: str | None
@@ -28,7 +30,7 @@ class Address:
 
     @classmethod
     def of(cls, rules: Connection, base_url: str | None, prefix: str, route: str) -> Address:
-        """prefix: of the endpoint's path, before the ``route`` that OpenAI's SDK appends by itself."""
+        """Build the address of an endpoint. prefix: its path up to the ``route`` that OpenAI's SDK appends by itself."""
         url, set_url = _address(rules, base_url)
         key, value = _key(rules)
         scheme = "Bearer " if rules.api_key_header == "Authorization" else ""
@@ -41,7 +43,7 @@ class Address:
         return cls(url, key, rules.api_key_header, query, set_url, shell_path, shell)
 
     def arguments(self, url: str, headers: str, query: str) -> list[str]:
-        """Keyword arguments that give the address, the key and the query under the names of one library."""
+        """Keyword arguments for the address, the key and the query under the names of one library."""
         given = [] if self.url is None else [f"{url}={self.url}"]
         if self.key is not None:
             given.append(f"api_key={self.key}")
@@ -51,7 +53,7 @@ class Address:
 
 
 def _query(rules: Connection) -> tuple[str | None, str]:
-    """The query parameters that go with every request, as a Python expression and as a shell appends them to a path."""
+    """The query parameters of every request, as a Python expression and as shell text after a path."""
     parameters = {**dict.fromkeys(rules.query_env, ""), **rules.query}
     if not parameters:
         return None, ""
@@ -66,7 +68,7 @@ def _query(rules: Connection) -> tuple[str | None, str]:
 
 
 def _key(rules: Connection) -> tuple[str, str]:
-    """The key as a Python expression and as a shell reads it; none where the API has none."""
+    """The key as a Python expression and as a shell expression; none where the API has none."""
     name = rules.api_key_env
     if not name:
         return '"none"', ""
@@ -94,6 +96,6 @@ def _address(rules: Connection, base_url: str | None) -> tuple[str, str]:
 
 
 def literal(value: object) -> str:
-    """A Python literal in ASCII, which a terminal shows as it is; in double quotes where none has to be escaped."""
+    """A Python literal in ASCII, safe for any terminal; in double quotes where none has to be escaped."""
     text = ascii(value)
     return text if '"' in text else text.replace("'", '"')

@@ -1,4 +1,4 @@
-"""The bias file: what was learned, under which tokenizer, from what, and whether it was shown to help.
+"""The bias file: a learned bias with its tokenizer, its training data and its verdict.
 
 A bias is one number a token id, in nats at temperature 1, added to the logits at every step (the paper, section
 "Setting"): ``softmax((logits + bias) / temperature)``. A token without an entry has bias 0. Reading or sending a bias
@@ -54,11 +54,11 @@ def _json(value: object) -> str:
 
 
 class Bias(Row):
-    """A learned bias with everything needed to apply, repeat and doubt it. Raises BiasError where a field is wrong.
+    """A learned bias with all it takes to apply, repeat and doubt it. Raises BiasError where a field is wrong.
 
-    ``tokenizer`` is the fingerprint of the vocabulary that the ids belong to; ``data_hash`` the SHA-256 of the task's
-    examples in their splits; ``rollouts`` and ``tokens`` count what was learned from; ``settings`` are the estimator's
-    (tau, l2, alpha, positions ...). No ``verdict`` means UNVERIFIED.
+    tokenizer: fingerprint of the vocabulary that the ids belong to. data_hash: SHA-256 of the task's examples in their splits.
+    rollouts, tokens: counts of the training data. settings: the estimator's (tau, l2, alpha, positions ...). verdict: none means
+    UNVERIFIED.
     """
 
     format: Literal["blackbox-lb/bias"] = FORMAT
@@ -114,28 +114,28 @@ class Bias(Row):
 
     @property
     def logit_bias(self) -> dict[int, float]:
-        """Token id -> nats, as the request field ``logit_bias`` takes it; sorted by id."""
+        """Token id -> nats, sorted by id: the request field ``logit_bias``."""
         return {entry.id: entry.bias for entry in self.entries}
 
     @property
     def status(self) -> str:
-        """UNVERIFIED, or which metric HELPS, shows NO EVIDENCE or HURTS at which setting."""
+        """UNVERIFIED, or for each metric and setting whether the bias HELPS, shows NO EVIDENCE or HURTS."""
         groups: dict[str, list[str]] = {"HELPS": [], "NO EVIDENCE": [], "HURTS": []}
         for row in self.verdict:
             groups[row.verdict].append(f"{row.metric} ({row.setting})")
         return "; ".join(f"{name}: {', '.join(rows)}" for name, rows in groups.items() if rows) or "UNVERIFIED"
 
     def replacing(self, **fields: object) -> Bias:
-        """The same bias with these fields in place of its own. Raises BiasError where one is wrong or unknown."""
+        """Return the same bias with these fields in place of its own. Raises BiasError where one is wrong or unknown."""
         return Bias(**{**dict(self), **fields})
 
     def verified(self, verdict: Iterable[Verdict]) -> Bias:
-        """The same bias with this verdict; what was found in the test before goes, all other findings stay."""
+        """Return the same bias with this verdict: earlier findings of a test are removed, all other findings stay."""
         findings = tuple(each for each in self.findings if each.code != "test")
         return self.replacing(verdict=tuple(verdict), findings=findings)
 
     def check_tokenizer(self, fingerprint: str) -> None:
-        """Raises TokenizerMismatch unless the bias was learned under the tokenizer with this fingerprint."""
+        """Raise TokenizerMismatch unless the bias was learned under the tokenizer with this fingerprint."""
         if fingerprint != self.tokenizer:
             raise TokenizerMismatch(
                 f"this bias was learned under tokenizer {printable(self.tokenizer)} (model {printable(self.model)}), "
@@ -206,7 +206,7 @@ def _read(path: Path) -> builtins.bytes:
 
 
 def _document(path: Path, content: builtins.bytes) -> dict[str, Any]:
-    """The parsed file, known to be a bias file of a version that this package reads."""
+    """The parsed file, checked to be a bias file of a version that this package reads."""
     try:
         document = parse_json(content)
     except ValueError as error:
@@ -224,7 +224,7 @@ def _document(path: Path, content: builtins.bytes) -> dict[str, Any]:
 
 
 def _sentence(error: ValidationError) -> str:
-    """The first finding as one sentence that names the field and its value, and how many more there are."""
+    """One sentence on the first finding, with its field and value, and the number of further findings."""
     found = error.errors(include_url=False)
     first = found[0]
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")

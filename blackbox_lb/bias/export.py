@@ -1,4 +1,4 @@
-"""Exporting a bias: the numbers, or code that is ready to run, for every tool that sends requests of its own."""
+"""Export of a bias, as numbers or as code that is ready to run, for tools that send their own requests."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ VLLM = "vllm"
 
 
 def logit_bias(bias: Bias | str | Path, provider: str | None = None, *, tokenizer: str | None = None) -> dict[str, float]:
-    """The request field ``logit_bias``: token id, as JSON keys it, -> nats, whole ones as integers; sorted by id.
+    """The request field ``logit_bias``: token id, as a JSON key, -> nats, whole ones as integers; sorted by id.
 
     bias: a Bias or the path of a bias file. provider: a name, or the path of a TOML, whose limits are checked; None checks none.
-    tokenizer: the model's vocabulary, where the limit is one of ids and the model's name does not tell it.
+    tokenizer: the model's vocabulary, needed where a limit on ids applies and the model's name does not identify the vocabulary.
 
     Raises:
         BiasError: the file cannot be read, or the provider takes no such bias. InputError: no such provider or vocabulary.
@@ -50,10 +50,10 @@ def export(
 ) -> str:
     """``bias`` in one of ``FORMATS``, as text that ends in a newline.
 
-    provider: where requests will go, which gives the address, the key's variable and the limits; by default the bias's own, and
-    vllm for that format. One that does not come with the package and is not given is read like any OpenAI-compatible API, with the
-    address in OPENAI_BASE_URL, and nothing is checked. model: its name there, by default the one of the bias. base_url: the API's
-    address. What a profile sends only where a variable is set (``headers_env``) is not written.
+    provider: sets the address, the key's variable and the limits; by default the bias's own, and vllm for that format. One that
+    neither comes with the package nor is given is treated as any OpenAI-compatible API: address in OPENAI_BASE_URL, no checks.
+    model: its name there, by default the bias's. base_url: the API's address. Headers that a profile takes from variables
+    (``headers_env``) are not written.
 
     Raises:
         InputError: no such format or provider, or the tool cannot send what the provider needs. BiasError: see ``logit_bias``.
@@ -71,7 +71,7 @@ def export(
 
 
 def _check(bias: Bias, profile: Profile, tokenizer: str | None) -> None:
-    """What was compiled for this provider has no id that it refuses, and needs no vocabulary to tell."""
+    """Check the limits; a bias compiled for this provider keeps to the limit on ids, so no vocabulary is needed for it."""
     made = bias.compiled is not None and bias.provider == profile.name
     asks = profile.bias.highest_id is not None and not made
     vocabulary = vocabulary_of(bias, [profile], tokenizer) if asks else None
@@ -80,7 +80,7 @@ def _check(bias: Bias, profile: Profile, tokenizer: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is exported: the bias, its file and its numbers, for a model behind a server."""
+    """One export: the bias, its file and its numbers, for a model behind a server."""
 
     bias: Bias
     file: Path
@@ -96,7 +96,7 @@ class _Job:
 
     @property
     def server(self) -> Address:
-        """Where the endpoint is that takes such prompts."""
+        """The address of the endpoint for this kind of prompt."""
         name: Endpoint = "chat" if self.chat else "completions"
         path = route = "/chat/completions" if self.chat else "/completions"
         if self.profile is not None and name in self.profile.endpoints:
@@ -127,7 +127,7 @@ class _Job:
         return f"{self.about}\n{system}{imports}\n\nLOGIT_BIAS = {{\n{table}}}\n\n{text}\n"
 
     def curl(self, **fields: Any) -> str:
-        """A POST whose body is a here-document, in which a shell changes nothing."""
+        """A POST whose body is a here-document, so that the shell expands nothing."""
         server = self.server
         key = [f'-H "{server.shell_key}"'] if server.shell_key else []
         words = ['"${URL%/}"' + server.shell_path, *key, '-H "Content-Type: application/json"', "--data-binary @-"]
@@ -182,7 +182,7 @@ def _langchain(job: _Job) -> str:
 
 
 def _call(function: str, values: Mapping[str, Any], *more: str) -> list[str]:
-    """The lines of a call, an argument a line."""
+    """The lines of a call, one argument a line."""
     arguments = [*(f"{name}={literal(value)}" for name, value in values.items()), *more]
     return [f"{function}(", *(f"    {each}," for each in arguments), ")"] if arguments else [f"{function}()"]
 
@@ -192,14 +192,14 @@ def _curl(job: _Job) -> str:
 
 
 def _word(model: str) -> str:
-    """A model's name as a shell takes it. InputError: it would move the cursor of whoever reads the command before running it."""
+    """A model's name, quoted for a shell. Raises InputError: it holds characters that would move a terminal's cursor."""
     if not model.isprintable():
         raise InputError(f"the model is called '{printable(model)[:80]}', which no command can show; give its name with --model")
     return shlex.quote(model)
 
 
 def _vllm(job: _Job) -> str:
-    """The file in a folder of a server that has the logits processor; where the bias fits into a request, that too."""
+    """How to put the file into the folder of a server with the logits processor; where the bias fits into a request, that too."""
     name, serve = job.file.stem, _word(job.model)
     processor = (
         f"{job.about}\n# In the server, whatever its size: it reads biases/*.json and adds the one that a request names.\n"
@@ -224,4 +224,4 @@ FORMATS: dict[str, Callable[[_Job], str]] = {
     "vllm": _vllm,
     "json": _json,
 }
-"""Name -> what writes it."""
+"""Name -> writer of the format."""

@@ -1,4 +1,4 @@
-"""What a provider takes of a bias: so many entries, in a range, up to an id; checked before anything is sent."""
+"""A provider's limits on a bias: number of entries, range, highest id; checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def most_entries(profile: Profile, wanted: int | None) -> int | None:
-    """How many entries to compile to: ``wanted``, else the provider's limit; None for no limit.
+    """Return how many entries to compile to: ``wanted``, else the provider's limit; None for no limit.
 
     Raises:
         BiasError: more wanted than the provider takes.
@@ -27,7 +27,7 @@ def most_entries(profile: Profile, wanted: int | None) -> int | None:
 
 
 def check_limits(bias: Mapping[int, float], profile: Profile, highest_id: int | None = None) -> None:
-    """Raise BiasError where ``bias`` is not what the provider takes; nothing is cut, clipped or rounded behind the user's back.
+    """Raise BiasError where the provider does not take ``bias``; nothing is cut, clipped or rounded silently.
 
     ``highest_id``: the highest token id that may be biased, None for any (``Session.highest_id``).
     """
@@ -54,12 +54,12 @@ def _remedy(profile: Profile) -> str:
 
 
 def vocabulary_of(bias: Bias, profiles: Iterable[Profile], tokenizer: str | None = None) -> Vocabulary | None:
-    """The vocabulary of the bias's model: the one called ``tokenizer`` (see ``load_vocabulary``), else the encoding that OpenAI's
-    name of the model tells where one of ``profiles`` goes by such names; None where neither is so.
+    """Return the vocabulary of the bias's model: the one called ``tokenizer`` (see ``load_vocabulary``), else OpenAI's encoding of
+    that model name where one of ``profiles`` uses OpenAI's names, else None.
 
     Raises:
-        InputError: the name tells no encoding, or the vocabulary cannot be read.
-        TokenizerMismatch: it is not the one that the bias was learned under.
+        InputError: the name has no known encoding, or the vocabulary cannot be read.
+        TokenizerMismatch: the bias was learned under another.
     """
     from blackbox_lb.vocabulary import load_vocabulary, vocabulary_of_model
 
@@ -83,7 +83,7 @@ def vocabulary_of(bias: Bias, profiles: Iterable[Profile], tokenizer: str | None
 
 
 def highest_id(profile: Profile, vocabulary: Vocabulary | None) -> int | None:
-    """The highest token id that ``profile`` takes of a model with ``vocabulary``; None where it takes all, or it is not known."""
+    """The highest token id that ``profile`` takes for a model with ``vocabulary``; None for no limit, or an unknown one."""
     highest = profile.bias.highest_id
     if highest == "end of text":
         return None if vocabulary is None else vocabulary.end_of_text

@@ -25,8 +25,8 @@ class Row(BaseModel):
 class Entry(Row):
     """One biased token: its id, its bytes in hexadecimal, its readable text, its bias in nats.
 
-    ``error`` is the standard error of the bias in nats, None where the estimator has none; ``seen`` counts how often the token was
-    sampled in training.
+    ``error``: standard error of the bias in nats, None where the estimator gives none. ``seen``: times the token was sampled in
+    training.
     """
 
     id: TokenId
@@ -38,7 +38,7 @@ class Entry(Row):
 
     @property
     def readable(self) -> str:
-        """The token for a person to read, safe to print: its text, else its bytes, else its id."""
+        """The token in printable form: its text, else its bytes, else its id."""
         if self.text:
             return printable(self.text)
         return f"<bytes {self.bytes}>" if self.bytes else f"<token {self.id}>"
@@ -53,12 +53,11 @@ class SamplingRecord(Row):
 
 
 class Censored(Row):
-    """What the provider kept back of the tokens that were learned from.
+    """The parts of the training completions that the provider withheld.
 
-    Of ``positions`` sampled tokens, ``outside`` were missing from the list of the likeliest, and ``bounded`` came without a
-    logprob, so that only an upper bound is known, the least listed one. ``mass``: mean unlisted probability of a position, which
-    is the chance that a sampled token is kept back. ``unobserved``: whether the estimator took the bound for the bounded ones or
-    dropped them; None for an estimator that never reads them.
+    positions: sampled tokens. outside: those missing from the list of the likeliest. bounded: those without a logprob, whose upper
+    bound is the least listed one. mass: mean unlisted probability of a position, which is the chance that a sampled token is
+    withheld. unobserved: whether the estimator used the bound for the bounded tokens or dropped them; None if it never reads them.
     """
 
     positions: Count
@@ -76,7 +75,7 @@ class Censored(Row):
         return self
 
     def sentence(self, listed: int | None = None) -> str:
-        """All of it for a person to read; ``listed``: how many alternatives a position were asked for."""
+        """The whole record in words; ``listed``: alternatives that were asked for at a position."""
         share = self.outside / self.positions if self.positions else 0.0
         done = {None: "", "bound": ", which is taken for it", "drop": "; they are left out"}[self.unobserved]
         missing = f"{self.bounded:,} have no logprob, only a bound (the least listed one){done}"
@@ -88,10 +87,10 @@ class Censored(Row):
 
 
 class ExactEffects(Row):
-    """What whole next-token distributions at ``positions`` of the training completions say of the bias: means, nats a token.
+    """Effects of the bias by whole next-token distributions at ``positions`` of the training completions: means, nats a token.
 
-    ``kl_lost_nats_per_token`` and ``kept_share`` are as in ``Compiled``.
-    ``log_normaliser_error``: root mean square of what the lists and their tail got wrong there, in nats.
+    ``kl_lost_nats_per_token`` and ``kept_share`` are as in ``Compiled``. ``log_normaliser_error``: root mean square error of the
+    lists and their tail there, in nats.
     """
 
     positions: Count
@@ -102,7 +101,7 @@ class ExactEffects(Row):
 
 
 class HeldOutGain(Row):
-    """Log-likelihood over the base model's of completions that were held out, in nats a weighted token, with so many entries."""
+    """Gain in log-likelihood over the base model on held-out completions, in nats a weighted token, at a number of entries."""
 
     entries: Count
     gain: Finite
@@ -110,13 +109,14 @@ class HeldOutGain(Row):
 
 
 class Compiled(Row):
-    """What the sparse compile kept and lost.
+    """The loss of the sparse compile.
 
-    ``entries_limit``: most entries allowed, None for no limit. ``kl_lost_nats_per_token``: KL between the learned and the
-    compiled policy on logged prefixes. ``kept_share``: 1 less that loss as a share of the KL between the learned policy and
-    the base. Entries counted: ``clipped`` lie on the limit of the range, ``rounded`` became 0 as whole numbers, ``dropped``
-    were learned and are not listed. ``exact``: the same without a model of what lists leave out, None where that was not asked for.
-    ``held_out``: what the number of entries was chosen by, empty where it was given.
+    entries_limit: most entries allowed, None for no limit.
+    kl_lost_nats_per_token: KL between the learned and the compiled policy on logged prefixes.
+    kept_share: 1 less that loss as a share of the KL between the learned policy and the base.
+    clipped, rounded, dropped: entries at a limit of the range, entries that became 0 as integers, learned entries not sent.
+    exact: the same by whole distributions, None where these were not asked for.
+    held_out: the gains that chose the number of entries, empty where the number was given.
     """
 
     entries_limit: Count | None = None
@@ -131,7 +131,7 @@ class Compiled(Row):
 
     @property
     def sentence(self) -> str:
-        """All of it for a person to read, but for ``exact``."""
+        """The whole record in words, without ``exact``."""
         known = (
             (self.kept_share, "{:.1%} of the estimated gain kept"),
             (self.kl_lost_nats_per_token, "{:.5f} nats of KL lost a token"),
@@ -145,10 +145,9 @@ class Compiled(Row):
 class Learned(Row):
     """The learned bias over the whole vocabulary, before the compile, centred to mean 0 (the paper, "Logit-bias statistics").
 
-    ``sampled_fraction`` of the vocabulary was sampled in training; ``sigma``, ``low`` and ``high`` are the standard deviation, the
-    least and the largest value in nats; ``selected_fraction`` of the values are at least five times their median size.
-    ``reliability``: what a bias of as many other prompts would correlate with this one, from two halves of the prompts; None where
-    a half learned nothing.
+    sampled_fraction: share of the vocabulary that was sampled in training. sigma, low, high: standard deviation, least and largest
+    value, in nats. selected_fraction: share of the values with at least five times the median size. reliability: estimated
+    correlation with a bias from as many other prompts, by two halves of the prompts; None where a half learned nothing.
     """
 
     sampled_fraction: Share
@@ -160,7 +159,7 @@ class Learned(Row):
 
 
 class RecordedFinding(Row):
-    """One thing that was checked. ``word`` FAIL is a reason why the bias may not help; ``remedy`` is empty where there is none."""
+    """The result of one check. ``word`` FAIL is a reason why the bias may not help; ``remedy`` is empty where there is none."""
 
     code: Name
     word: Literal["PASS", "FAIL", "INCONCLUSIVE", "NOT CHECKED"]
@@ -171,8 +170,8 @@ class RecordedFinding(Row):
 class Verdict(Row):
     """One metric at one sampling setting, base against biased, on fresh completions of unseen prompts.
 
-    ``difference`` is biased - base in the metric's own unit, ``low`` and ``high`` its 95 % interval, ``p`` how likely so large a
-    difference is by chance, adjusted for the rows judged beside it; ``n_base`` and ``n_biased`` count completions.
+    ``difference``: biased - base in the metric's own unit. ``low``, ``high``: its 95 % interval. ``p``: the chance of so large a
+    difference without any effect, adjusted for the rows judged with it. ``n_base``, ``n_biased``: completions.
     """
 
     setting: Annotated[str, Field(pattern=r"^(greedy|temperature \d+(\.\d+)?)$")]

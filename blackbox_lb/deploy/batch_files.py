@@ -1,4 +1,4 @@
-"""Batch files: JSON Lines whose every line is one request, as /v1/batches runs them, and the bias in each of them.
+"""Batch files: JSON Lines with one request a line, as /v1/batches runs them, and the bias in each of them.
 
 The format: https://platform.openai.com/docs/api-reference/batch/request-input
 """
@@ -21,9 +21,9 @@ from blackbox_lb.safety.atomic_file import replacing
 
 @dataclass(frozen=True, slots=True)
 class BatchCounts:
-    """What ``apply_batch`` wrote: lines that carry the bias, lines passed as they were, and bytes in all.
+    """Counts of ``apply_batch``: lines that carry the bias, lines passed unchanged, and bytes in all.
 
-    Bytes count because providers limit them (OpenAI: 200 MB a file) and 300 entries add about 5 kB to a line.
+    Providers limit the bytes (OpenAI: 200 MB a file), and 300 entries add about 5 kB to a line.
     """
 
     biased: int
@@ -43,11 +43,11 @@ def apply_batch(
 ) -> BatchCounts:
     """Write the batch file ``source`` to ``target`` with the bias in the body of each request for its model.
 
-    Options as for ``apply``. Read and written line by line, and put in place in one step once it is whole, so ``target`` may
-    be ``source``. A line that gets no bias is copied byte for byte; "theirs" under a conflict counts as passed.
+    Options as for ``apply``. The file is read and written line by line and put in place in one step at the end, so ``target`` may
+    be ``source``. A line without the bias is copied byte for byte; "theirs" under a conflict counts as passed.
 
-    Raises InputError, with the line's number: a line that is no batch request, a refused model, endpoint or conflict; or a file
-    that cannot be read or written. BiasError: a bias file that cannot be read.
+    Raises InputError: a line (named by its number) that is no batch request, a refused model, endpoint or conflict; or a file that
+    cannot be read or written. BiasError: a bias file that cannot be read.
     """
     policy = RequestPolicy.of(bias, models=models, others=others, on_conflict=on_conflict, as_pairs=as_pairs)
     target = Path(target)
@@ -61,9 +61,9 @@ def apply_batch(
 
 
 def check_upload(policy: RequestPolicy, files: Any, data: Mapping[str, Any] | None) -> None:
-    """Raises InputError: an upload to /files is a batch file with a line for a biased model that carries no bias.
+    """Raise InputError where an upload to /files is a batch file with an unbiased line for a biased model.
 
-    A file that cannot be read twice is refused too, for nobody could tell.
+    A file that cannot be read twice is refused too, because it cannot be checked.
     """
     if not files or not data or data.get("purpose") != "batch":
         return
@@ -91,7 +91,7 @@ def _copied(policy: RequestPolicy, lines: Iterable[bytes], output: Any) -> Batch
 
 
 def _line(policy: RequestPolicy, line: bytes, number: int) -> bytes:
-    """The line with the bias in its body; the same object where it gets none."""
+    """The line with the bias in its body; the same object where the line gets none."""
     document, place, body = _request(line, number)
     try:
         if not place.generates or not policy.wanted(place, body):
@@ -103,12 +103,12 @@ def _line(policy: RequestPolicy, line: bytes, number: int) -> bytes:
     if biased is content:
         return line
     whole = json.dumps({**document, "body": json.loads(biased)}, ensure_ascii=False, separators=(",", ":"))
-    # A lone surrogate, which UTF-8 cannot hold, goes back to the escape that it came as.
+    # A lone surrogate, which UTF-8 cannot hold, becomes its JSON escape again.
     return whole.encode(errors="backslashreplace") + line[len(line.rstrip()) :]
 
 
 def _request(line: bytes, number: int) -> tuple[dict[str, Any], UrlPurpose, dict[str, Any]]:
-    """A line, where it goes and its body. Raises InputError: it is no batch request."""
+    """A line's document, URL and body. Raises InputError: it is no batch request."""
     try:
         document = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -121,7 +121,7 @@ def _request(line: bytes, number: int) -> tuple[dict[str, Any], UrlPurpose, dict
 
 
 def _lacks(policy: RequestPolicy, line: bytes, number: int) -> bool:
-    """Whether a line would run unbiased although its model is a biased one."""
+    """Whether a line for a biased model would run unbiased."""
     document = parsed(line) or {}
     url, body = document.get("url"), document.get("body")
     if not isinstance(url, str) or not isinstance(body, dict) or not endpoint(url).generates:
@@ -133,7 +133,7 @@ def _lacks(policy: RequestPolicy, line: bytes, number: int) -> bool:
 
 
 def _streams(files: Any) -> Iterator[Any]:
-    """The files of a multipart upload, as the SDK hands them to its HTTP client, each to be read from where it stands."""
+    """The files of a multipart upload, as the SDK hands them to its HTTP client, each readable from its present position."""
     for _, given in files.items() if isinstance(files, Mapping) else files:
         content = given[1] if isinstance(given, tuple) else given
         if isinstance(content, bytes | str):

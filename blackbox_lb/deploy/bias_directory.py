@@ -1,4 +1,4 @@
-"""A directory of bias files as a server reads it: by name, again when a file changed, and only what fits the served model.
+"""A server's directory of bias files: read by name, again when a file changes, and only if they fit the served model.
 
 Pure Python, so that it runs in the process that answers HTTP as well as beside the model.
 """
@@ -22,18 +22,18 @@ from blackbox_lb.safety.printable import legible, printable
 FIELD = "blb_bias"
 """The argument of a request that names its bias."""
 NO_BIAS = "none"
-"""The name by which a request opts out of the server's default."""
+"""The name with which a request opts out of the server's default."""
 CHECK_SECONDS = 1.0
-"""Files are looked at no oftener than this."""
+"""Shortest time between two looks at the files."""
 SHOWN = 10
-"""How many names an error message lists."""
+"""Most names that an error message lists."""
 
 T = TypeVar("T")
 Stamp: TypeAlias = tuple[int, int, int]
 
 
 def wanted(arguments: Mapping[str, Any] | None, default: str | None) -> str | None:
-    """The name of the bias that a request with these extra arguments asks for, None for no bias. Raises BiasError: not a name."""
+    """The name of the bias that a request's extra arguments ask for, None for no bias. Raises BiasError: not a name."""
     name = (arguments or {}).get(FIELD, default)
     if name is None or name == NO_BIAS:
         return None
@@ -44,9 +44,9 @@ def wanted(arguments: Mapping[str, Any] | None, default: str | None) -> str | No
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a bias must fit: the tokenizer's ``fingerprint``, its number of ``tokens``, and how many ``logits`` the model has.
+    """The requirements for a bias: the tokenizer's ``fingerprint``, its number of ``tokens``, the number of the model's ``logits``.
 
-    Models pad their logits, and a bias may count its vocabulary with the padding or without: both are its size.
+    Models pad their logits; a bias may count its vocabulary with or without the padding.
     """
 
     fingerprint: str
@@ -54,7 +54,7 @@ class Expected:
     logits: int
 
     def check(self, bias: Bias) -> None:
-        """Raises TokenizerMismatch for another tokenizer, BiasError for a vocabulary of another size."""
+        """Raise TokenizerMismatch for another tokenizer, BiasError for a vocabulary of another size."""
         bias.check_tokenizer(self.fingerprint)
         low, high = sorted((self.tokens, self.logits))
         if bias.vocab_size is not None and not low <= bias.vocab_size <= high:
@@ -70,10 +70,10 @@ class Expected:
 
 
 class BiasDirectory(Generic[T]):
-    """The ``NAME.json`` of a folder, each as what ``read`` makes of its bias; ``read`` refuses one by raising BiasError.
+    """The ``NAME.json`` of a folder, each converted by ``read``, which refuses a bias by raising BiasError.
 
-    A file is read when its name is first asked for, and again after its time, size or inode changed, which is checked at most once
-    a second (``now`` in seconds). A file that cannot be used is logged once; an earlier version of it stays in use.
+    A file is read when its name is first asked for, and again after its time, size or inode changed, checked at most once a
+    second (``now`` in seconds). An unusable file is logged once; an earlier version of it stays in use.
     Safe to call from several threads. Raises BiasError where ``folder`` is no readable directory.
     """
 
@@ -100,15 +100,15 @@ class BiasDirectory(Generic[T]):
             ) from None
 
     def names(self) -> list[str]:
-        """The names that the folder holds now, sorted; not each need be usable."""
+        """The sorted names in the folder now; not every file need be usable."""
         with self._lock:
             self._look()
             return sorted(self._stamps)
 
     def get(self, name: str) -> T:
-        """What ``read`` made of the bias, the same object until its file changes.
+        """Return the result of ``read`` for the bias, the same object until its file changes.
 
-        Raises BiasError: no such name, or a file that was never usable. The message names no path, it may go to a client.
+        Raises BiasError: no such name, or a file that was never usable. The message may go to a client, so it names no path.
         """
         with self._lock:
             self._look()
@@ -155,13 +155,13 @@ class BiasDirectory(Generic[T]):
 
 
 def _stamps(folder: Path) -> dict[str, Stamp]:
-    """Name -> (time in ns, bytes, inode) of every bias file. Hidden files, as an unfinished ``Bias.save`` leaves, are none."""
+    """Name -> (time in ns, bytes, inode) of every bias file, without hidden ones, such as an unfinished ``Bias.save`` leaves."""
     found = {}
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name.removesuffix(".json")
             if name not in (entry.name, NO_BIAS) and not entry.name.startswith(".") and entry.is_file():
-                with suppress(FileNotFoundError):  # it went since it was listed
+                with suppress(FileNotFoundError):  # removed since it was listed
                     status = entry.stat()
                     found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
     return found

@@ -30,22 +30,22 @@ def apply(
     on_conflict: OnConflict = "raise",
     as_pairs: bool = False,
 ) -> C:
-    """A client of the same type that sends the bias; the caller's own client stays as it was.
+    """Return a client of the same type that sends the bias; the caller's own client stays unchanged.
 
     bias: a Bias or the path of a bias file; values go out exactly as they are, in nats, whole ones as integers.
-    models: the request's model names that get the bias, where the server knows the model by another, as an Azure deployment;
+    models: the model names in requests that get the bias, where the server uses other names, such as an Azure deployment;
     default: ``bias.model``.
-    others: what a request for any other model does: pass through without the bias, and "warn" in the log, once a model;
-    "pass" quietly; or "raise".
-    on_conflict: what a request with a ``logit_bias`` of its own does: "raise"; send "ours" or "theirs" alone; or "add", the
+    others: the rule for requests to any other model: send them unbiased, with one log record a model ("warn") or without ("pass");
+    or "raise".
+    on_conflict: the rule for a request with a ``logit_bias`` of its own: "raise"; send "ours" or "theirs" alone; or "add", the
     sum per id.
-    as_pairs: send ``[[id, value], ...]`` instead of an object; llama.cpp reads a long list far faster, others refuse it.
+    as_pairs: send ``[[id, value], ...]`` instead of an object; llama.cpp reads a long list far faster, other servers refuse it.
 
     The two clients share one connection pool. Closing the biased client stops only that client; closing the caller's stops
-    both. Endpoints where the model generates but that take no ``logit_bias`` (Responses, Assistants, Realtime and the like)
-    raise for a biased model; what goes over a websocket is not seen here and goes out unbiased. A batch file is not
-    rewritten as it is uploaded: one with an unbiased line for a biased model raises, ``apply_batch`` writes the biased file.
-    A provider's limits on entries and range are not checked: a compiled bias keeps to them, a sum under "add" may not.
+    both. Endpoints that generate but take no ``logit_bias`` (Responses, Assistants, Realtime and the like) raise for a biased
+    model; websocket traffic is not seen here and goes out unbiased. An upload of a batch file is not rewritten: an unbiased
+    line for a biased model raises, and ``apply_batch`` writes the biased file. Limits on entries and range are not checked: a
+    compiled bias keeps to them, a sum under "add" may not.
 
     Raises InputError here for a wrong argument, and from the request itself for a refused model, conflict, endpoint or
     unreadable body. Raises BiasError for a bias file that cannot be read.
@@ -53,7 +53,7 @@ def apply(
     policy = RequestPolicy.of(bias, models=models, others=others, on_conflict=on_conflict, as_pairs=as_pairs)
     if not isinstance(client, openai.OpenAI | openai.AsyncOpenAI):
         raise InputError(f"cannot bias a {type(client).__name__}; give an openai.OpenAI or openai.AsyncOpenAI client")
-    # The SDK offers no public way to the HTTP client that it was given or made.
+    # The SDK has no public access to its HTTP client.
     http_client = wrapped(client._client, policy, owned=False)
     try:
         return cast(C, client.with_options(http_client=http_client))

@@ -1,9 +1,9 @@
-"""An HTTP client that builds and sends with another one, and changes nothing but the body of a request on the way.
+"""An HTTP client that builds and sends requests with another one and changes only the request body.
 
 The SDK builds every request, each retry included, with ``build_request`` of its HTTP client and sends it with ``send``. Both
-go on to the caller's HTTP client, so connection pool, proxies, mounts, event hooks, auth, cookies and redirects are its own,
-and the body is final before an auth flow or a hook sees it. openai 2 is built on httpx, openai 3 on httpx2, and both take a
-client of either: the wrapper is a subclass of the class that its library calls ``Client`` or ``AsyncClient``.
+reach the caller's HTTP client, so connection pool, proxies, mounts, event hooks, auth, cookies and redirects are its own,
+and auth flows and hooks see the final body. openai 2 is built on httpx, openai 3 on httpx2, and both take a client of
+either: the wrapper is a subclass of its library's ``Client`` or ``AsyncClient``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Kind = Literal["Client", "AsyncClient"]
 
 
 def kind_of(client: object) -> tuple[ModuleType, Kind] | None:
-    """The library of an HTTP client, httpx2 or httpx, and whether it is its synchronous or asynchronous one; None: neither."""
+    """The library of an HTTP client, httpx2 or httpx, and whether the client is synchronous or asynchronous; None: neither."""
     kinds: tuple[Kind, ...] = ("Client", "AsyncClient")
     for name in ("httpx2", "httpx"):
         library = sys.modules.get(name)
@@ -33,13 +33,13 @@ def kind_of(client: object) -> tuple[ModuleType, Kind] | None:
 
 
 def policies_of(client: object) -> tuple[RequestPolicy, ...]:
-    """What an HTTP client already does to the bodies that it builds."""
+    """The policies that an HTTP client already applies to the bodies that it builds."""
     policies: tuple[RequestPolicy, ...] = getattr(client, "_policies", ())
     return policies
 
 
 def wrapped(inner: Any, policy: RequestPolicy, *, owned: bool) -> Any:
-    """An HTTP client of the library and kind of ``inner``; closing it closes ``inner`` where that is ``owned``.
+    """Return an HTTP client of the library and kind of ``inner``; closing it closes ``inner`` where that is ``owned``.
 
     Raises InputError: ``inner`` is of another library.
     """
@@ -67,7 +67,7 @@ def _classes(library: ModuleType, kind: Kind) -> tuple[type, type]:
 
 
 class _Building:
-    """Builds with the innermost client, the one that is the caller's."""
+    """Builds requests with the innermost client, the caller's own."""
 
     _inner: Any
     _root: Any
@@ -93,7 +93,7 @@ class _Building:
             options.pop("json", None)
 
     def _read(self, method: str, url: Any, options: Mapping[str, Any]) -> bytes:
-        """The JSON body, empty where there is none. Raises InputError: it cannot be read without being used up."""
+        """The JSON body, empty where there is none. Raises InputError: reading it would use it up."""
         given = options.get("content")
         if given is None and options.get("json") is None:
             return b""

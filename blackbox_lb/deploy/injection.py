@@ -1,4 +1,4 @@
-"""From the body that a caller wrote to the body that is sent: the one rule by which a bias enters a request.
+"""The one rule by which a bias enters the body of a request.
 
 Bytes in, bytes out; no HTTP library and no SDK, so that a client, a batch file and a proxy share it.
 """
@@ -17,11 +17,11 @@ from blackbox_lb.safety.printable import printable
 OnConflict: TypeAlias = Literal["raise", "ours", "theirs", "add"]
 
 MAX_OWN = 1e6
-"""Largest absolute value, in nats, that a request's own entry may have where it is added: keeps the sum finite."""
+"""Largest absolute value, in nats, of a request's own entry under "add": keeps the sum finite."""
 
 
 def route(path: str) -> Literal["completions", "responses"] | None:
-    """Which sampling endpoint a URL path is: /chat/completions and the legacy /completions, /responses, or none of them."""
+    """The sampling endpoint of a URL path: /chat/completions, the legacy /completions, /responses, or none."""
     match unquote(path).rstrip("/").rpartition("/")[2]:
         case "completions":
             return "completions"
@@ -34,8 +34,8 @@ def route(path: str) -> Literal["completions", "responses"] | None:
 class Injection:
     """Puts ``values`` (token id -> nats) into request bodies, exactly as they are, whole ones as integers.
 
-    on_conflict: what a body with a ``logit_bias`` of its own gets: "raise"; "ours" or "theirs" alone; or "add", the sum per id.
-    as_pairs: write ``[[id, value], ...]`` instead of an object, which llama.cpp alone takes, and reads far faster.
+    on_conflict: the rule for a body with a ``logit_bias`` of its own: "raise"; "ours" or "theirs" alone; or "add", the sum per id.
+    as_pairs: write ``[[id, value], ...]`` instead of an object; only llama.cpp takes this, and reads it far faster.
     """
 
     values: Mapping[int, float]
@@ -50,7 +50,7 @@ class Injection:
     def body(self, content: bytes, document: dict[str, Any]) -> bytes:
         """``content`` with the bias; ``document`` is the JSON object in it. Without values: ``content`` as it is.
 
-        Raises InputError: a ``logit_bias`` of the body's own under "raise", or one that cannot be added under "add".
+        Raises InputError: the body has a ``logit_bias`` of its own under "raise", or one that cannot be added under "add".
         """
         if not self.values:
             return content
@@ -69,21 +69,21 @@ class Injection:
     def appended(self, content: bytes, *, empty: bool = False) -> bytes:
         """``content``, a JSON object that holds no ``logit_bias``, with the bias as its last member.
 
-        Every byte of the caller's stays, and the cost does not depend on how long the prompt is, but for one copy.
+        The caller's bytes all stay, and the cost is one copy, however long the prompt is.
         """
         head = memoryview(content)[: content.rindex(b"}")]
         return b"".join((head, b"" if empty else b",", self._member))
 
 
 def quoted(name: object) -> str:
-    """A value out of a request as an error message shows it: printable, at most 80 characters."""
+    """A value from a request, fit for an error message: printable, at most 80 characters."""
     if name is None:
         return "no named model"
     return (f"'{printable(name)}'" if isinstance(name, str) else repr(name))[:80]
 
 
 def _sum(ours: Mapping[int, float], own: object) -> dict[int, float]:
-    """Ours plus the caller's, which is an object or a list of pairs; ``false`` (llama.cpp: never sample it) stays false."""
+    """The bias plus the caller's, which is an object or a list of pairs; ``false`` (llama.cpp: never sample it) stays false."""
     total = dict(ours)
     for key, value in _pairs(own):
         token = _token_id(key)
@@ -121,5 +121,5 @@ def _wire(values: Mapping[int, float], as_pairs: bool) -> object:
 
 
 def _number(value: float) -> float:
-    """A whole value as an integer, which is how the specification types the field; nothing is rounded."""
+    """A whole value as an integer, the field's type in the specification; nothing is rounded."""
     return int(value) if not isinstance(value, bool) and float(value).is_integer() else value

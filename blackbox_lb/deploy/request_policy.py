@@ -1,4 +1,4 @@
-"""Which requests get the bias: those for the model that it was learned on, decided from a request's path and body alone."""
+"""The rule for which requests get the bias: those for its model, decided by a request's path and body alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNBIASABLE = {
     "Evals": r"/evals/[^/]+/runs",
     "Messages": r"/v\d+/messages",
 }
-"""Endpoints that let a model generate and take no ``logit_bias``, by the request types of openai 3.54 and Anthropic's reference:
+"""Endpoints that generate and take no ``logit_bias``, by the request types of openai 3.54 and Anthropic's reference:
 https://github.com/openai/openai-python/tree/main/src/openai/types and https://docs.anthropic.com/en/api/messages."""
 _UNBIASABLE = re.compile("(?:" + "|".join(f"(?P<{name}>{path})" for name, path in UNBIASABLE.items()) + ")/?$")
 _DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 
 
 class UrlPurpose(NamedTuple):
-    """What a URL is for: whether a model generates there, the API's name where it takes no bias, whether files are uploaded to it,
-    and the Azure deployment that it names."""
+    """The purpose of a URL: whether a model generates there, the API's name where it takes no bias, whether files are uploaded
+    there, and the Azure deployment that it names."""
 
     generates: bool
     api: str | None
@@ -49,7 +49,7 @@ class UrlPurpose(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def endpoint(url: str) -> UrlPurpose:
-    """What a POST to this URL, or to this path, is for."""
+    """The purpose of a POST to this URL or path."""
     path = re.split("[?#]", url, maxsplit=1)[0].rstrip("/")
     samples = route(path) == "completions"
     unbiasable = None if samples else _UNBIASABLE.search(path)
@@ -64,7 +64,7 @@ def endpoint(url: str) -> UrlPurpose:
 
 @dataclass(frozen=True, slots=True)
 class RequestPolicy:
-    """A bias, the models that get it, and what happens to requests for others."""
+    """A bias, the models that get it, and the rule for requests to others."""
 
     injection: Injection
     models: frozenset[str]
@@ -80,30 +80,30 @@ class RequestPolicy:
     def of(
         cls, bias: Bias | str | Path, *, models: Iterable[str] | None, others: Others, on_conflict: OnConflict, as_pairs: bool
     ) -> RequestPolicy:
-        """The arguments of ``apply`` checked. Raises InputError: a wrong one. BiasError: a file that cannot be read."""
+        """Check the arguments of ``apply``. Raises InputError: a wrong one. BiasError: a file that cannot be read."""
         _check_choice("others", others, get_args(Others))
         _check_choice("on_conflict", on_conflict, get_args(OnConflict))
         loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
         return cls(Injection(loaded.logit_bias, on_conflict, as_pairs), _names(models, loaded.model), others)
 
     def rewritten(self, place: UrlPurpose, content: bytes) -> bytes:
-        """The body to send in place of ``content``; one that is no JSON object stays, the server has the say.
+        """The body to send in place of ``content``; one that is no JSON object stays, and the server judges it.
 
-        Raises InputError: a refused model, an endpoint that takes no bias, a ``logit_bias`` of the body's own.
+        Raises InputError: a refused model, an endpoint that takes no bias, a conflict with the body's own ``logit_bias``.
         """
         if place.api is None and self._plainly_wanted(content):
             return self.injection.appended(content)
         document = parsed(content)
         if document is None or not self.wanted(place, document):
             return content
-        # Where numbers are written again, they are read by the parser that keeps each as it is.
+        # Numbers that are written again go through the parser that keeps each unchanged.
         return self.injection.body(content, json.loads(content) if "logit_bias" in document else document)
 
     def _plainly_wanted(self, content: bytes) -> bool:
-        """Whether a body as the SDK writes it begins with a biased model and has no bias of its own; False: it has to be read.
+        """Whether a body in the SDK's own spelling begins with a biased model and has no bias; False: it must be parsed.
 
-        A quote within a string has a backslash before it, so what is looked for can only be a key. This takes a fraction of the
-        time of reading a long prompt.
+        A quote inside a string has a backslash before it, so a match can only be a key. This takes a fraction of the time of
+        parsing a long prompt.
         """
         return (
             content.startswith(self._starts)
@@ -162,9 +162,9 @@ def parsed(content: bytes) -> dict[str, Any] | None:
 
 
 def _named(place: UrlPurpose, document: Mapping[str, Any]) -> list[str]:
-    """Every name by which a request calls its model.
+    """Every name of the model in a request.
 
-    That of the body; the Azure deployment in the path; and, where no bias can go, those in the body's parts (``session``).
+    They are the body's; the Azure deployment in the path; and, where no bias can go, those in the body's parts (``session``).
     """
     named = [document.get("model"), place.deployment]
     if place.api:

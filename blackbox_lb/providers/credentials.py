@@ -1,4 +1,4 @@
-"""How a request proves who sends it: a key or a token from the environment, in the header that the provider's profile names.
+"""The credentials of a request: a key or a token from the environment, in the header that the provider's profile names.
 
 The secret is added to each request as it leaves, in a header or the query, and is held nowhere else: not in the SDK's client, whose
 representation or errors could print it, and not in any file.
@@ -19,7 +19,7 @@ TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
 """Called before every request for a bearer token, as ``azure.identity.aio.get_bearer_token_provider`` returns it."""
 
 SDK_HEADERS = ("Authorization", "OpenAI-Organization", "OpenAI-Project")
-"""What the SDK adds from the environment of one provider, whoever the request is for."""
+"""Headers that the SDK adds from the environment of one provider to requests for any other."""
 
 
 def environment(name: str | None) -> str | None:
@@ -64,7 +64,7 @@ class Credentials:
 
     @property
     def secrets(self) -> list[str]:
-        """What no message may repeat."""
+        """The texts that no message may repeat."""
         single = (self._key, self._token, self._last_token)
         return [each for each in (*single, *self._extra.values(), *self._query.values()) if each]
 
@@ -73,7 +73,7 @@ class Credentials:
 
 
 def _secret(name: str | None) -> str | None:
-    """The variable's value, fit for a header; AuthenticationFailed, without the value, where it is not."""
+    """The variable's value, valid in a header. Raises AuthenticationFailed, without the value, where it is not."""
     value = (environment(name) or "").strip()
     if not value.isascii() or not value.isprintable():
         raise AuthenticationFailed(

@@ -1,4 +1,4 @@
-"""The names of the provider profiles that come with the package. Nothing heavy is loaded here: help and completion list them."""
+"""The names of the packaged provider profiles. Nothing heavy is loaded here: help and completion list them."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def profiles_folder() -> Traversable:
 
 
 def profile_names() -> list[str]:
-    """Names of the profiles that come with the package, sorted."""
+    """The sorted names of the packaged profiles."""
     return sorted(entry.name.removesuffix(".toml") for entry in profiles_folder().iterdir() if entry.name.endswith(".toml"))

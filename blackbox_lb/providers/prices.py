@@ -1,4 +1,4 @@
-"""What tokens cost: two prices a model, from the user, from the user's table or from the one that comes along; else unknown."""
+"""Prices of tokens: two a model, from the user, the user's table or the packaged one; else unknown."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from blackbox_lb.errors import InputError
 
 MILLION = 1e6
 LONGEST_TABLE = 1_000_000
-"""Bytes of a price table that are read: the largest public ones are half of that."""
+"""Largest price table that is read, in bytes: twice the largest public one."""
 
 Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars for a million tokens; ``source``: where they are from; ``batch``: share of them in a batch, where it is known."""
+    """US dollars for a million tokens. source: their origin. batch: the share of them that a batch costs, None if not known."""
 
     prompt: float
     completion: float
@@ -33,11 +33,11 @@ class Prices:
     batch: float | None = None
 
     def dollars(self, prompt_tokens: float, completion_tokens: float) -> float:
-        """What so many tokens cost, in US dollars."""
+        """The cost of so many tokens, in US dollars."""
         return (prompt_tokens * self.prompt + completion_tokens * self.completion) / MILLION
 
     def in_batch(self, share: float) -> Prices:
-        """The prices in a batch API: the share of these that their own row tells, else ``share``."""
+        """The prices in a batch API: these times their own row's share, else times ``share``."""
         own = share if self.batch is None else self.batch
         source = ", ".join(part for part in (self.source, f"in a batch {own:g} of the price") if part)
         return Prices(self.prompt * own, self.completion * own, source)
@@ -62,7 +62,7 @@ class _Row(BaseModel):
     date: dt.date | None = None
 
     def fits(self, provider: str, model: str) -> bool:
-        """Whether the row is of this model."""
+        """Whether the row holds for this model."""
         return fnmatchcase(provider, self.provider) and any(fnmatchcase(model, each) for each in self.models)
 
     @property
@@ -81,7 +81,7 @@ class _Table(BaseModel):
 
 
 def parse_prices(text: str) -> Prices:
-    """Prices as ``--price`` has them: "0.15,0.60". InputError: not two finite numbers from 0."""
+    """Parse the prices of ``--price``, as in "0.15,0.60". Raises InputError: not two finite numbers from 0."""
     try:
         prompt, completion = (float(part) for part in text.split(","))
     except ValueError:
@@ -94,7 +94,7 @@ def parse_prices(text: str) -> Prices:
 
 
 def find_prices(provider: str, model: str, own: Path | None = None) -> Prices | None:
-    """The prices of a model: the first row that fits of the table ``own``, else of the one that comes along; None where none does.
+    """Return a model's prices: the first row that fits in the table ``own``, else in the packaged one; None where none fits.
 
     Raises:
         InputError: ``own`` cannot be read, or is no table of prices.

@@ -1,4 +1,4 @@
-"""Provider profiles: what a provider is, can do and limits, read from TOML. A capability is a row here, never a branch in code."""
+"""Provider profiles: name, capabilities and limits of a provider, read from TOML. A capability is a row, never a branch in code."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
 from blackbox_lb.types import Endpoint
 
 ABOUT = frozenset({"name", "title", "homepage", "unknown", "evidence"})
-"""Keys of a profile that are no rows: what it is, and how its rows are known."""
+"""Keys of a profile that are no rows: its name, its base, its evidence."""
 
 
 class Profile(ProfileRow):
-    """One provider. ``neutral``: the request fields that make sampling exactly softmax(logits + bias) at temperature 1.
+    """One provider.
 
-    ``request``: fields sent with every request. ``reference``: None where whole distributions cannot be had, ``batch``: where
-    requests cannot be sent in files. ``unknown``: dotted
-    rows, or tables of them, whose values are guesses until ``blb doctor`` has seen them. ``evidence``: dotted row or table -> how
-    it is known.
+    neutral: request fields that make sampling exactly softmax(logits + bias) at temperature 1. request: fields of every request.
+    reference: None where whole distributions are not available. batch: None where requests cannot be sent in files.
+    unknown: dotted rows or tables whose values are guesses until ``blb doctor`` has measured them.
+    evidence: dotted row or table -> its source.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Profile(ProfileRow):
         return self
 
     def endpoint(self, name: Endpoint) -> EndpointRules:
-        """The rules of an endpoint. ProfileError, listing those there are, where the provider has no such endpoint."""
+        """The rules of an endpoint. Raises ProfileError, with a list of all endpoints, where the provider lacks this one."""
         if name not in self.endpoints:
             raise ProfileError(f"{self.name} has no {name} endpoint; its profile lists {', '.join(self.endpoints)}")
         return self.endpoints[name]
@@ -85,7 +85,7 @@ class Profile(ProfileRow):
     def check_model(self, model: str | None) -> None:
         """Raise ModelUnsuitable for a model that is known to take no bias or to return no logprobs.
 
-        None is no model chosen: a ProfileError where the provider does not list what it serves.
+        None means that no model was chosen: a ProfileError where the provider does not list its models.
         """
         if model is None:
             if not self.connection.lists_models:
@@ -97,20 +97,19 @@ class Profile(ProfileRow):
                 raise self.unsuitable(model, refused.why)
 
     def unsuitable(self, model: str, why: str) -> ModelUnsuitable:
-        """The error that says why ``model`` cannot be used here, and which models can."""
+        """The error for a ``model`` that cannot be used here: why, and which models can."""
         work = f"; models that work: {', '.join(self.models.work)}" if self.models.work else ""
         return ModelUnsuitable(f"{model} cannot be adapted through {self.name}: {why.rstrip('.')}{work}")
 
     def is_known(self, row: str) -> bool:
-        """Whether a dotted row or table is more than a guess, with the tables that it stands in and all that stands in it."""
+        """Whether a dotted row or table is more than a guess; the tables around it and the rows in it count too."""
         return not self._guesses_about(row)
 
     def _guesses_about(self, row: str) -> list[str]:
         return [each for each in self.unknown if f"{row}.".startswith(f"{each}.") or each.startswith(f"{row}.")]
 
     def require(self, rows: Iterable[str], purpose: str) -> None:
-        """Raise ProfileError where one of ``rows``, or a row in one that is a table, is not known, naming the command that would
-        find out."""
+        """Raise ProfileError where one of ``rows``, or a row of a table among them, is not known; name the measuring command."""
         guesses = list(dict.fromkeys(guess for row in rows for guess in self._guesses_about(row)))
         if guesses:
             raise ProfileError(
@@ -120,9 +119,9 @@ class Profile(ProfileRow):
 
 
 def load_profile(name: str) -> Profile:
-    """The profile called ``name``, or a user's own when ``name`` is a path to a TOML file.
+    """Load the packaged profile ``name``, or a user's own from the TOML file of that path.
 
-    A profile may say ``extends = "NAME"``: it then only holds the rows in which it differs from that one.
+    With ``extends = "NAME"`` a profile only holds its differences from that one.
 
     Raises:
         ProfileError: no such profile, unreadable file, or a row that is missing, unknown or of the wrong kind.
@@ -139,7 +138,7 @@ def load_profile(name: str) -> Profile:
 
 
 def _complaint(error: ErrorDetails, rows: Any) -> str:
-    """One error as part of a sentence, with the row as the file has it; the checker adds the kinds that a row may have."""
+    """One validation error as part of a sentence, with the row's name in the file and the kinds that the row may have."""
     path = []
     for part in error["loc"]:
         try:
@@ -175,7 +174,7 @@ def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _extended(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """``own`` laid over ``base``; a piece of evidence is replaced whole, and an address of one's own is not overruled."""
+    """``own`` laid over ``base``; evidence is replaced as a whole, and a variable never overrules an address in ``own``."""
     rows = _merged(base, own)
     if _are_tables(base.get("evidence"), own.get("evidence")):
         rows["evidence"] = {**base["evidence"], **own["evidence"]}
@@ -186,7 +185,7 @@ def _extended(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """``own`` laid over ``base``, table by table; what is no table on both sides is replaced."""
+    """``own`` laid over ``base``, table by table; any other value is replaced."""
     both = {key: _merged(base[key], own[key]) for key in own if _are_tables(base.get(key), own[key])}
     return {**base, **own, **both}
 

@@ -22,7 +22,7 @@ T = TypeVar("T", bound=Mapping[str, object])
 
 
 def no_secrets(table: T) -> T:
-    """``table`` itself. Raises ValueError, without the value, where a name or a value in it says that it is a key."""
+    """Return ``table``. Raises ValueError, without the value, where a name or a value in it looks like a key."""
     for name, value in table.items():
         if isinstance(value, str) and value and (SECRET_WORD.search(name) or redacted(value) != value):
             raise ValueError(
@@ -39,18 +39,18 @@ class ProfileRow(BaseModel):
 
 
 class Connection(ProfileRow):
-    """Where the API is and how to get in. Keys come from the environment variable ``api_key_env``, never from a file.
+    """Address and credentials of the API. Keys come from the environment variable ``api_key_env``, never from a file.
 
-    ``base_url_env``: a variable whose address goes before ``base_url``. A profile that extends another and sets ``base_url`` alone
-    does not inherit it: an address of one's own is never replaced by a variable that is meant for another provider.
-    ``base_path`` is appended to an address that lacks it. ``api_key_required``: nothing is sent without a key or a token, so that
-    ``api_key_env`` or ``token_env`` must name its variable. ``api_key_url``: where a user gets a key. ``api_key_header``: the
-    header that carries it, ``Authorization`` as a bearer token. ``token_env``: a variable with a bearer token (Microsoft Entra)
-    that serves where no key is set. ``headers_env``: further headers -> the variables that hold them. ``query`` goes with every
-    request; ``query_env`` names variables that replace parts of it. ``lists_models``: GET /models names what ``--model`` takes;
-    elsewhere it only shows that the key is good. ``concurrency``: requests in flight to begin with (``Pace`` finds how many more
-    are of use), and never more where the engine is ``embedded``, started in this process. ``rate_limit_headers``:
-    limit-requests ... -> the header's name (see ``rate_limits``).
+    base_url_env: a variable whose address goes before ``base_url``. A profile that extends another and sets ``base_url`` alone does
+    not inherit it: a variable for another provider never replaces the profile's own address.
+    base_path: appended to an address that lacks it.
+    api_key_required: nothing is sent without a key or a token, so ``api_key_env`` or ``token_env`` must name its variable.
+    api_key_url: the page where a user gets a key. api_key_header: carries the key, ``Authorization`` as a bearer token.
+    token_env: a variable with a bearer token (Microsoft Entra), used without a key. headers_env: further headers -> variables.
+    query: goes with every request. query_env: variables that replace parts of it.
+    lists_models: GET /models lists the names that ``--model`` takes; elsewhere it only shows that the key is good.
+    concurrency: first number of requests in flight (``Pace`` finds a better one), the most for an ``embedded`` engine, which runs
+    in this process. rate_limit_headers: limit-requests ... -> the header's name (see ``rate_limits``).
     """
 
     base_url: str | None = None
@@ -88,13 +88,12 @@ class Connection(ProfileRow):
 class EndpointRules(ProfileRow):
     """One endpoint. ``{model}`` in ``path`` is the model's (deployment's) name. ``dialect``: the shape of the answer's logprobs.
 
-    ``ask_logprobs``: flag = ``logprobs: true, top_logprobs: k``; count = ``logprobs: k``; include = the Responses API's ``include``
-    and ``top_logprobs``; no = the endpoint gives none. ``sampled_in_list``: what happens to a sampled token that is not among the k
-    most likely: it is not listed (no), listed beside them (added), or in the place of the last of them (replaces the last). It
-    tells which listed alternatives are sure to be the most likely ones. ``top_logprobs``: most alternatives here, where that
-    differs from ``logprobs.limit``. ``id``: where token ids stand here, where that differs from ``tokens.id``. ``sampled_ids``:
-    dotted field of a choice that lists the sampled ids. ``bias``: whether it takes ``logit_bias``; ``stop``: whether it takes stop
-    texts. ``max_tokens``: the field that limits the completion.
+    ask_logprobs: flag = ``logprobs: true, top_logprobs: k``; count = ``logprobs: k``; include = the Responses API's ``include`` and
+    ``top_logprobs``; no = the endpoint gives none. top_logprobs: most alternatives here, where not ``logprobs.limit``.
+    sampled_in_list: a sampled token not among the k most likely is not listed (no), listed beside them (added), or listed in
+    place of the last (replaces the last). This decides which listed alternatives are sure to be the most likely ones.
+    id: the place of token ids here, where not ``tokens.id``. sampled_ids: dotted field of a choice that lists the sampled ids.
+    bias: whether it takes ``logit_bias``. stop: whether it takes stop texts. max_tokens: the field that limits the completion.
     """
 
     path: str
@@ -110,13 +109,13 @@ class EndpointRules(ProfileRow):
 
 
 class LogprobRules(ProfileRow):
-    """What returned logprobs are. ``limit``: most alternatives a token (None: no limit known).
+    """The meaning of returned logprobs. ``limit``: most alternatives a token (None: no limit known).
 
-    ``meaning``: before bias = of the unbiased model at temperature 1, whatever was sent; after bias = of the distribution after
-    bias and temperature, so the model's only without a bias at temperature 1; unknown = read like after bias. ``propensity``: the
-    field of a sampled token's entry with its logprob under the policy that sampled it. ``censored``: the number that stands
-    for a sampled token whose logprob is not given. ``end_token_listed``: None where it is not known. ``stop_text_listed``: whether
-    the tokens of the stop text that ended a completion are listed, or only counted; None where it is not known.
+    meaning: before bias = of the unbiased model at temperature 1, whatever was sent; after bias = of the distribution after bias
+    and temperature, so the model's own only without a bias at temperature 1; unknown = treated as after bias.
+    propensity: the field with the sampled token's logprob under the policy that sampled it. censored: the number in place of a
+    sampled token's logprob that is withheld. end_token_listed: None if not known. stop_text_listed: whether the tokens of the stop
+    text that ended a completion are listed, or only counted; None if not known.
     """
 
     limit: Annotated[int, Field(ge=0)] | None = None
@@ -129,7 +128,7 @@ class LogprobRules(ProfileRow):
 
 
 class TokenRules(ProfileRow):
-    """Where token ids stand: ``field NAME`` of each entry; ``string PREFIX``: behind it in the token string; ``bytes``: nowhere,
+    """The place of token ids: ``field NAME`` of each entry; ``string PREFIX``: behind it in the token string; ``bytes``: nowhere,
     the token's bytes identify it under a vocabulary; ``text``: nowhere, and only its printed text is given.
 
     ``bytes_exact``: ``bytes`` are the token's own, not those of its printed text.
@@ -156,7 +155,7 @@ class DetokenizeRoute(ProfileRow):
 
 
 class TokenizerRules(ProfileRow):
-    """How the tokenizer is known. ``source``: server = by its own routes; openai names = the encoding that tiktoken knows for the
+    """The source of the tokenizer. ``source``: server = by its own routes; openai names = the encoding that tiktoken knows for the
     model's name; model name = not at all, so that a bias is tied to the model's name, unless ``--tokenizer`` names a vocabulary.
 
     ``vocabulary_size`` is a field of the first entry of GET /models.
@@ -175,8 +174,8 @@ class TokenizerRules(ProfileRow):
 
 
 class ChatRoute(ProfileRow):
-    """POST ``path`` under the server's root with ``{"messages": [...]}`` answers, in field ``answer``, the prompt that the chat
-    template makes of them: token ids, or a text, which ``ReferenceRules.text`` says how to split."""
+    """POST ``path`` under the server's root with ``{"messages": [...]}`` answers, in field ``answer``, the prompt made by the chat
+    template: token ids, or a text, which is split by the rules in ``ReferenceRules.text``."""
 
     path: str
     answer: str
@@ -184,10 +183,10 @@ class ChatRoute(ProfileRow):
 
 
 class ReferenceRules(ProfileRow):
-    """How the next token's distribution over the whole vocabulary is asked for after any prefix, as a prompt of token ids.
+    """How to ask for the next token's distribution over the whole vocabulary after a prefix, a prompt of token ids.
 
-    ``endpoint`` takes such a prompt. ``whole``: the number of alternatives that stands for all; None: their number itself.
-    ``chat``: where the template is applied. ``text``: fields of the route tokenizer.tokenize that split a text as a prompt is.
+    endpoint: takes such a prompt. whole: the number of alternatives that means all; None: the size of the vocabulary.
+    chat: applies the template. text: fields for the route tokenizer.tokenize that make it split a text like a prompt.
     """
 
     endpoint: Endpoint
@@ -197,7 +196,7 @@ class ReferenceRules(ProfileRow):
 
 
 class BiasRules(ProfileRow):
-    """What ``logit_bias`` accepts: nats in [low, high], at most ``entries`` tokens (None: no limit), fractions or integers only.
+    """The limits on ``logit_bias``: nats in [low, high], at most ``entries`` tokens (None: no limit), fractions or integers only.
 
     ``highest_id``: ids above it are refused; "end of text" is the vocabulary's ``<|endoftext|>``; None: the whole vocabulary.
     """
@@ -217,7 +216,7 @@ class BiasRules(ProfileRow):
 
 
 class SamplingRules(ProfileRow):
-    """``n``: most completions a request; ``shares_prompt``: they pay for the prompt once, so that several are asked for at a time.
+    """``n``: most completions a request; ``shares_prompt``: they pay for the prompt once, so several are asked for at a time.
 
     ``seed``: the request takes a seed. ``stops``: most stop texts a request; None: no limit known.
     """
@@ -231,9 +230,9 @@ class SamplingRules(ProfileRow):
 class BatchRules(ProfileRow):
     """Requests in files of JSON Lines, answered later. ``urls``: endpoint -> the ``url`` of each line.
 
-    ``command``: the program that answers a file on the user's own machine, with {input}, {output} and {model}; None: files go to
-    the provider, by ``/files`` and ``/batches`` beside its endpoints. ``requests``, ``size``: most lines and bytes of a file (None:
-    no limit). ``price``: what a token costs there, as a share of its price in a live request.
+    command: the program that answers a file on the user's own machine, with {input}, {output} and {model}; None: files go to the
+    provider, by ``/files`` and ``/batches`` beside its endpoints. requests, size: most lines and bytes of a file (None: no limit).
+    price: the cost of a token there, as a share of its price in a live request.
     """
 
     urls: Annotated[dict[Endpoint, str], Field(min_length=1)]
@@ -253,8 +252,8 @@ class RefusedModels(ProfileRow):
 class ModelRules(ProfileRow):
     """Models that are refused before anything is sent, and some that work.
 
-    ``fleet``: many systems answer under one model's name, so that ``system_fingerprint`` differs from answer to answer; elsewhere
-    another one is another server or another set-up.
+    fleet: many systems answer under one model name, so ``system_fingerprint`` changes between answers; elsewhere a change means
+    another server or set-up.
     """
 
     refused: list[RefusedModels] = []
@@ -263,8 +262,8 @@ class ModelRules(ProfileRow):
 
 
 class Evidence(ProfileRow):
-    """How a row is known. ``grade``: S source or official specification, R recorded traffic, L measured on a live server, D vendor
-    documentation, 3 third-party report; several joined by commas. ``seen``: what exactly, where the row does not say it.
+    """The source of a row. ``grade``: S source or official specification, R recorded traffic, L measured on a live server, D vendor
+    documentation, 3 third-party report; several joined by commas. ``seen``: the exact observation, where the row does not say it.
     """
 
     grade: Annotated[str, Field(pattern=r"^[SRLD3](, [SRLD3])*$")]

@@ -1,1 +1,1 @@
-"""What strangers wrote is read within bounds, what must not be shown is not shown, and a file is replaced whole or not at all."""
+"""Safety: untrusted input is read within bounds, secrets and control characters are masked, files are replaced as a whole."""

@@ -1,4 +1,4 @@
-"""A file is replaced whole or not at all: a reader sees the old one or the new one, and a crash leaves one of them."""
+"""Atomic file writes: a reader, or a crash, meets the old file or the new one, never a part of it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path, draft: str | None = None) -> Iterator[Path]:
-    """A draft to be written beside ``path``: it takes the file's place when the body ends well, and goes when it does not.
+    """Open a draft beside ``path``, which replaces the file when the body ends well and is removed when it fails.
 
-    When this ends, a crash cannot lose the new file. ``draft`` is the draft's name, for a body that needs a certain one; without
-    it each draft has a hidden one of its own, so that several may write at once.
-
-    Raises OSError.
+    Afterwards a crash cannot lose the new file. draft: the draft's name, where the body needs a certain one; by default each draft
+    has a hidden name of its own, so several may write at once. Raises OSError.
     """
     new = path.with_name(draft or f".{path.name}.{secrets.token_hex(4)}.part")
     try:

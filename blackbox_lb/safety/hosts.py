@@ -1,4 +1,4 @@
-"""Hosts: which of them are this machine, where no proxy stands between and nobody is asked about money."""
+"""Hosts: whether an address is this machine, which needs neither a proxy server nor a question about money."""
 
 from __future__ import annotations
 

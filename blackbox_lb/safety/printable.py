@@ -1,11 +1,11 @@
-"""Text of strangers as a terminal can show it: what moves a cursor or reverses a line becomes a backslash escape."""
+"""Untrusted text, made safe for a terminal: characters that move a cursor or reverse a line become backslash escapes."""
 
 from __future__ import annotations
 
 import unicodedata
 
 # Control, format (bidirectional overrides among them), surrogate, private and unassigned characters, and exotic line
-# ends: what can move a terminal's cursor, reverse a line or break a diff.
+# ends: each can move a terminal's cursor, reverse a line or break a diff.
 UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 

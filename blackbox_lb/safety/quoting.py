@@ -1,4 +1,4 @@
-"""How a value the user gave, or another library's error, is quoted in an error message: on one line, and short."""
+"""Quotes of a user's value, or of another library's error, in an error message: on one line, and short."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def shorten(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What the error says first, else its kind."""
+    """The first line of the error's message, else its kind."""
     return (str(error).splitlines() or [type(error).__name__])[0]

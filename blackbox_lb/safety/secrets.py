@@ -1,9 +1,9 @@
-"""The one layer that keeps secrets out of what is shown or kept: known ones by their value, all others by their shape.
+"""The one layer that keeps secrets out of messages and files: known ones by their value, all others by their shape.
 
 Known are the credentials in use, and the values of environment variables that a profile, a judge or a reward names, or whose own
-name says that they hold a secret. Names are remembered here, values never: they are read when something is to be masked. Messages,
-log records, tracebacks, recorded command lines, reports and cassettes go through ``redacted``; answers of servers, which are data,
-through ``Redactor.answer``, which takes out the credentials in use and nothing else.
+name marks a secret. Names are remembered here, values never: they are read at each masking. Messages, log records, tracebacks,
+recorded command lines, reports and cassettes go through ``redacted``; answers of servers, which are data, go through
+``Redactor.answer``, which masks the credentials in use and nothing else.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from urllib.parse import quote
 
 MASK = "[masked]"
 SHORTEST = 6
-"""Characters: to take out every "k" of a message because a test server's key is "k" would leave nothing to read."""
+"""Shortest masked secret, in characters: with every "k" masked because a test server's key is "k", no message is readable."""
 SHORTEST_IN_ANSWERS = 16
-"""Characters: no provider issues shorter keys, and a shorter one ("nothing") may be a word of the answer."""
+"""Shortest secret masked in answers, in characters: no provider issues shorter keys, and "nothing" may be a word of an answer."""
 
 SECRET_WORD = re.compile(
     r"(?:^|[-_.])(?:api-?key|key|token|sig|signature|secret|password|passwd|pwd|auth|authorization|credentials?|code)$",
     re.IGNORECASE,
 )
-"""What the name of a query parameter, header or field ends in that carries a secret: api-key, access_token, X-Amz-Signature."""
+"""Last part of the name of a secret query parameter, header or field: api-key, access_token, X-Amz-Signature."""
 _VARIABLE = re.compile(
     r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_|$)|(?<=[A-Z])(?:APIKEY|PASSWORD|PASSWD)$", re.IGNORECASE
 )
-"""The name of an environment variable that holds a secret, whoever made it."""
+"""The name of any environment variable that holds a secret."""
 _SHAPES = re.compile(
-    # By the prefix of their issuer, and JSON web tokens.
+    # By the issuer's prefix, and JSON web tokens.
     r"(?<![a-z0-9])(?:(?:sk|gsk|xai|nvapi|pplx|sess)[-_][\w-]{8,}|fw[-_](?=[\w-]*\d)[\w-]{8,}|(?:hf|tgp)_\w{16,}|AIza[\w-]{20,})|"
     r"(?<![a-z0-9])eyJ[\w-]{8,}(?:\.[\w-]+)*|"
     r"(?<=bearer )(?=[^\s'\",]*\d)[^\s'\",]{8,}|(?<=basic )(?=[a-z0-9+/]*[\d=])[a-z0-9+/]{8,}={0,2}|"
     # After the name of a header that carries a key.
     r"(?<=api-key: )[^\s'\",]{6,}|"
-    # In addresses: user:password@, also with what RFC 3986 wants escaped in it, and query parameters.
+    # In addresses: user:password@, with the escapes that RFC 3986 asks for, and query parameters.
     r"(?<=://)(?:[^/\s]*(?=@)|[^/\s:@]+:(?!\d+(?:/|\s|$))[^\s@]*(?=@))|"
     r"(?<=[?&;])(?P<name>(?:[\w.%-]*[-_.])?(?:api-?key|key|token|sig|signature|secret|password|passwd|pwd|auth|code|credential)=)"
     r"[^&;\s#'\"<>]+",
     re.IGNORECASE | re.ASCII,
 )
 _LONG_WORD = re.compile(r"\S{8}")
-"""What every shape has; ordinary words are shorter, and it is found much faster."""
+"""Part of every shape; ordinary words are shorter, and the search for it is much faster."""
 _named: set[str] = set()
 
 
 def watch(names: Iterable[str | None]) -> None:
-    """From now on the values of these environment variables are secrets, whatever their names are."""
+    """Treat the values of these environment variables as secrets from now on, whatever their names are."""
     _named.update(name for name in names if name)
 
 
@@ -66,12 +66,12 @@ def known() -> list[str]:
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """``text`` without ``secrets``, the known ones, and whatever has the shape of one."""
+    """``text`` without ``secrets``, the known ones, and all else with the shape of one."""
     return redaction(secrets)(text)
 
 
 def redaction(secrets: Iterable[str] = ()) -> Callable[[str], str]:
-    """``redacted`` with what is known now, for many texts: what is known is looked up once."""
+    """``redacted`` for many texts: the known secrets are looked up once."""
     spelled = _spellings([*secrets, *known()], SHORTEST)
 
     def masking(text: str) -> str:
@@ -85,7 +85,7 @@ def redaction(secrets: Iterable[str] = ()) -> Callable[[str], str]:
 
 
 def _spellings(secrets: Iterable[str], shortest: int) -> list[str]:
-    """Each as it is, as a URL and as JSON write it; the longest first, because one may begin with another."""
+    """Each secret as it is, in a URL's spelling and in JSON's; the longest first, because one may begin with another."""
     told = {each for secret in secrets if secret and len(secret) >= shortest for each in _spelled(secret)}
     return sorted(told, key=len, reverse=True)
 
@@ -96,23 +96,23 @@ def _spelled(secret: str) -> tuple[str, ...]:
 
 
 class Redactor:
-    """The layer for one connection. ``secrets``: called whenever something is masked, gives the credentials in use."""
+    """The layer for one connection. ``secrets``: called at each masking, returns the credentials in use."""
 
     def __init__(self, secrets: Callable[[], Iterable[str]] = tuple) -> None:
         self._secrets = secrets
 
     def __call__(self, text: str) -> str:
-        """A message without the credentials in use and without whatever else ``redacted`` takes out."""
+        """A message without the credentials in use and all else that ``redacted`` masks."""
         return redacted(text, self._secrets())
 
     def answer(self, content: bytes) -> bytes:
-        """A server's answer without the credentials in use, where it repeats them; ``content`` itself where it does not."""
+        """A server's answer with the credentials in use masked; ``content`` itself where it holds none."""
         for secret in _spellings(self._secrets(), SHORTEST_IN_ANSWERS):
             content = content.replace(secret.encode(), MASK.encode())
         return content
 
     def clean(self, error: BaseException) -> None:
-        """Mask the words of an error and of those that led to it, which a traceback would show."""
+        """Mask the words of an error and of its causes, which a traceback would show."""
         seen: set[int] = set()
         link: BaseException | None = error
         while link is not None and id(link) not in seen:
@@ -131,7 +131,7 @@ class Redactor:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Inside, every log record goes through the layer; from now on, so does the traceback of what ends the process or a thread."""
+    """Inside, mask every log record; from now on, mask the traceback of an error that ends the process or a thread."""
     before = logging.getLogRecordFactory()
 
     def made(*arguments: Any, **more: Any) -> logging.LogRecord:
@@ -150,7 +150,7 @@ def guarded() -> Iterator[None]:
 def _clean_record(record: logging.LogRecord) -> None:
     try:
         said = record.getMessage()
-    except (TypeError, ValueError):  # logging itself reports a message that does not fit its arguments
+    except (TypeError, ValueError):  # logging itself reports a mismatch of message and arguments
         return
     if (clean := redacted(said)) != said:
         record.msg, record.args = clean, ()
@@ -159,7 +159,7 @@ def _clean_record(record: logging.LogRecord) -> None:
 
 
 def _guard_tracebacks() -> None:
-    """Python's own hooks only: whoever has set another one (a debugger, a test runner) is left to it."""
+    """Replace Python's own hooks only: another hook, as of a debugger or a test runner, stays."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _told
     if threading.excepthook is threading.__excepthook__:

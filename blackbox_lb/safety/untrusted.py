@@ -1,4 +1,4 @@
-"""Reading files and texts that a stranger may have written: at most so large, at most so deep, each key once, nothing run.
+"""Bounded reading of untrusted files and texts: limits on size and depth, each key once, nothing run.
 
 JSON and TOML hold data and nothing else; no format that can hold code (pickle, YAML tags) is read anywhere in this package.
 """
@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MAX_DEPTH = 200
-"""Lists and objects in one another. The parser of pydantic, and so of vLLM and of OpenAI's SDK, stops at the same depth (jiter)."""
+"""Depth of lists and objects. The parser of pydantic, and so of vLLM and of OpenAI's SDK, stops at the same depth (jiter)."""
 MAX_SETTINGS = 2**20
-"""Bytes of a file of settings, as a profile, blb.toml or a judge: a hundred times the largest that comes with the package."""
+"""Largest file of settings (a profile, blb.toml, a judge) in bytes: a hundred times the largest packaged one."""
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
     """The file's bytes; at most ``limit`` + 1 of them are ever held, whatever its size claims.
 
     Raises:
-        OSError: it cannot be read. ValueError: it is larger than ``limit`` bytes, or the path is none.
+        OSError: it cannot be read. ValueError: it is larger than ``limit`` bytes, or the path is invalid.
     """
     with path.open("rb") as file:
-        # A size that is known beforehand spares the reading; a pipe or a device has none.
+        # A known size spares the reading; a pipe or a device has none.
         content = None if os.fstat(file.fileno()).st_size > limit else file.read(limit + 1)
     if content is None or len(content) > limit:
         raise ValueError(f"it is larger than {limit:,} bytes, the limit")
@@ -33,10 +33,10 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 def parse_json(content: bytes | str, *, constant: Callable[[str], Any] | None = None) -> Any:
-    """The JSON value in ``content``, UTF-8 with or without a mark. ``constant``: called for NaN and Infinity, which are no JSON.
+    """Parse JSON in UTF-8, with or without a mark. ``constant``: called for NaN and Infinity, which JSON does not have.
 
     Raises:
-        ValueError: no JSON, nested deeper than ``MAX_DEPTH``, or an object with one key twice, which two readers read differently.
+        ValueError: no JSON, nested deeper than ``MAX_DEPTH``, or an object with a repeated key, which readers resolve differently.
     """
     text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
     try:
@@ -48,12 +48,12 @@ def parse_json(content: bytes | str, *, constant: Callable[[str], Any] | None = 
 
 
 def no_constant(name: str) -> NoReturn:
-    """Refuse NaN and Infinity: the ``constant`` of who wants JSON and nothing else."""
+    """Refuse NaN and Infinity: a ``constant`` for strict JSON."""
     raise ValueError(f"{name} is no JSON number")
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
-    """The table in ``content``. Raises ValueError: no TOML in UTF-8, or nested deeper than ``MAX_DEPTH``."""
+    """Parse a TOML table. Raises ValueError: no TOML in UTF-8, or nested deeper than ``MAX_DEPTH``."""
     try:
         value = tomllib.loads(content.decode("utf-8"))
     except RecursionError:
@@ -66,7 +66,7 @@ _DEEP = f"it is nested deeper than {MAX_DEPTH} levels, the limit"
 
 
 def check_depth(value: object) -> None:
-    """Raises ValueError where lists and tables stand in one another more than ``MAX_DEPTH`` deep."""
+    """Raise ValueError where lists and tables are nested deeper than ``MAX_DEPTH``."""
     level, depth = [value], 0
     while level := [
         inner

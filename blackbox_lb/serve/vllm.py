@@ -1,7 +1,7 @@
 """A vLLM logits processor that adds whole learned vectors, kept on the device, to the rows of the requests that name them.
 
 Start the server with ``BLB_BIAS_DIR`` set to a folder of bias files; a request names one by ``vllm_xargs: {"blb_bias": "name"}``,
-and ``BLB_BIAS_DEFAULT`` names the one of all other requests. Without ``BLB_BIAS_DIR`` it does nothing. It serves both model
+all others get ``BLB_BIAS_DEFAULT``. Without ``BLB_BIAS_DIR`` it does nothing. It serves both model
 runners of vLLM (interfaces: ``vllm.v1.sample.logits_processor`` and ``vllm.v1.worker.gpu.sample.logits_processor``).
 """
 
@@ -34,7 +34,7 @@ __all__ = ["LearnedBias"]
 
 NAME = "blackbox_lb.serve.vllm:LearnedBias"
 GROUP = "vllm.logits_processors"
-logger = logging.getLogger(f"vllm.{__name__}")  # vLLM shows what its own tree of loggers says
+logger = logging.getLogger(f"vllm.{__name__}")  # vLLM shows records of its own loggers only
 
 
 class LearnedBias(RunnerV1, RunnerV2):  # type: ignore[misc]
@@ -55,26 +55,26 @@ class LearnedBias(RunnerV1, RunnerV2):  # type: ignore[misc]
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raises BiasError, which the server answers with 400, where a request asks for a bias that it cannot have."""
+        """Raise BiasError, which the server answers with 400, where a request cannot have the bias that it names."""
         name = _wanted(sampling_params)
         if name is not None:
             _admissible(_caller_config()).get(name)
 
     def is_argmax_invariant(self) -> bool:
-        """A bias changes the likeliest token."""
+        """False: a bias changes the likeliest token."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Runner V1, before each step: the changes of the batch, None where there are none."""
+        """Runner V1, before each step: apply the changes of the batch, None for none."""
         if isinstance(self._runner, _RunnerV1) and batch_update is not None:
             self._runner.update(batch_update)
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Runner V2: the request now in this slot; returns whether it is biased."""
+        """Runner V2: take the request now in this slot; return whether it is biased."""
         return isinstance(self._runner, _RunnerV2) and self._runner.add(req_idx, sampling_params)
 
     def apply_staged_writes(self) -> None:
-        """Runner V2, before each step."""
+        """Runner V2: run before each step."""
         if isinstance(self._runner, _RunnerV2):
             self._runner.flush()
 
@@ -86,7 +86,7 @@ class LearnedBias(RunnerV1, RunnerV2):  # type: ignore[misc]
 
 
 class _RunnerV1:
-    """Rows as vLLM's first runner keeps them: it tells what was added, removed and moved, once a step at most."""
+    """The biased rows under vLLM's first runner, which reports rows added, removed and moved, at most once a step."""
 
     def __init__(self, table: VectorTable) -> None:
         self._table, self._rows = table, Rows()
@@ -123,7 +123,7 @@ class _RunnerV1:
 
 
 class _RunnerV2:
-    """Request slots as vLLM's second runner keeps them: it tells only who comes, and each step which slot a row belongs to."""
+    """The biased slots under vLLM's second runner, which reports new requests only, and at each step the slot of each row."""
 
     def __init__(self, table: VectorTable, requests: int) -> None:
         self._table = table
@@ -158,7 +158,7 @@ def _wanted(params: SamplingParams) -> str | None:
 
 
 def _named(params: SamplingParams) -> str | None:
-    """The same beside the model, where an error would end the engine: what is no name is one that no file has."""
+    """The requested name, beside the model, where an error would end the engine: an invalid name becomes one without a file."""
     try:
         return _wanted(params)
     except BiasError as error:
@@ -169,24 +169,24 @@ _instances = count()
 
 
 def _is_first(config: VllmConfig) -> bool:
-    """Whether this is the first of the equal processors that vLLM makes where it is both installed and asked for by name."""
+    """Whether this is the first of the equal processors that vLLM makes when one is both installed and named."""
     installed = sum(point.value == NAME for point in entry_points(group=GROUP))
     named = sum(each in (NAME, LearnedBias) for each in config.model_config.logits_processors or ())
     return next(_instances) % max(1, installed + named) == 0
 
 
 def _common(slots: Collection[int]) -> int | None:
-    """The slot that all of them are, None where they differ."""
+    """The common value of all slots, None where they differ."""
     distinct = set(slots)
     return distinct.pop() if len(distinct) == 1 else None
 
 
 _admissions: dict[int, tuple[VllmConfig, BiasDirectory[None]]] = {}
-"""By identity of the configuration, which is kept so that no other can take its place."""
+"""By identity of the configuration, which is kept so that no other takes its address."""
 
 
 def _admissible(config: VllmConfig) -> BiasDirectory[None]:
-    """The directory as the process sees it that admits requests: whether a bias fits, without its vector."""
+    """The directory in the process that admits requests: it checks whether a bias fits, and builds no vector."""
     if id(config) not in _admissions:
         folder = bias_folder()
         if folder is None:

@@ -1,1 +1,1 @@
-"""A reverse proxy that adds the bias for any language and tool."""
+"""A reverse proxy that adds the bias, for any language and tool."""

@@ -1,4 +1,4 @@
-"""Answers of the proxy's own, in the shape of OpenAI's errors, so that every SDK raises them with their sentence."""
+"""The proxy's own error answers, in the shape of OpenAI's errors, so that every SDK raises them with their message."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from blackbox_lb.errors import BlbError
 
 
 class ErrorAnswer(BlbError):
-    """What the client gets in place of the upstream's answer.
+    """An answer to the client in place of the upstream's.
 
-    status: of HTTP; from 500 the upstream's failure, below what the client sent. The shape is that of
+    status: of HTTP; from 500 the upstream's failure, below that the client's. The shape is that of
     https://platform.openai.com/docs/guides/error-codes.
     """
 

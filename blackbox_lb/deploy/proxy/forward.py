@@ -1,6 +1,6 @@
-"""The way to the upstream and back: one HTTP session for all clients, headers and bytes as they are, nothing kept.
+"""The connection to the upstream: one HTTP session for all clients, headers and bytes unchanged, nothing kept.
 
-RFC 9110, section 7.6 says what an intermediary passes on: all but the fields that belong to one connection. No cookie is
+An intermediary passes on all header fields but those of a single connection (RFC 9110, section 7.6). No cookie is
 stored, no redirect followed, no body decompressed.
 """
 
@@ -24,12 +24,12 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.safety.hosts import is_loopback
 
 MAX_HEADER = 65_536
-"""Longest header line, in bytes, that is passed on; the longest keys (signed tokens) take some thousands."""
+"""Longest header line that is passed on, in bytes; the longest keys (signed tokens) take some thousands."""
 _CONNECT = 10.0
 """Seconds for a connection to the upstream."""
 _IDLE = 4.0
-"""Seconds that an idle connection to the upstream is kept: below the 5 s after which uvicorn (vLLM) and llama.cpp close theirs, so
-that a request never meets a connection that is being closed."""
+"""Seconds that an idle connection to the upstream is kept: uvicorn (vLLM) and llama.cpp close theirs after 5 s, and a request
+must never meet a connection that is being closed."""
 _HOP_BY_HOP = frozenset(
     ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer")
 ) | {"transfer-encoding", "upgrade"}
@@ -41,9 +41,9 @@ log = logging.getLogger(__name__)
 
 
 class Forwarder:
-    """Sends requests to the upstream. ``timeout``: seconds of silence after which an answer is given up.
+    """Sends requests to the upstream. ``timeout``: seconds of silence before an answer is abandoned.
 
-    Raises InputError: the environment names a proxy server that is none of http.
+    Raises InputError: the environment names a proxy server that does not speak HTTP.
     """
 
     def __init__(self, upstream: Upstream, *, timeout: float) -> None:
@@ -52,7 +52,7 @@ class Forwarder:
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        """Make the session; in the event loop that uses it."""
+        """Create the session, in the event loop that uses it."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE, ssl=_certificates(self.upstream)),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=self.timeout),
@@ -71,11 +71,11 @@ class Forwarder:
     async def ask(
         self, request: web.BaseRequest, target: str, content: bytes | None, extra: Mapping[str, str] | None = None
     ) -> aiohttp.ClientResponse:
-        """The upstream's answer, its body yet to be read; the caller closes it.
+        """Return the upstream's answer with its body unread; the caller closes it.
 
         target: path and query. content: the body, None for a request without one. extra: headers that replace the client's.
 
-        Raises ErrorAnswer: 400 for a bad target, 502 or 504 where nothing answered.
+        Raises ErrorAnswer: 400 for a bad target, 502 or 504 for no answer.
         """
         if self._session is None:
             raise RuntimeError("the forwarder is not open")
@@ -90,7 +90,7 @@ class Forwarder:
     async def stream(
         self, request: web.BaseRequest, answer: aiohttp.ClientResponse, extra: Mapping[str, str] | None = None
     ) -> web.StreamResponse:
-        """Send the answer on, each piece as it comes; ``extra``: headers to add. A broken answer stays visibly broken."""
+        """Send the answer on, piece by piece; ``extra``: headers to add. A broken answer stays visibly broken."""
         headers = _end_to_end(answer.headers, _HOP_BY_HOP)
         headers.update(extra or {})
         out = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
@@ -101,7 +101,7 @@ class Forwarder:
                 piece, _ = await answer.content.readchunk()
                 await out.write(piece)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            # The status has gone out, so the only honest sign that is left is a body without its end.
+            # The status is sent already, so only a body without its end can show the failure.
             if request.transport is not None and not request.transport.is_closing():
                 log.warning("the answer to a %s broke off (%s)", request.method, type(error).__name__)
                 request.transport.close()
@@ -109,7 +109,7 @@ class Forwarder:
 
     @contextmanager
     def faults(self) -> Iterator[None]:
-        """What goes wrong with the upstream, as the answer that the client gets."""
+        """Turn failures of the upstream into answers to the client."""
         where = self.upstream.base
         try:
             yield
@@ -128,7 +128,7 @@ class Forwarder:
 
 
 def _end_to_end(headers: CIMultiDictProxy[str], dropped: frozenset[str]) -> CIMultiDict[str]:
-    """The headers that go on, repeated ones included; a value that is not UTF-8 is read as Latin-1 (RFC 9110, section 5.5)."""
+    """The headers that are passed on, repeated ones included; a value not in UTF-8 is Latin-1 (RFC 9110, section 5.5)."""
     named = headers.getall("Connection", ())
     if named:
         dropped = dropped | {name.strip().lower() for value in named for name in value.split(",")}
@@ -136,12 +136,12 @@ def _end_to_end(headers: CIMultiDictProxy[str], dropped: frozenset[str]) -> CIMu
 
 
 def _text(value: str) -> str:
-    # aiohttp reads what is not UTF-8 as surrogates, and would drop them without a word where it writes.
+    # aiohttp reads bytes that are no UTF-8 as surrogates, and would drop them silently on writing.
     return value.encode(errors="surrogateescape").decode("latin-1") if _SURROGATE.search(value) else value
 
 
 def _reason(error: Exception) -> str:
-    """The kind of failure without what was sent or received."""
+    """The kind of failure, without the data sent or received."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, aiohttp.ClientResponseError):
@@ -150,16 +150,16 @@ def _reason(error: Exception) -> str:
 
 
 def _certificates(upstream: Upstream) -> ssl.SSLContext | bool:
-    """Whom to trust: the system's store, or SSL_CERT_FILE, as every other request of this package does."""
+    """The trusted certificates: the system's store, or SSL_CERT_FILE, as for every other request of this package."""
     if upstream.scheme != "https":
         return True
-    import httpx2  # takes a third of a second, which a loopback upstream need not wait for
+    import httpx2  # loading takes a third of a second; a loopback upstream needs none
 
     return httpx2.create_ssl_context()
 
 
 def _proxy_server(upstream: Upstream) -> URL | None:
-    """The proxy server that the environment names for the upstream (HTTPS_PROXY, NO_PROXY), none for this machine itself."""
+    """The environment's proxy server for the upstream (HTTPS_PROXY, NO_PROXY), none for this machine itself."""
     if is_loopback(upstream.host) or proxy_bypass(upstream.host):
         return None
     address = getproxies().get(upstream.scheme)

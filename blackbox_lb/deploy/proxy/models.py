@@ -1,4 +1,4 @@
-"""``/v1/models`` with the aliases in it: the upstream's own list, asked for with the caller's key, and each ``MODEL@ALIAS``."""
+"""``/v1/models`` with the aliases: the upstream's own list, fetched with the caller's key, and each ``MODEL@ALIAS``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from blackbox_lb.deploy.proxy.requests import PREFIX
 
 _NO_ROUTE = frozenset((404, 405, 501))
 _MOST = 16 * 2**20
-"""Bytes of a list of models that are read; a longer one counts as none."""
+"""Largest list of models that is read, in bytes; a longer one counts as none."""
 _PLAIN = {"Accept-Encoding": "identity"}
 
 
 def wanted_model(method: str, path: str, names: ServedNames) -> ServedBias | str | None:
-    """Which answer is made here: "all" for the list, the bias for one alias, None where the upstream's own answer will do.
+    """The answer to make here: "all" for the list, a bias for one alias, None to forward the request.
 
     Raises ErrorAnswer (404): an alias that does not exist.
     """
@@ -35,7 +35,7 @@ def wanted_model(method: str, path: str, names: ServedNames) -> ServedBias | str
 async def answer_models(
     forwarder: Forwarder, request: web.BaseRequest, target: str, names: ServedNames, wanted: ServedBias | str
 ) -> web.StreamResponse:
-    """The list, or the one model of an alias. Where the upstream has no such route, what is known here is the answer."""
+    """The list, or the one model of an alias. Where the upstream has no such route, the names known here are the answer."""
     if isinstance(wanted, ServedBias):
         target = f"{PREFIX}/models/{quote(wanted.model, safe=':/')}"
     async with await forwarder.ask(request, target, None, _PLAIN) as answer:
@@ -58,9 +58,9 @@ def _listed(names: ServedNames, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _entry(served: ServedBias, model: dict[str, Any]) -> dict[str, Any]:
-    """The model object of OpenAI's specification; what the upstream says of its model holds for the alias too.
+    """The model object of OpenAI's specification, with the fields of the upstream's model.
 
-    All but llama.cpp's ``aliases``: those are names of the model without the bias.
+    It leaves out llama.cpp's ``aliases``, which name the model without the bias.
     """
     made = int(served.bias.created.timestamp())
     theirs = {name: value for name, value in model.items() if name != "aliases"}

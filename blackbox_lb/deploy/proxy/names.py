@@ -1,4 +1,4 @@
-"""Which bias a request asks for by its model's name: the model's own name, or ``MODEL@ALIAS``."""
+"""The choice of a bias by a request's model name: the model's own name, or ``MODEL@ALIAS``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class ServedBias:
-    """One bias under one name. A request for ``name`` becomes one for ``model`` with the bias of ``injection``."""
+    """One bias under one name. A request for ``name`` is sent on for ``model`` with the bias of ``injection``."""
 
     model: str
     alias: str | None
@@ -29,17 +29,17 @@ class ServedBias:
 
     @property
     def name(self) -> str:
-        """What a request says for it: MODEL, or MODEL@ALIAS."""
+        """The model name in a request: MODEL, or MODEL@ALIAS."""
         return self.model if self.alias is None else f"{self.model}@{self.alias}"
 
 
 def load_served(
     biases: Iterable[str], *, models: Sequence[str] = (), provider: str | None = None, on_conflict: OnConflict = "raise"
 ) -> list[ServedBias]:
-    """The biases that ``[ALIAS=]PATH`` name, one row for each name a request may say.
+    """Load the biases that ``[ALIAS=]PATH`` name, one row for each model name in requests.
 
-    models: the server's names of the model, where they are not the bias file's; every bias then applies to each of them.
-    provider: a profile whose limits each bias must keep, and whose format it is sent in.
+    models: the server's names of the model, where they differ from the bias file's; every bias then applies to each of them.
+    provider: a profile that sets the limits and the format of each bias.
 
     Raises InputError: a bad alias, an empty model name, or an unknown provider (ProfileError); BiasError: a file that cannot be
     read, or a bias that the provider does not take.
@@ -62,7 +62,7 @@ def load_served(
 
 def _parse(argument: str) -> tuple[str | None, Path]:
     alias, equals, path = argument.partition("=")
-    # A path may hold "=" too: "./a=b.json" and "runs/a=b/bias.json" are paths, as an alias holds no slash.
+    # A path may hold "=" too: "./a=b.json" and "runs/a=b/bias.json" are paths, because an alias holds no slash.
     if not equals or "/" in alias or "\\" in alias:
         return None, Path(argument)
     if not _ALIAS.fullmatch(alias):
@@ -71,7 +71,7 @@ def _parse(argument: str) -> tuple[str | None, Path]:
 
 
 class ServedNames:
-    """The names that requests may say, each with its bias.
+    """The model names that get a bias, each with its bias.
 
     Raises InputError where two biases have one name.
     """
@@ -90,18 +90,18 @@ class ServedNames:
 
     @property
     def aliased(self) -> list[ServedBias]:
-        """Those that only a request with an alias gets."""
+        """The biases that only a request with an alias gets."""
         return [row for row in self if row.alias is not None]
 
     @property
     def known(self) -> str:
-        """All names, for a sentence."""
+        """All names, formatted for a sentence."""
         return ", ".join(f"'{printable(name)}'" for name in sorted(self._by_name))
 
     def choose(self, name: object) -> ServedBias | None:
-        """The bias that the model name asks for, None for a model that has none.
+        """The bias for the model name, None for a model without one.
 
-        Raises ErrorAnswer (404): ``MODEL@ALIAS`` with a model or an alias from here, but not the two together.
+        Raises ErrorAnswer (404): ``MODEL@ALIAS`` with a model or an alias known here, but not this pair.
         """
         if not isinstance(name, str):
             return None

@@ -1,4 +1,4 @@
-"""From what a client asks to what the upstream is asked: the address, and the body with the bias; no network."""
+"""From the client's request to the upstream's: the address, and the body with the bias; no network."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from blackbox_lb.safety.printable import printable
 from blackbox_lb.safety.untrusted import no_constant, parse_json
 
 PREFIX = "/v1"
-"""The path of this proxy that is the upstream's base URL."""
+"""The path of this proxy that corresponds to the upstream's base URL."""
 _DEPLOYMENT = re.compile(r"(?<=/deployments/)[^/?]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Where requests go. ``base``: its API, without a slash at the end; ``root``: the same without a last ``/v1``.
+    """Addresses of the upstream. ``base``: its API, without a slash at the end; ``root``: the same without a last ``/v1``.
 
-    An address that is a host alone is taken for a root.
+    An address of a host alone is taken as a root.
     """
 
     base: str
@@ -35,7 +35,7 @@ class Upstream:
 
     @classmethod
     def parse(cls, address: str) -> Upstream:
-        """From an address with its ``/v1``. Raises InputError: not http(s), or with a key, a query or a fragment in it."""
+        """Parse an address with its ``/v1``. Raises InputError: not http(s), or with a key, a query or a fragment in it."""
         base = address.strip().rstrip("/")
         try:
             parts = urlsplit(base)
@@ -55,7 +55,7 @@ class Upstream:
     def url(self, target: str) -> str:
         """The address for a request target (path and query as they came).
 
-        ``/v1`` and what is below is the base URL; any other path lies beside it, under ``root``.
+        ``/v1`` and all below is the base URL; any other path lies beside it, under ``root``.
 
         Raises ErrorAnswer (400): an absolute address, ``..`` in the path, or characters that no target may hold.
         """
@@ -76,7 +76,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What goes upstream: the target, the body, and which bias is in it, None where none was added."""
+    """The request to the upstream: the target, the body, and the bias in it, None where none was added."""
 
     target: str
     content: bytes
@@ -91,17 +91,17 @@ class Rule:
     others: Literal["pass", "raise"] = "pass"
 
     def applies(self, method: str, path: str) -> bool:
-        """Whether the body must be read: a POST to an endpoint that samples."""
+        """Whether the body must be read: it is a POST to an endpoint that samples."""
         return method == "POST" and route(path) is not None
 
     def edit(self, target: str, content: bytes) -> Edit:
-        """The request with the bias of its model.
+        """Return the request with the bias of its model.
 
         Raises ErrorAnswer: 404 for an unknown alias; 400 for a body that is no JSON object, a refused model, an endpoint that
-        takes no bias, or a ``logit_bias`` of the body's own that the rule for conflicts refuses.
+        takes no bias, or a body's own ``logit_bias`` where the rule for conflicts refuses it.
         """
         document = _document(content)
-        # Azure OpenAI goes by the deployment, whatever model the body names.
+        # Azure OpenAI uses the deployment, whatever model the body names.
         named = [name for name in (_deployment(target), document.get("model")) if name is not None]
         served = next(filter(None, map(self.names.choose, named)), None)
         if served is None:
@@ -135,7 +135,7 @@ class Rule:
 
 
 def _document(content: bytes) -> dict[str, Any]:
-    """What is asked. A key twice, which the upstream may read the other way, NaN and depths that no upstream reads are refused."""
+    """The parsed body. Refuses repeated keys, which the upstream may resolve differently, NaN, and depths that it cannot read."""
     try:
         document = parse_json(content.decode(), constant=no_constant)
     except ValueError as error:
@@ -151,7 +151,7 @@ def _document(content: bytes) -> dict[str, Any]:
 
 
 def _deployment(target: str) -> str | None:
-    """Azure OpenAI names the model in the path, and not always in the body."""
+    """The deployment in the path, by which Azure OpenAI names the model, and not always in the body."""
     found = _DEPLOYMENT.search(target)
     return unquote(found.group()) if found else None
 

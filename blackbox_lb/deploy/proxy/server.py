@@ -30,7 +30,7 @@ from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.printable import printable
 
 HEADER = "blackbox-lb-bias"
-"""The header of an answer that says which bias the request was given."""
+"""The header of an answer that names the bias of the request."""
 
 log = logging.getLogger(__name__)
 # aiohttp's own records of a malformed request hold the request, its key included.
@@ -40,10 +40,10 @@ _mute = logging.Logger("blackbox_lb.deploy.proxy.server.http", logging.CRITICAL 
 class Proxy:
     """``async with Proxy(rule, upstream).listening() as address: ...``; any number of requests at once.
 
-    max_body: largest request body in bytes. timeout: seconds of the upstream's silence before it is given up. grace: seconds
-    that answers under way have to finish when the block ends; then they are cut. hosts: names that clients may call this machine
-    by while only it can reach the proxy, besides its own: a page in a browser could else let its own name point here (DNS
-    rebinding) and use an upstream that asks for no key.
+    max_body: largest request body in bytes. timeout: seconds of silence before the upstream is abandoned. grace: seconds to finish
+    the answers under way when the block ends; then they are cut. hosts: further names of this machine that clients may use while
+    the proxy is not reachable from others: otherwise a web page could point its own name here (DNS rebinding) and use an upstream
+    that needs no key.
 
     Raises InputError, from ``listening``: the address cannot be used.
     """
@@ -67,7 +67,7 @@ class Proxy:
 
     @asynccontextmanager
     async def listening(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-        """Serve inside the block; gives the base URL that clients use. Port 0 takes a free one."""
+        """Serve inside the block; return the base URL for clients. Port 0 takes a free one."""
         self._check_no_loop(host, port)
         self._guarded = is_loopback(host)
         server = web.Server(
@@ -94,7 +94,7 @@ class Proxy:
 
     @property
     def health(self) -> dict[str, Any]:
-        """What GET /health answers."""
+        """The answer to GET /health."""
         served = [
             {"name": row.name, "model": row.model, "alias": row.alias, "entries": len(row.bias.entries)}
             | {"status": row.bias.status, "requests": self.biased[row.name]}
@@ -121,12 +121,12 @@ class Proxy:
         except ErrorAnswer as answer:
             return self._error(request, answer)
         except ConnectionError:
-            raise  # the client has gone; the server ends the rest
+            raise  # the client has disconnected; the server ends the rest
         except web.RequestPayloadError:
             broken = "the request body is not what its headers say; send it whole, with its length or in chunks"
             return self._error(request, ErrorAnswer(400, broken, code="bad_body"))
         except Exception as error:
-            # Without the message, which may hold what was sent.
+            # Without the message, which may hold the request.
             frames = "".join(traceback.format_tb(error.__traceback__))
             log.exception("%s in blb proxy:\n%s", type(error).__name__, frames, exc_info=False)
             return self._error(request, ErrorAnswer(500, "blb proxy failed; its output says where", code="proxy_error"))
@@ -156,7 +156,7 @@ class Proxy:
             return await self._forwarder.stream(request, answer)
 
     def _check_host(self, given: str) -> None:
-        """Raises ErrorAnswer 421 (RFC 9110, section 15.5.20) where the request is meant for somebody else."""
+        """Raise ErrorAnswer 421 (RFC 9110, section 15.5.20) where the request is meant for another host."""
         name = given.lower().rpartition(":")[0] if re.fullmatch(r".*:\d*", given) else given.lower()
         if self._guarded and given and not is_loopback(name.strip("[]")) and name not in self._hosts:
             raise ErrorAnswer(
@@ -227,7 +227,7 @@ async def _listen(runner: web.ServerRunner, host: str, port: int) -> int:
 async def serve(proxy: Proxy, host: str, port: int, started: Callable[[str], object]) -> None:
     """Serve until SIGINT or SIGTERM, then let answers under way finish; a second signal ends at once.
 
-    started: called with the base URL when requests are taken.
+    started: called with the base URL once requests are accepted.
     """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

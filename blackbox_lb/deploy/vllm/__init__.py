@@ -1,1 +1,1 @@
-"""What the logits processor in vLLM is made of: the vectors on the device, and which row of a batch gets which."""
+"""The parts of the logits processor in vLLM: vectors on the device, and the vector of each row of a batch."""

@@ -1,4 +1,4 @@
-"""Which vector each row of a running batch takes, in plain integers: what a logits processor keeps, without its tensors."""
+"""The vector of each row of a running batch, in plain integers: the state of a logits processor, without its tensors."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from itertools import count
 NOTHING = 0
 """The slot whose vector is zero: no bias."""
 REFUSED = 1
-"""The slot whose vector leaves only the end token: a request whose bias cannot be had ends, it is not answered without."""
+"""The slot whose vector leaves only the end token: a request for an unavailable bias ends at once, never runs unbiased."""
 
 
 class Rows:
-    """The slots of the biased rows of a batch; ``slot_of`` has no entry for a row without a bias."""
+    """The slots of the biased rows of a batch; ``slot_of`` has no entry for an unbiased row."""
 
     def __init__(self) -> None:
         self.slot_of: dict[int, int] = {}
 
     def update(self, removed: Iterable[int], added: Iterable[tuple[int, int]], moved: Iterable[tuple[int, int, bool]]) -> bool:
-        """Follow one change of the batch, in the order that vLLM prescribes; returns whether any biased row changed.
+        """Follow one change of the batch, in the order that vLLM prescribes; return whether any biased row changed.
 
-        ``removed``: rows. ``added``: (row, slot), in place of what was there. ``moved``: (from, to, whether they swap).
+        removed: rows. added: (row, slot), replacing the row's slot. moved: (from, to, whether they swap).
         """
         before = dict(self.slot_of)
         for row in removed:
@@ -51,13 +51,13 @@ class Shelf:
         return sorted(self._slots)
 
     def find(self, name: str) -> int | None:
-        """The slot of the newest version, None where there is none."""
+        """The slot of the newest version, None for an unknown name."""
         return self._slots.get(name)
 
     def place(self, name: str, capacity: int, in_use: Set[int], gone: Iterable[str] = ()) -> int:
-        """A slot for a new version: one that neither a row (``in_use``) nor a name has.
+        """Return a slot for a new version, free of rows (``in_use``) and names.
 
-        Before the table would outgrow its ``capacity``, a name whose file is ``gone`` gives up its slot if no row has it.
+        Before the table would outgrow its ``capacity``, a name whose file is ``gone`` loses its slot if no row uses it.
         """
         self._slots.pop(name, None)
         taken = {*self._slots.values(), *in_use}

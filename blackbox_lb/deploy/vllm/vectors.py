@@ -1,4 +1,4 @@
-"""The vectors of a server's biases on its device, one stacked tensor, with its rows by name; the settings that say which.
+"""The vectors of a server's biases on its device: one stacked tensor, its rows by name, and the settings.
 
 Settings are environment variables, because vLLM hands its plugins no options: ``BLB_BIAS_DIR`` and ``BLB_BIAS_DEFAULT``.
 """
@@ -25,16 +25,16 @@ from blackbox_lb.errors import BiasError
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 
 ROOM = 8
-"""Slots that the table has at least, so that a few more biases need no larger one while the server runs."""
+"""Least slots of the table, so that a few more biases need no larger one while the server runs."""
 FORBIDDEN = -1e9
-"""Nats; finite, so that a row in which the end token is forbidden as well has no NaN."""
-logger = logging.getLogger(f"vllm.{__name__}")  # vLLM shows what its own tree of loggers says
+"""Nats; finite, so that a row whose end token is also forbidden has no NaN."""
+logger = logging.getLogger(f"vllm.{__name__}")  # vLLM shows records of its own loggers only
 
 
 class VectorTable:
     """The vectors, one a row of a float32 tensor on the device; row ``NOTHING`` is zero, row ``REFUSED`` leaves the end token.
 
-    Files are read by the first tensor-parallel rank, which hands them to the others: ranks that read at different times would
+    The first tensor-parallel rank reads the files and hands them to the others: ranks that read at different times would
     sample different tokens.
     """
 
@@ -55,7 +55,7 @@ class VectorTable:
         logger.info("LearnedBias: %s; %.1f MiB on %s", ", ".join(names) or "no bias yet", size, device)
 
     def slots(self, names: Collection[str], in_use: Set[int]) -> dict[str, int]:
-        """The slot of each name. Where a file changed, its new version is brought to the device first."""
+        """The slot of each name. A changed file is first brought to the device."""
         if not names:
             return {}
         fresh, gone = self._on_first_rank(lambda: self._changed(names))
@@ -94,7 +94,7 @@ class VectorTable:
         assert self._directory is not None
         try:
             return self._directory.get(name)
-        except BiasError:  # logged by the directory, answered with 400 by the process that admits requests
+        except BiasError:  # logged by the directory; the process that admits requests answers 400
             return None
 
     def _changed(self, names: Collection[str]) -> tuple[dict[str, array[float]], list[str]]:
@@ -117,7 +117,7 @@ class VectorTable:
         logger.info("LearnedBias: bias %s read, slot %d of %d", name, slot, len(self._vectors))
 
     def _on_first_rank(self, work: Callable[[], Any]) -> Any:
-        """What ``work`` returns on the first tensor-parallel rank, on every rank; so is a BiasError."""
+        """The result, or the BiasError, of ``work`` on the first tensor-parallel rank, on every rank."""
         if self._group is None:
             return work()
         result: Any = None
@@ -133,7 +133,7 @@ class VectorTable:
 
 
 def bias_folder() -> Path | None:
-    """The folder of the bias files, None where the server serves none. Raises BiasError: a default without a folder."""
+    """The folder of the bias files, None where the server has none. Raises BiasError: a default without a folder."""
     folder = os.environ.get("BLB_BIAS_DIR")
     if not folder and default_bias() is not None:
         raise BiasError("BLB_BIAS_DEFAULT is set without BLB_BIAS_DIR; set BLB_BIAS_DIR to the folder of the bias files")
@@ -141,7 +141,7 @@ def bias_folder() -> Path | None:
 
 
 def default_bias() -> str | None:
-    """The name of the bias of requests that name none, None where there is none."""
+    """The name of the bias for requests that name none, None for no bias."""
     return os.environ.get("BLB_BIAS_DEFAULT") or None
 
 
@@ -164,7 +164,7 @@ def _tokenizer(config: VllmConfig) -> Any:
 
 
 def expected_of(config: VllmConfig) -> Expected:
-    """What a bias must fit on this server. Raises BiasError: a server without a tokenizer."""
+    """The server's requirements for a bias. Raises BiasError: a server without a tokenizer."""
     tokenizer = _tokenizer(config)
     ids = tokenizer.encode(PROBE_TEXT, add_special_tokens=False)
     return Expected(fingerprint(ids), len(tokenizer), config.model_config.get_vocab_size())
