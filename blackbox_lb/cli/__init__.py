@@ -1,4 +1,4 @@
-"""The command ``blb``: one file a command with its options, loaded when it is called; ``actions`` run it, and are loaded then."""
+"""The command ``blb``: one file a command with its options, and ``actions`` that run it; both are loaded on the call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells give it to a program that SIGINT ended."""
+"""The exit code after Ctrl-C: that of a program ended by SIGINT."""
 
 
 class Commands(click.Group):
@@ -40,7 +40,7 @@ class Commands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command, with what blb.toml says of its options as their defaults."""
+        """Return the command, with the values in blb.toml as the defaults of its options."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is None or command is None or ctx.resilient_parsing or {"-h", "--help"}.intersection(rest):
             return name, command, rest
@@ -79,7 +79,7 @@ class Commands(click.Group):
 
 
 def _shown(message: str) -> str:
-    """A message as a terminal may have it: without a secret, and without what could move its cursor."""
+    """A message made safe for a terminal: without secrets or characters that could move its cursor."""
     from blackbox_lb.safety.printable import legible
     from blackbox_lb.safety.secrets import redacted
 
@@ -87,7 +87,7 @@ def _shown(message: str) -> str:
 
 
 def _told(path: Path, callback: Callable[..., Any] | None, /, *arguments: Any, **options: Any) -> Any:
-    """Say which options the file gave before the command runs with them."""
+    """Print which options the file gave, before the command runs with them."""
     ctx = click.get_current_context()
     given = [
         max(param.opts, key=len)
@@ -101,14 +101,14 @@ def _told(path: Path, callback: Callable[..., Any] | None, /, *arguments: Any, *
 
 
 def _what_is_left(ctx: click.Context, group: Commands) -> str:
-    """What a cut-off command leaves behind: those with a store resume."""
+    """What a cut-off command keeps: one with a store resumes."""
     command = group.get_command(ctx, ctx.invoked_subcommand or "")
     resumes = command is not None and {"out", "store"} <= {param.name for param in command.params}
     return ": what was received is kept, and the same command goes on from there" if resumes else ""
 
 
 def _print_anywhere() -> None:
-    """A character that the terminal's encoding lacks is printed as an escape and does not end the run."""
+    """Print a character that the terminal's encoding lacks as an escape, instead of ending the run."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""Values that a shell completes beside those that click knows: names of the package, and bias files."""
+"""Shell completions beyond click's own: names in the package, and bias files."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def known(names: Callable[[], Iterable[str]]) -> Completer:
 
 
 def task_names() -> list[str]:
-    """The built-in tasks, and how the name of another one begins."""
+    """The built-in tasks, and the prefixes of other names."""
     from blackbox_lb.tasks.load import BUILT_IN, HARNESS
 
     return [*BUILT_IN, HARNESS]
 
 
 def reward_names() -> list[str]:
-    """The rewards, each as far as its name is the same for everybody."""
+    """The rewards, each up to the part that differs between users."""
     from blackbox_lb.tasks.rewards.reward import REWARDS
 
     return [name.partition("PATTERN")[0] for name in REWARDS if name != "module:function"]

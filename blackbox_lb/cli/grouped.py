@@ -49,7 +49,7 @@ MOST_USED = (
 
 
 class GroupedOption(cloup.Option):
-    """An option whose default may be a function, which the help calls too, and which is not called while a shell completes."""
+    """An option whose default may be a function: the help calls it too, shell completion does not."""
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
         """The default, or None where a shell completes and a function would be called."""
@@ -58,7 +58,7 @@ class GroupedOption(cloup.Option):
 
 
 class LateChoice(click.Choice[str]):
-    """One of the values that ``find`` returns, which is called when a value is read, listed or completed."""
+    """One of the values that ``find`` returns; it is called when a value is read, listed or completed."""
 
     def __init__(self, find: Callable[[], Iterable[str]]) -> None:
         self._find, self.case_sensitive = find, True
@@ -70,9 +70,9 @@ class LateChoice(click.Choice[str]):
 
 
 def option(group: HelpGroup | None, help: str, *names: str, **more: Any) -> Any:
-    """A field that an option gives, ``--like-the-field`` unless ``names`` says another; ``more`` is as click has it.
+    """A field given by an option, ``--like-the-field`` unless ``names`` are given; ``more`` goes to click.
 
-    The field's annotation says the rest: a bool is a flag, a tuple can be given several times, a Path is one.
+    The field's annotation sets the rest: a bool is a flag, a tuple can be given several times, a Path is one.
     """
 
     def make(name: str, annotation: str) -> click.Option:
@@ -89,13 +89,13 @@ def option(group: HelpGroup | None, help: str, *names: str, **more: Any) -> Any:
 
 
 def argument(**more: Any) -> Any:
-    """A field that an argument gives, as click has it."""
+    """A field given by an argument of click."""
     return field(metadata={PARAM: lambda name, _annotation: click.Argument([name], **more)})
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, argument))
 def options(kind: type[C]) -> type[C]:
-    """A frozen dataclass of a command's options, whose fields are made by :func:`option` and :func:`argument`."""
+    """Make a frozen dataclass of a command's options, with fields made by :func:`option` and :func:`argument`."""
     return dataclass(frozen=True, kw_only=True)(kind)
 
 
@@ -130,7 +130,7 @@ def _params(kind: type[DataclassInstance]) -> list[click.Parameter]:
 
 
 def command(name: str, kind: type[T]) -> Callable[[Callable[[T], None]], click.Command]:
-    """The command ``name``, whose function gets all of its options and arguments as one object of the class ``kind``.
+    """Make the command ``name``; its function gets all options and arguments as one object of the class ``kind``.
 
     TypeError: a field that neither :func:`option` nor :func:`argument` made.
     """

@@ -1,4 +1,4 @@
-"""What a program reads: one JSON document on stdout."""
+"""Output for programs: one JSON document on stdout."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import click
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout, with escapes where the terminal cannot print every character."""
+    """Print one JSON document on stdout, with escapes where the terminal cannot print every character."""
     readable = (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(value, indent=2, ensure_ascii=not readable, default=str)
-    # What is left outside ASCII stands in strings, where \\u is the same character.
+    # Characters outside ASCII only stand in strings, where \\u is the same character.
     click.echo(text if text.isascii() and "\x7f" not in text else "".join(map(_escaped, text)))
 
 

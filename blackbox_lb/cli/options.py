@@ -1,4 +1,4 @@
-"""Options that several commands share, as the objects that their actions read: model, task, sampling, spending, output."""
+"""Options that several commands share, as objects for their actions: model, task, sampling, spending, output."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 TOP_LOGPROBS = 20
 POSITIONS = 200
-"""Of --full-vocab: they tell a mean over positions to about 7 % of the spread between positions, and take a few minutes on a small
-server."""
+"""Of --full-vocab: they give a mean over positions to about 7 % of the spread between positions, and take a few minutes on a
+small server."""
 STORE = "rollouts.db"
 """The rollout store inside a run's folder."""
 
@@ -39,7 +39,7 @@ def provider(group: HelpGroup | None, unless: str, text: str = "", **more: Any) 
 
 @options
 class ServerOptions:
-    """Which model of a provider is called, and how; None stands for the provider's own."""
+    """The model of a provider and its address; None stands for the provider's own."""
 
     model: str | None = option(
         HelpGroup.FIRST, "Model name; for local a .gguf path or a hub name. [default: the server's only model]"
@@ -50,7 +50,7 @@ class ServerOptions:
     )
     tokenizer: str | None = option(
         HelpGroup.MODEL,
-        "Vocabulary, where the provider tells no token ids: o200k_base, cl100k_base, a tokenizer.json or .gguf file. "
+        "Vocabulary, where the provider gives no token ids: o200k_base, cl100k_base, a tokenizer.json or .gguf file. "
         "[default: by the model's name]",
     )
     concurrency: int | None = option(
@@ -99,7 +99,7 @@ class PromptOptions:
 
 @options
 class TaskOptions(PromptOptions):
-    """Prompts with what their completions are worth."""
+    """Prompts, with the reward of their completions."""
 
     reward: str = option(
         HelpGroup.FIRST,
@@ -115,7 +115,7 @@ class TaskOptions(PromptOptions):
 
 @options
 class SamplingOptions:
-    """How completions are drawn."""
+    """The settings of sampling."""
 
     top_logprobs: int | None = option(
         HelpGroup.SAMPLING,
@@ -127,7 +127,7 @@ class SamplingOptions:
 
 @options
 class SpendingOptions:
-    """What a command may spend; None: any amount."""
+    """The limits on a command's spending; None: no limit."""
 
     max_requests: int | None = option(HelpGroup.LIMITS, "Stop before one more request would be sent.", type=COUNT)
     max_tokens_total: int | None = option(
@@ -141,7 +141,7 @@ class SpendingOptions:
 
 @options
 class LimitOptions(SpendingOptions):
-    """What a command may spend, whether it asks first, and what it does when something changes."""
+    """The limits on a command's spending, whether it asks first, and its rule for changes under way."""
 
     price: str | None = option(HelpGroup.LIMITS, "PROMPT,COMPLETION in US dollars for a million tokens, as in 0.15,0.60.")
     yes: bool = option(HelpGroup.LIMITS, "Do not ask on a terminal before the first request that costs money.")
@@ -155,7 +155,7 @@ class LimitOptions(SpendingOptions):
 
 @options
 class PrintOptions:
-    """How much is said."""
+    """The amount of output."""
 
     as_json: bool = option(HelpGroup.OUTPUT, "Print the result as JSON on stdout.", "--json")
     quiet: bool = option(HelpGroup.OUTPUT, "No progress and no remarks.")
@@ -163,7 +163,7 @@ class PrintOptions:
 
 @options
 class OutputOptions(PrintOptions):
-    """Where results go and how much is said."""
+    """The place of results and the amount of output."""
 
     out: Path | None = option(HelpGroup.FIRST, "Folder of the run; running again resumes. [default: runs/TASK]")
     store: Path | None = option(HelpGroup.OUTPUT, "Rollout store. [default: rollouts.db in --out]")
@@ -171,4 +171,4 @@ class OutputOptions(PrintOptions):
 
 @options
 class TrialOptions(ModelOptions, SamplingOptions, LimitOptions, OutputOptions):
-    """All that drawing completions needs, but for the task."""
+    """All options for drawing completions, without the task."""

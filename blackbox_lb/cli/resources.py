@@ -1,4 +1,4 @@
-"""What the options name, opened: the task and its reward, the run's folder, a session with the model, everything at once."""
+"""The resources behind the options, opened: task and reward, the run's folder, a session with the model, and all at once."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
 COLLECTING = ("tokens.id", "neutral")
-"""Rows of a profile without which a completion teaches nothing."""
+"""Rows of a profile that completions need to be of use."""
 SAMPLING_WITH_A_BIAS = (*COLLECTING, "bias")
 
 
 def load(options: TaskOptions) -> tuple[Task, Reward]:
-    """The task that the options name, and its reward."""
+    """The task and the reward of the options."""
     reward, correct = options.reward, options.correct
     task = load_task(
         options.task,
@@ -50,7 +50,7 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
 
 
 def labels_of(names: str | None, training: Sequence[Example]) -> Labels | None:
-    """The labels that --labels names, else those that the answers of ``training`` are, if they are few. InputError: wrong names."""
+    """The labels in --labels, else the answers of ``training`` if these are few. Raises InputError: wrong names."""
     return Labels.found_in(training) if names is None else Labels.named(names.split(","), training)
 
 
@@ -65,7 +65,7 @@ def run_folder(options: OutputOptions, task: Task) -> Path:
 
 
 def connect_to(options: ModelOptions, **more: Any) -> AbstractAsyncContextManager[Session]:
-    """A session with the model that the options name; ``more`` goes to ``connect``."""
+    """Open a session with the model of the options; ``more`` goes to ``connect``."""
     return connect(
         options.provider,
         model=options.model,
@@ -92,19 +92,19 @@ async def open_trials(
     session_type: type[Session] = Session,
     longest_prompt: int = 0,
 ) -> AsyncIterator[Trials]:
-    """Everything that drawing and scoring completions needs, as the options say; closed at the end.
+    """Everything for drawing and scoring completions, by the options; closed at the end.
 
-    A ``bias`` that the model's tokenizer or the provider does not take is refused before anything is asked for.
+    A ``bias`` that the model's tokenizer or the provider does not take is refused before any request.
 
     needs: rows of the profile that must be known.
-    stages: requests that will be sent at most, printed before the first one.
+    stages: most requests to come, printed before the first one.
     part: of the command, for its record.
-    elsewhere: sources of rollouts that are read beside the run's own store.
+    elsewhere: sources of rollouts to read beside the run's own store.
     recorded: more settings for the run's record.
-    longest_prompt: characters of a prompt that is longer than the task's, where one will be sent.
+    longest_prompt: characters of a prompt longer than the task's, where there will be one.
     """
     if reward.remote is not None:
-        reward.remote.headers()  # a missing key is an error before anything is paid for
+        reward.remote.headers()  # a missing key is an error before anything costs money
     async with connect_to(
         options,
         concurrency=options.concurrency,
@@ -137,7 +137,7 @@ async def open_trials(
 
 
 def _store(path: Path, elsewhere: Sequence[str]) -> RolloutStore:
-    """The run's store, with the rollouts that were collected ``elsewhere`` beside it."""
+    """The run's store, with the rollouts from ``elsewhere`` beside it."""
     if not elsewhere:
         return RolloutStore(path)
     from blackbox_lb.store.elsewhere.joined import Gathered
@@ -155,6 +155,6 @@ def _require_end_tokens(session: Session) -> None:
 
 
 def _top_logprobs(wanted: int | None, session: Session) -> int:
-    """As many alternatives as were asked for; unasked, as many as help and the provider lists."""
+    """As many alternatives as were asked for; by default, as many as help and the provider lists."""
     limit = session.profile.most_logprobs(session.endpoint)
     return min(TOP_LOGPROBS, TOP_LOGPROBS if limit is None else limit) if wanted is None else wanted

@@ -1,4 +1,4 @@
-"""The accounts of a command: its limits and prices, what is said and asked before its first request, its record at the end."""
+"""The accounts of a command: its limits and prices, the forecast before its first request, its record at the end."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ T = TypeVar("T")
 
 
 def run(options: SpendingOptions, main: Callable[[Budget], Coroutine[Any, Any, T]]) -> T:
-    """``main`` to its end, with a budget of the limits that ``options`` set; Ctrl-C ends it in good order."""
+    """Run ``main``, with a budget from the limits in ``options``; Ctrl-C ends it in good order."""
     if isinstance(options, LimitOptions) and options.price is not None:
-        parse_prices(options.price)  # what is no price is said before anything is opened
+        parse_prices(options.price)  # a bad price is an error before anything is opened
     budget = Budget(SpendingLimits(options.max_requests, options.max_tokens_total, options.max_cost))
     return run_interruptible(main(budget), budget)
 
 
 def prices_of(options: LimitOptions, session: Session) -> Prices | None:
-    """The price of the session's model: --price, else a row of --prices, else of the table that comes along."""
+    """The price of the session's model: --price, else a row of --prices, else of the packaged table."""
     if options.price is not None:
         return parse_prices(options.price)
     return find_prices(session.profile.name, session.model, options.prices)
@@ -49,7 +49,7 @@ def prices_of(options: LimitOptions, session: Session) -> Prices | None:
 async def accounted(
     trials: Trials, options: LimitOptions, record: Manifest, stages: Callable[[Trials], Iterable[ForecastStage | Forecast]]
 ) -> AsyncIterator[None]:
-    """Inside, the trials' budget has its prices, what changes is watched, and the run is recorded in run.json.
+    """Inside, the trials' budget has its prices, changes are watched for, and the run is recorded in run.json.
 
     Raises:
         InputError: a limit on the cost of a model whose price is not known; or a run that is resumed under other settings.
@@ -61,7 +61,7 @@ async def accounted(
     price_judge(budget, options, trials.reward)
     trials.drift.policy = options.on_drift
     record.expect(trials.drift)
-    opened = budget.spent.requests > 0  # who opens trials several times asks once
+    opened = budget.spent.requests > 0  # trials opened several times ask once
 
     def opening() -> None:
         if not opened:
@@ -89,7 +89,7 @@ async def accounted(
 
 
 def record_of(trials: Trials, options: TrialOptions, task: Task, part: str | None, more: Mapping[str, str | None]) -> Manifest:
-    """The record of the running command, or of a ``part`` of it; ``more``: settings beside those that every run has."""
+    """The record of the running command, or of a ``part`` of it; ``more``: settings beyond those of every run."""
     ctx = click.get_current_context(silent=True)
     name = " ".join(filter(None, [(ctx.info_name if ctx else None) or "run", part]))
     prompts = [example.prompt for split in (task.train, task.validation, task.test) for example in split]
@@ -118,7 +118,7 @@ def _check_unpriced(options: SpendingOptions, provider: str, model: str) -> None
 
 
 def _judge_prices(base_url: str, model: str, options: SpendingOptions) -> Prices | None:
-    """Of a judge: under the name of the profile that has its host, or under the host itself."""
+    """The prices of a judge: by the profile that has its host, or by the host itself."""
     host = urlsplit(base_url).hostname or ""
     known = (load_profile(name) for name in profile_names())
     names = [each.name for each in known if urlsplit(each.connection.base_url or "").hostname == host]
@@ -149,7 +149,7 @@ def _announce(trials: Trials, options: LimitOptions, stages: Callable[[Trials], 
 
 
 def _is_terminal() -> bool:
-    """Whether somebody reads the question and can answer it."""
+    """Whether somebody can read the question and answer it."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -158,7 +158,7 @@ def _is_hosted(session: Session, host: str) -> bool:
 
 
 def _with_store(error: BudgetExhausted | Interrupted, trials: Trials) -> BudgetExhausted | Interrupted:
-    """The error with what is kept, and where."""
+    """The error, with a note on the kept data and its place."""
     kept = f"{trials.store.size().completions:,} completions are kept in {trials.store.path}"
     if isinstance(error, Interrupted):
         return Interrupted(f"{error} after {trials.budget.spent}: {kept}, and the same command goes on from there")

@@ -19,34 +19,34 @@ FILE = "blb.toml"
 SHARED = "defaults"
 """The table of all commands."""
 PER_COMMAND = frozenset({"out", "save"})
-"""Options that name something else in each command (a folder here, a file there), so that no shared value can be right."""
+"""Options whose meaning differs between commands (a folder here, a file there), so that no shared value can be right."""
 EITHER_OR = ({"task"}, {"data", "validation_data", "test_data"})
-"""Who gives an option of one set on the command line does not want the file's of the other."""
+"""Pairs of options: with one set on the command line, the file's value of the other is ignored."""
 OF_THE_PROVIDER = frozenset({"base_url", "model", "endpoint", "tokenizer"})
-"""What belongs to the file's provider: a key for another one must not go to that address."""
+"""Options that belong to the file's provider: its key must not go to another provider's address."""
 OWN_TABLE = {"analyze": frozenset({"task", "data", "validation_data", "test_data"})}
-"""Options of a command for which no shared value counts: with a task, ``analyze`` draws."""
+"""Options of a command that take no shared value: with a task, ``analyze`` draws."""
 ROOT = 0
 FILES = (".toml", ".json", ".jsonl", ".csv", ".parquet", ".gguf")
-"""Endings of what is taken for a file where it is one, also after = or a colon: mine.toml, judge:judge.toml, short=b.json."""
+"""Endings of values read as file names, also after = or a colon: mine.toml, judge:judge.toml, short=b.json."""
 
 
 def key_of(option: click.Option) -> str:
-    """What an option is called in the file: its long name with underscores, as in ``top_logprobs``."""
+    """The option's name in the file: its long name with underscores, as in ``top_logprobs``."""
     return max(option.opts, key=len).lstrip("-").replace("-", "_")
 
 
 def keys_of(command: click.Command) -> dict[str, click.Option]:
-    """Key -> option, for all that a file may set; ``--help`` is none."""
+    """Key -> option, for all options that a file may set; ``--help`` is none."""
     options = [param for param in command.params if isinstance(param, click.Option)]
     return {key_of(option): option for option in options if option.expose_value}
 
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """What a file says; ``path`` is None where there is no file. ``tables``: name of the table -> key -> value.
+    """The contents of a file; ``path`` is None where there is no file. ``tables``: name of the table -> key -> value.
 
-    ``found``: nobody named the file, so that it may not say which code is run.
+    ``found``: the user did not name the file, so it may not choose the code that is run.
     """
 
     path: Path | None = None
@@ -56,7 +56,7 @@ class SettingsFile:
     def of(self, name: str, command: click.Command, arguments: Sequence[str] = ()) -> dict[str, Any]:
         """Parameter name -> value for the command ``name``, its own table before the shared one.
 
-        ``arguments`` are what the command line gives it. InputError: an unknown key or table, or a value of the wrong kind.
+        ``arguments``: those of the command line. Raises InputError: an unknown key or table, or a value of the wrong kind.
         """
         self._check_tables()
         options, found = keys_of(command), dict[str, Any]()
@@ -108,7 +108,7 @@ class SettingsFile:
             )
 
     def _check_code(self, table: str, raw: str, value: object) -> None:
-        """The file of a folder that somebody else wrote may lie where this command runs; code is run for whoever names it."""
+        """Refuse code named in a file that was merely found: somebody else may have written it."""
         if self.found and raw == "reward" and isinstance(value, str):
             from blackbox_lb.tasks.rewards.reward import runs_code
 
@@ -130,7 +130,7 @@ class SettingsFile:
             ) from error
 
     def _fitted(self, value: Any, option: click.Option) -> Any:
-        """``value`` as click wants it. TypeError, click.BadParameter: it is of the wrong kind."""
+        """``value`` in click's form. Raises TypeError or click.BadParameter: it is of the wrong kind."""
         if option.is_flag:
             if not isinstance(value, bool):
                 raise TypeError("it takes true or false")
@@ -160,7 +160,7 @@ class SettingsFile:
         return value
 
     def _located(self, text: str, option: click.Option) -> str:
-        """A path as seen from the file's folder; any other text, a hub name say, as it is."""
+        """A path, made relative to the file's folder; any other text, such as a hub name, unchanged."""
         if self.path is None or self.path.parent.resolve() == Path.cwd():
             return str(Path(text).expanduser()) if text.startswith("~") else text
         folder = self.path.parent
@@ -193,19 +193,19 @@ def _shown(value: Any) -> str:
 
 
 def _bare(value: bool, option: click.Option) -> Any:
-    """An option that may stand without its value, as --full-vocab may: true is that, false is not given."""
+    """Whether an option may stand without its value, as --full-vocab may: true is that, false is not given."""
     if not isinstance(option.flag_value, str | int | float) or isinstance(option.flag_value, bool):
         raise TypeError("it takes a value, not true or false")
     return option.flag_value if value else None
 
 
 def _foreign(text: str) -> bool:
-    """Whether a text where a path may stand names something elsewhere, as in ``hf:name`` or ``https://...``."""
+    """Whether a text in place of a path names something elsewhere, as in ``hf:name`` or ``https://...``."""
     return len(text.partition(":")[0]) > 1 and ":" in text
 
 
 def _displaced(name: str, arguments: Sequence[str]) -> set[str]:
-    """Keys of the file that the command line or the environment leaves no place for."""
+    """Keys of the file that the command line or the environment overrules."""
     given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in arguments if word.startswith("--")}
     given |= {key for side in EITHER_OR for key in side if os.environ.get(f"BLB_{name}_{key}".upper())}
     one, other = EITHER_OR
@@ -223,7 +223,7 @@ def _provider(name: str, arguments: Sequence[str]) -> str | None:
 
 
 def _other_side(key: str) -> set[str]:
-    """Options that a file does not mean any more where it gives ``key``."""
+    """Options that no longer count in a file that gives ``key``."""
     one, other = EITHER_OR
     return other if key in one else one if key in other else set()
 
@@ -241,9 +241,9 @@ def _nearest(word: str, known: Collection[str]) -> str:
 
 
 def find_settings(given: Path | None = None, start: Path | None = None) -> SettingsFile:
-    """The file ``given``, or the nearest ``blb.toml`` from ``start`` (the working directory) upwards, or nothing.
+    """Find the file ``given``, or the nearest ``blb.toml`` from ``start`` (the working directory) upwards, or nothing.
 
-    InputError: a file that was given and is not there, one that was found and belongs to another user, or one that is no TOML.
+    Raises InputError: a given file that is missing, a found one of another user, or one that is no TOML.
     """
     path = given
     if path is None:
@@ -262,6 +262,6 @@ def find_settings(given: Path | None = None, start: Path | None = None) -> Setti
 
 
 def _check_owner(path: Path) -> None:
-    """A file of somebody else in a folder above could send a key to an address of theirs."""
+    """Refuse another user's file in a folder above: it could send a key to an address of theirs."""
     if hasattr(os, "getuid") and path.stat().st_uid not in (ROOT, os.getuid()):
         raise InputError(f"{path} belongs to another user; look into it, and name it with --config if you trust it")

@@ -1,4 +1,4 @@
-"""What a person sees: progress with tokens a second and time left, remarks, tables. Everything but results goes to stderr."""
+"""Output for people: progress with tokens a second and time left, remarks, tables. Everything but results goes to stderr."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Terminal:
-    """A reporter on stderr: a bar that moves where there is a terminal to move it on, else a line now and then."""
+    """A reporter on stderr: a moving bar on a terminal, else a line now and then."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
@@ -38,7 +38,7 @@ class Terminal:
 
     @contextmanager
     def stage(self, title: str, completions: int) -> Iterator[Watcher]:
-        """Progress of new completions; says how many were stored already and so not asked for."""
+        """Show the progress of new completions; report how many were stored already and so not asked for."""
         if self._moves:
             with self._bar(title, completions) as watch:
                 yield watch
@@ -77,7 +77,7 @@ class Terminal:
         self._progress = None
 
     def confirm(self, question: str) -> None:
-        """Ask a question whose no ends the command (click.Abort); a bar that moves stands still meanwhile."""
+        """Ask a question; no ends the command (click.Abort). A moving bar stands still meanwhile."""
         bar = self._progress
         if bar is not None:
             bar.stop()
@@ -87,7 +87,7 @@ class Terminal:
             bar.start()
 
     def remark(self, text: str) -> None:
-        """One sentence; in a file it stays one line."""
+        """Print one sentence; in a file it stays one line."""
         self._console.print(legible(redacted(text)), markup=False, soft_wrap=not sys.stderr.isatty())
 
 
@@ -131,7 +131,7 @@ def _clock_text(seconds: float) -> str:
 
 
 def reporter(*, quiet: bool) -> Reporter:
-    """A Terminal, or nobody where the command is to be quiet."""
+    """A Terminal, or a silent reporter for a quiet command."""
     return Silent() if quiet else Terminal()
 
 
@@ -142,8 +142,8 @@ WIDEST = 10_000
 
 
 def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]], *, left: int = 1) -> None:
-    """A table on stdout; the first ``left`` columns are text, the others numbers. Where the terminal is too narrow for the
-    numbers, each row becomes a block of ``name: value`` lines.
+    """Print a table on stdout; the first ``left`` columns are text, the others numbers. On a terminal too narrow for the numbers,
+    each row becomes a block of ``name: value`` lines.
     """
     names, cells = list(header), [list(row) for row in rows]
     table = Table(
@@ -167,7 +167,7 @@ def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]
 
 
 def _screen() -> Console:
-    """Where tables go; a file has no edge, so rows stay whole there, colours or not."""
+    """The console for tables; a file has no edge, so rows stay whole there, colours or not."""
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
         return Console(highlight=False)
     return Console(highlight=False, width=FILE_WIDTH)
@@ -182,7 +182,7 @@ def _blocks(screen: Console, title: str, names: list[str], rows: list[list[str]]
 
 
 def _plain(cell: str) -> Text:
-    """A cell as it is: brackets in a token are not markup. What could move the cursor is escaped."""
+    """A cell, literally: brackets in a token are no markup. Characters that could move the cursor are escaped."""
     return Text(legible(cell))
 
 
@@ -214,10 +214,10 @@ def settings_text(settings: Mapping[str, Scalar]) -> str:
 
 
 def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = False) -> None:
-    """What was found out about the fit: the first finding, the test's, all that are a reason to worry, or ``everything``."""
+    """Print the findings on the fit: the first one, the test's, and all reasons to worry, or with ``everything`` all."""
     rows = list(findings)
     if rows:
-        click.echo("Checks of the fit (FAIL: a reason why the bias may not help; INCONCLUSIVE: too little data to tell):")
+        click.echo("Checks of the fit (FAIL: a reason why the bias may not help; INCONCLUSIVE: too little data):")
     for rank, each in enumerate(rows):
         if everything or rank == 0 or each.word == "FAIL" or each.code == "test":
             remedy = f"; {each.remedy}" if each.remedy and each.word != "PASS" else ""

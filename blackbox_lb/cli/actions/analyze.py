@@ -1,4 +1,4 @@
-"""What ``blb analyze`` does: draw where asked, score, write analysis.json, print."""
+"""The action of ``blb analyze``: draw where asked, score, write analysis.json, print."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from blackbox_lb.vocabulary.embedding import load_encoder
 
 T = TypeVar("T")
 Columns: TypeAlias = Sequence[tuple[str, Callable[[T], str]]]
-"""The columns of a table: heading, and what a row has there."""
+"""The columns of a table: heading, and the value of a row."""
 
 BANDS: Columns[Band] = (
     ("band", lambda row: row.label),
@@ -80,7 +80,7 @@ PAIRS: Columns[MinimalPair] = (
 
 
 def execute(options: AnalyzeOptions) -> None:
-    """Everything that the command does."""
+    """Run the command."""
     bias = Bias.load(options.bias_file)
     folder = options.out or options.bias_file.parent
     _check_places(folder, options.csv_file)
@@ -97,7 +97,7 @@ def execute(options: AnalyzeOptions) -> None:
 
 
 def _check_places(folder: Path, csv_file: Path | None) -> None:
-    """Before anything is paid for."""
+    """Check the output places before anything costs money."""
     for place, name in ((folder, "--out"), (None if csv_file is None else csv_file.parent, "--csv")):
         if place is not None and not place.is_dir():
             raise InputError(f"there is no folder {place} for the result; make it, or give another {name}")
@@ -125,7 +125,7 @@ async def _run(bias: Bias, options: AnalyzeOptions, listener: Remembering, budge
 
 
 async def _texts(bias: Bias, tokens: Sequence[int], options: ModelOptions, listener: Remembering) -> dict[int, str]:
-    """What the server at --base-url says that tokens read as; nothing where it does not answer, which is no reason to fail."""
+    """The texts of tokens from the server at --base-url; empty where it does not answer, which is no reason to fail."""
     try:
         async with connect_to(options) as session:
             bias.check_tokenizer((await session.tokenizer()).fingerprint)
@@ -180,7 +180,7 @@ def _print(found: Analysis, top: int) -> None:
     unknown = sum(each.surface == "not known" for each in found.tokens)
     if unknown:
         click.echo(
-            f"no stored answer tells the text of {unknown:,} tokens; --tokenizer with the model's vocabulary does, or "
+            f"no stored answer has the text of {unknown:,} tokens; --tokenizer with the model's vocabulary gives it, or "
             "--base-url of a server that is up"
         )
     _print_delta(found)
@@ -213,7 +213,7 @@ def _source(found: Analysis) -> str:
 
 def _print_delta(found: Analysis) -> None:
     if not found.delta:
-        click.echo("no statistics over the vocabulary: its size is not known; --tokenizer with the model's vocabulary tells it")
+        click.echo("no statistics over the vocabulary: its size is not known; --tokenizer with the model's vocabulary gives it")
         return
     _print_table("The bias over the whole vocabulary, centred (nats)", DELTA, found.delta)
 

@@ -1,4 +1,4 @@
-"""What ``blb check`` does: look at a few prompts, and say what a bias can do."""
+"""The action of ``blb check``: look at a few prompts, and say whether a bias can help."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blackbox_lb.tasks.sets.labels import Labels
 
 
 def execute(options: CheckOptions) -> None:
-    """Everything that the command does."""
+    """Run the command."""
     task, reward = load(options)
     labels = labels_of(options.labels, task.train)
     if labels is None:

@@ -1,4 +1,4 @@
-"""What ``blb collect`` does: fill the store, at once or by batch, and tell what is there."""
+"""The action of ``blb collect``: fill the store, at once or by batch, and report its contents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Summary = tuple[dict[str, Any], list[str]]
 
 
 def execute(options: CollectOptions) -> None:
-    """Everything that the command does."""
+    """Run the command."""
     shard = None if options.shard is None else Shard.parse(options.shard)
     session_type = Session
     if options.batch:
@@ -55,7 +55,7 @@ def execute(options: CollectOptions) -> None:
 
 
 def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session]]:
-    """Refuse a provider without batches before anything is started; a program of the user's own needs no server."""
+    """Refuse a provider without batches before anything starts; a program of the user's own needs no server."""
     profile = load_profile(options.provider)
     if profile.batch is None:
         raise no_batch(profile.name, [])
@@ -67,7 +67,7 @@ def _prepared(options: CollectOptions) -> tuple[CollectOptions, type[Session]]:
 async def _run(
     options: CollectOptions, task: Task, reward: Reward, shard: Shard | None, session_type: type[Session], budget: Budget
 ) -> Summary:
-    """Collect; the result for a program and in sentences."""
+    """Collect; return the result for a program and in sentences."""
     examples = task.train[: options.limit]
     if shard is not None:
         examples = shard.of(examples)
@@ -98,7 +98,7 @@ async def _run(
 
 
 async def _by_batch(options: CollectOptions, trials: Trials, examples: tuple[Example, ...]) -> Summary | None:
-    """Collect by batch; what to say where that was to cancel."""
+    """Collect by batch; return the message after a cancellation."""
     budget, rules = trials.budget, trials.session.profile.batch
     if budget.prices is not None and rules is not None:
         budget.prices = budget.prices.in_batch(rules.price)
@@ -141,7 +141,7 @@ def _sentence(summary: dict[str, Any], reward: Reward) -> str:
 
 
 def _tell(options: CollectOptions, pending: Pending) -> None:
-    """Say which jobs are open, and how to go on."""
+    """Print the open jobs, and how to go on."""
     again, commands = _again("no_wait", "cancel"), [each.command for each in pending.states if each.command]
     if options.as_json:
         jobs = [{name: getattr(each, name) for name in each.__slots__} for each in pending.states]
@@ -154,7 +154,7 @@ def _tell(options: CollectOptions, pending: Pending) -> None:
 
 
 def _again(*without: str) -> str:
-    """This command as it was given, but for these options."""
+    """The command line again, without these options."""
     context = click.get_current_context()
     words = ["blb", context.info_name or "collect"]
     for option in context.command.params:

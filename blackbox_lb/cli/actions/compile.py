@@ -1,4 +1,4 @@
-"""What ``blb compile`` does: choose and refit entries on logged prefixes, write the file, tell what is lost."""
+"""The action of ``blb compile``: choose and refit entries on logged prefixes, write the file, report the loss."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.tasks.load import BUILT_IN
 
 LEARNED = "learned.json"
-"""What ``blb fit`` calls the learned vector before the compile."""
+"""The name under which ``blb fit`` writes the learned vector before the compile."""
 
 
 def execute(options: CompileOptions) -> None:
-    """Everything that the command does."""
+    """Run the command."""
     bias_file = options.bias_file
     bias = Bias.load(bias_file)
     profile = _profile(bias, options.provider)
@@ -74,7 +74,7 @@ def _profile(bias: Bias, provider: str | None) -> Profile:
 
 
 def _collected_by(bias: Bias, profile: Profile) -> list[Profile]:
-    """The profile that the bias names, where it is another one and comes with the package."""
+    """The profile that the bias names, where it is another one and a packaged one."""
     return [load_profile(bias.provider)] if bias.provider in {*profile_names()} - {profile.name} else []
 
 
@@ -93,8 +93,8 @@ def _out(store: Path, profile: Profile, options: CompileOptions) -> Path:
 
 
 def _document(bias: Bias, made: Bias, prefixes: Prefixes, rows: list[Kept], highest: int | None) -> dict[str, Any]:
-    """Everything a program wants to know. Of the learned entries: ``refused`` are above the provider's highest id, ``unlisted``
-    were never listed or sampled and are dropped, ``unlisted_sent`` are sent all the same.
+    """The report for JSON. Of the learned entries, ``refused`` are above the provider's highest id, ``unlisted`` were never listed
+    or sampled and are dropped, ``unlisted_sent`` are sent all the same.
     """
     unlisted = set(bias.logit_bias).difference(prefixes.next_token.token_ids.tolist())
     return {
@@ -160,11 +160,11 @@ def _result(told: dict[str, Any], made: Bias, profile: Profile) -> None:
         f"{told['learned_entries']:,} dropped" + (f" ({'; '.join(reasons)})" if reasons else "")
     )
     if told["unlisted_sent"]:
-        click.echo(f"{told['unlisted_sent']:,} that are sent were on no logged prefix listed, or sampled: what they do is not told")
+        click.echo(f"{told['unlisted_sent']:,} that are sent were on no logged prefix listed, or sampled: their effect is unknown")
 
 
 def _judge(made: Bias, profile: Profile, provider: str | None, out: Path) -> str:
-    """The command that judges the result; what the file does not tell stands in capitals. ``provider``: as it was given."""
+    """The command that judges the result, with capitals in place of facts that the file lacks. ``provider``: as it was given."""
     words = ["blb", "eval", str(out), "--provider", provider or profile.name]
     if not profile.connection.embedded:
         words += ["--model", _plain(made.model, "MODEL")]
@@ -176,6 +176,6 @@ def _judge(made: Bias, profile: Profile, provider: str | None, out: Path) -> str
 
 
 def _plain(text: str, instead: str) -> str:
-    """``text`` of a bias file, which may be anybody's, or ``instead`` where it holds what can move a terminal's cursor."""
+    """``text`` of an untrusted bias file, or ``instead`` where it could move a terminal's cursor."""
     rest = text.replace("\\", "")
     return text if printable(rest) == rest else instead

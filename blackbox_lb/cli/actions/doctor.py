@@ -1,4 +1,4 @@
-"""What ``blb doctor`` does: ask, examine, save, print."""
+"""The action of ``blb doctor``: ask, examine, save, print."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from blackbox_lb.providers.schema import Json
 
 
 def execute(options: DoctorOptions) -> None:
-    """Everything that the command does."""
+    """Run the command."""
     profile = load_profile(options.provider)
     _check(profile, options)
     _announce(profile, options)
@@ -44,7 +44,7 @@ def execute(options: DoctorOptions) -> None:
 
 
 def _check(profile: Profile, options: DoctorOptions) -> None:
-    """Everything that can be refused before anybody is asked whether to go on."""
+    """Refuse whatever can be refused before the question whether to go on."""
     if options.save is not None:
         check_target(options.save, options.provider)
     if options.endpoint is not None:
@@ -54,7 +54,7 @@ def _check(profile: Profile, options: DoctorOptions) -> None:
 
 
 def _announce(profile: Profile, options: DoctorOptions) -> None:
-    """What will be asked, and a chance to say no where it may cost money."""
+    """Announce the requests, and ask for consent where they may cost money."""
     click.echo(
         f"{profile.title}: at most {most_requests()} requests and {most_tokens():,} completion tokens, with short prompts", err=True
     )
@@ -76,8 +76,8 @@ async def _run(options: DoctorOptions) -> Report:
 
 
 def _saved(report: Report, options: DoctorOptions) -> tuple[str | None, dict[str, Json], BlbError | None]:
-    """Where the profile was saved and with which careful values, or why it was not: the findings were paid for and are printed
-    all the same."""
+    """Where the profile was saved and with which careful values, or why it was not: the findings have cost money and are printed
+    in any case."""
     if options.save is None:
         return None, {}, None
     try:

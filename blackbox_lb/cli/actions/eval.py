@@ -1,4 +1,4 @@
-"""What ``blb eval`` does: draw every arm, compare, write evaluation.json, print."""
+"""The action of ``blb eval``: draw every arm, compare, write evaluation.json, print."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from blackbox_lb.tasks import Reward, Task
 
 FILE = "evaluation.json"
 GENERIC = "bias"
-"""What ``blb fit`` calls its file: the folder says more."""
+"""The file name that ``blb fit`` uses: the folder's name says more."""
 
 
 def execute(options: EvalOptions) -> None:
-    """Everything that the command does."""
+    """Run the command."""
     if options.save and not options.biases:
         raise InputError("--save writes verdicts into bias files, and none was given; name one, or drop --save")
     paths = _named(options.biases)
@@ -66,7 +66,7 @@ def execute(options: EvalOptions) -> None:
 
 
 def _named(specs: Sequence[str]) -> dict[str, Path]:
-    """Name -> file. InputError where two have the same name."""
+    """Name -> file. Raises InputError where two have the same name."""
     named: dict[str, Path] = {}
     for spec in specs:
         name, path = _name(spec)
@@ -123,7 +123,7 @@ async def _run(
 
 
 def _check(trials: Trials, biases: dict[str, Bias]) -> None:
-    """Refuse a bias that the model's tokenizer or the provider does not take, before anything is paid for."""
+    """Refuse a bias that the model's tokenizer or the provider does not take, before anything costs money."""
     for name, bias in biases.items():
         try:
             bias.check_tokenizer(trials.tokenizer.fingerprint)
@@ -164,7 +164,7 @@ def _policies(found: Evaluation, setting: str) -> None:
 
 
 def _decisions(found: Evaluation, setting: str) -> None:
-    """Which label each policy said for which, with what that is worth; nothing where the task has no labels."""
+    """Print each policy's table of labels with its scores; nothing where the task has no labels."""
     told = [(row.name, row.decisions) for row in found.policies if row.setting == setting and row.decisions]
     if not told:
         return

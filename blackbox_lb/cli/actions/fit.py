@@ -1,4 +1,4 @@
-"""What ``blb fit`` does: plan, collect, learn, choose, judge, write, print."""
+"""The action of ``blb fit``: plan, collect, learn, choose, judge, write, print."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from blackbox_lb.tasks.sets.labels import Labels
 
 ALL = "all"
 CORRECTNESS = frozenset({"exact-match", "contains", "accuracy", "log-accuracy"})
-"""Rewards that are 1 or nothing, by whether the answer is right."""
+"""Rewards that only depend on whether the answer is right."""
 TRIED_L2 = (0.3, 1.0, 3.0, 10.0, 30.0)
-"""Strengths that are tried beside the cross-validated ones where trying costs no request."""
+"""Strengths tried beside the cross-validated ones, where a candidate costs no request."""
 
 
 def execute(options: FitOptions) -> None:
-    """Everything that the command does."""
+    """Run the command."""
     task, reward = load(options)
     plan = _plan(options, task, reward)
     folder = run_folder(options, task)
@@ -58,7 +58,7 @@ def execute(options: FitOptions) -> None:
 
 
 def _write(result: FitResult, document: dict[str, Any], folder: Path) -> dict[str, str]:
-    """Write the three files, the one that is wanted first of all first; name -> why, of those that could not be written."""
+    """Write the three files, the most wanted first; return name -> reason for each failure."""
     unwritten = {}
     try:
         (folder / "result.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -117,7 +117,7 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
 
 
 def _suits_answers(options: FitOptions, reward: Reward, labels: Labels | None) -> bool:
-    """Whether the answers of the data are learned unasked: a decision whose reward is being right, and nothing asks for samples."""
+    """Whether the default is to learn the answers of the data: a decision, rewarded for being right, without options on samples."""
     asked = options.rounds > 1 or options.full_vocab or options.engine != "here" or options.rollouts
     return labels is not None and reward.name in CORRECTNESS and options.estimator == Sweep().estimators and not asked
 
@@ -131,7 +131,7 @@ def _entries(text: str) -> int | None:
 
 
 async def _run(options: FitOptions, task: Task, reward: Reward, plan: FitPlan, budget: Budget) -> tuple[FitResult, list[str]]:
-    """The result, and every remark that was made on the way."""
+    """The result, and all remarks on the way."""
     async with open_trials(
         options, task, reward, budget, stages=lambda trials: fit_stages(task, plan), elsewhere=options.rollouts
     ) as trials:
@@ -173,7 +173,7 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
 
 
 def _print_decisions(setting: str, base: DecisionScores, biased: DecisionScores) -> None:
-    """What decisions are worth, and which label was said for which: each cell without and with the bias."""
+    """Print the scores of the decisions and the table of labels: each cell without and with the bias."""
     told = (
         ("accuracy", base.accuracy, biased.accuracy),
         ("macro-F1", base.macro_f1, biased.macro_f1),

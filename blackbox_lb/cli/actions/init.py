@@ -1,4 +1,4 @@
-"""What ``blb init`` does: ask until the answers pass their checks, and write them."""
+"""The action of ``blb init``: ask until the answers pass their checks, and write them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MORE = """
 
 
 def execute(options: InitOptions) -> None:
-    """Everything that the command does."""
+    """Run the command."""
     out = options.out
     if out.exists() and not options.force:
         raise InputError(f"{out} is there already; edit it, or overwrite it with --force")
@@ -53,14 +53,14 @@ def execute(options: InitOptions) -> None:
 
 
 class Questions:
-    """Asks until an answer passes its check; with ``silent`` the default is the answer, and one that fails is an error."""
+    """Asks until an answer passes its check; with ``silent`` the default is the answer, and a bad one is an error."""
 
     def __init__(self, silent: bool) -> None:
         self._silent = silent
         self.told: dict[str, str] = {}
 
     def checked(self, question: str, given: str | None, default: str | None, check: Any) -> str:
-        """``given``, or an answer to ``question``; ``check`` raises BlbError for one that will not do."""
+        """``given``, or an answer to ``question``; ``check`` raises BlbError for a bad one."""
         if given is not None or self._silent:
             if given is None and default is None:
                 option = question.partition(",")[0].lower().replace(" ", "-")
@@ -78,14 +78,14 @@ class Questions:
             return str(answer)
 
     def provider(self, given: str | None) -> Profile:
-        """The profile of the provider; says whether its key is set."""
+        """The profile of the provider; reports whether its key is set."""
         if given is None and not self._silent:
             click.echo(f"Providers: {', '.join(profile_names())}, or a path to your own TOML", err=True)
         name = self.told["provider"] = self.checked("Provider", given, LOCAL, load_profile)
         return load_profile(name)
 
     def model(self, profile: Profile, model: str | None, base_url: str | None) -> dict[str, str]:
-        """Which model, and where, as far as the profile does not know."""
+        """The model and its address, where the profile leaves them open."""
         found = {}
         if not profile.connection.embedded:
             usual = environment(profile.connection.base_url_env) or profile.connection.base_url
@@ -102,15 +102,15 @@ class Questions:
         return found | ({"model": name} if name else {})
 
     def price(self, profile: Profile, given: str | None) -> str:
-        """What the provider charges, "" where that is not told; servers of one's own are not asked about."""
+        """The provider's price, "" where not known; a user's own server needs none."""
         if given is None and (self._silent or not profile.connection.api_key_required):
             return ""
         return self.checked(
-            "Price of a million tokens in US dollars, as in 0.15,0.60 (empty: costs are not told)", given, "", _price
+            "Price of a million tokens in US dollars, as in 0.15,0.60 (empty: costs are not shown)", given, "", _price
         )
 
     def task(self, profile: Profile, task: str | None, data: Path | None) -> dict[str, str]:
-        """A task by name or a data file, read once to see that it can be."""
+        """A task by name or a data file, read once as a check."""
         if task is not None and data is not None:
             raise InputError("--task and --data were both given; give one of them")
         if task is None:
@@ -127,7 +127,7 @@ def _is_task(answer: str) -> bool:
 
 
 def _readable(answer: str) -> None:
-    """DataError, InputError: no such file, or rows that cannot be used. Other names of tasks are looked up when they are needed."""
+    """Raise DataError or InputError: no such file, or unusable rows. Other names of tasks are looked up when they are needed."""
     if _is_task(answer) or answer.startswith(HUB):
         return
     task = load_task(data=Path(answer), require_answers=False)
@@ -150,7 +150,7 @@ def _address(answer: str) -> None:
 
 
 def _document(shared: dict[str, str], price: str, folder: Path) -> str:
-    """The file: answers as one table, and what else could stand there as comments."""
+    """The file: answers as one table, and further options as comments."""
     for key in ("data", "provider"):
         path = Path(shared.get(key, ""))
         if shared.get(key) and path.is_file() and not path.is_absolute():
@@ -163,7 +163,7 @@ def _document(shared: dict[str, str], price: str, folder: Path) -> str:
 
 
 def _next(profile: Profile, out: Path) -> None:
-    """What was written, what is missing and what to type now."""
+    """The file written, the missing steps and the next command."""
     click.echo(f"wrote {out}")
     rules = profile.connection
     if rules.api_key_required and not (environment(rules.api_key_env) or environment(rules.token_env)):

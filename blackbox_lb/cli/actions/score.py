@@ -1,4 +1,4 @@
-"""What ``blb score`` does: read stored completions, score them, print a row for each way of drawing."""
+"""The action of ``blb score``: read stored completions, score them, print a row for each way of drawing."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from blackbox_lb.tasks import Reward, Task, parse_reward
 from blackbox_lb.tasks.rewards.endpoint import is_address
 
 BIAS = "bias.json"
-"""The bias that a fit chose, inside a run's folder."""
+"""The bias file inside a run's folder."""
 
 
 def execute(options: ScoreOptions) -> None:
-    """Everything that the command does."""
+    """Run the command."""
     path, names = _store(options.where)
     task, reward = load(options)
     fetches = is_address(options.reward) or options.reward.startswith("judge:")  # such answers are stored
@@ -58,7 +58,7 @@ def execute(options: ScoreOptions) -> None:
 
 
 def _store(where: Path) -> tuple[Path, dict[str, str]]:
-    """The store's path, and the name of the bias that its run chose, by what was sent."""
+    """The store's path, and the name of its run's chosen bias, by the values sent."""
     path = where / STORE if where.is_dir() else where
     if not path.is_file():
         raise StoreError(f"there is no rollout store {path}; give one, or a run's folder, as blb collect and blb fit make them")
@@ -69,7 +69,7 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
 
 
 def _maker(options: ScoreOptions, task: Task) -> Callable[[int], Reward]:
-    """Rewards by token limit: each is made once, so that a user's module is loaded once."""
+    """Rewards by token limit: each is made once, so a user's module is loaded once."""
     made: dict[int, Reward] = {}
 
     def reward_of(drawn: int) -> Reward:
@@ -94,7 +94,7 @@ def _filter(options: ScoreOptions) -> Callable[[Settings], bool]:
 
 @contextmanager
 def _lines(path: Path | None) -> Iterator[Callable[[ScoredCompletion], None]]:
-    """A watcher that writes each completion as one JSON line; of none where there is no path."""
+    """A watcher that writes each completion as one JSON line; it does nothing without a path."""
     if path is None:
         yield lambda _record: None
         return
@@ -122,7 +122,7 @@ def _line(record: ScoredCompletion) -> dict[str, Any]:
 
 
 def _base_of(group: Group, groups: list[Group]) -> Group | None:
-    """The base completions that differ in nothing but the bias."""
+    """The base completions that differ only in the bias."""
     if not group.biased:
         return None
     alike = {**group.settings, "bias": []}

@@ -1,4 +1,4 @@
-"""What ``blb show`` does: read a bias file and print it."""
+"""The action of ``blb show``: read a bias file and print it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from blackbox_lb.safety.printable import printable
 
 
 def execute(bias_file: Path, top: int, as_json: bool) -> None:
-    """Everything that the command does."""
+    """Run the command."""
     bias = Bias.load(bias_file)
     if as_json:
         print_json(bias.model_dump(mode="json"))

@@ -9,7 +9,7 @@ import click
 __all__ = ["COMMANDS", "load_command"]
 
 COMMANDS = {
-    "analyze": ("learning", "Tell what a bias does to each token: scores, families, minimal pairs."),
+    "analyze": ("learning", "Show the effect of a bias on each token: scores, families, minimal pairs."),
     "check": ("learning", "Say whether a bias can mend a decision, before a fit is paid for."),
     "collect": ("learning", "Sample completions of the training prompts into the store, and nothing else."),
     "completion": ("setup", "Print the script that lets bash, zsh or fish complete commands, options and values."),
@@ -26,7 +26,7 @@ COMMANDS = {
     "show": ("using", "Show a bias file: verdict, promoted and suppressed tokens."),
     "store": ("setup", "Check, compact, merge, recover rollout stores; Parquet out and in."),
 }
-"""Name -> folder below this one, help line; the module of that name there has it as ``NAME_command``."""
+"""Name -> its folder below this one, its help line; the module NAME in that folder defines ``NAME_command``."""
 
 
 def load_command(name: str) -> click.Command:

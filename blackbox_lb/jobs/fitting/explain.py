@@ -1,4 +1,4 @@
-"""Explaining a fit: everything measured about it becomes facts, and the facts findings in plain words."""
+"""Explaining a fit: its measurements become facts, and the facts findings in plain words."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ NO_LIMITS = CompileLimits(entries=None, low=-np.inf, high=np.inf, integers=False
 class Explanation:
     """findings: the most likely reason first. errors: (k,) nats, the standard error of each value sent, NaN where it has none.
 
-    statistics: of the learned bias, None where the size of the vocabulary is not known. agreement: of the biases of two halves of
-    the prompts. effective_sample_size: of the reward weights, in completions.
+    statistics: of the learned bias, None where the size of the vocabulary is not known. agreement: between the biases of two halves
+    of the prompts. effective_sample_size: of the reward weights, in completions.
     """
 
     findings: tuple[Finding, ...]
@@ -53,7 +53,7 @@ class Explanation:
 
 
 def room_for_gain(rollouts: Rollouts, reward: Reward, tau: float, base: Bools | None = None) -> Headroom | None:
-    """What there is to learn from the completions that the base drew (``base`` (n,), None: all); None where no prompt has two."""
+    """The room for a gain in the base's completions (``base`` (n,), None: all); None where no prompt has two."""
     drawn = rollouts if base is None else rollouts.take(base)
     try:
         return headroom(drawn.rewards, drawn.prompts, [reward.value(each) for each in drawn.rewards], tau=tau)
@@ -71,7 +71,7 @@ def explain(
     vocab_size: int | None = None,
     top_logprobs: int | None = None,
 ) -> Explanation:
-    """Why the chosen candidate, which was fitted to ``training``, helped, or did not."""
+    """Explain why the chosen candidate, fitted to ``training``, helped or did not."""
     rollouts, next_token = training.rollouts, training.next_token
     if chosen.projected is not None:
         rollouts = replace(rollouts, shares=chosen.projected.shares)
@@ -103,7 +103,7 @@ def explain(
 def _errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) -> StandardErrors | None:
     """Standard errors of the projection behind the candidate; None for another estimator, or too few prompts.
 
-    Where these rollouts are a sample of those it was fitted to, the errors are those of the same fit to the sample.
+    Where these rollouts are a sample of the candidate's, the errors are those of a fit to the sample.
     """
     made = chosen.projected
     if made is None:
@@ -127,13 +127,13 @@ def _of_sent(errors: StandardErrors | None, chosen: Candidate) -> Vector:
 
 
 def _halves(rollouts: Rollouts, next_token: NextToken, chosen: Candidate, sweep: Sweep) -> Agreement:
-    """How far the biases of two halves of the prompts agree, at the chosen settings and without a provider's limits."""
+    """The agreement of the biases of two halves of the prompts, at the chosen settings and without a provider's limits."""
     nothing = Agreement(None, None)
     if len(np.unique(rollouts.prompts)) < 2:
         return nothing
     swept = ("tau", *estimator(chosen.estimator).facts.swept)
     own = {name: (value,) for name, value in chosen.settings.items() if name in swept}
-    if chosen.projected is not None:  # the penalty is on a sum over rollouts, of which there are half
+    if chosen.projected is not None:  # the penalty is on a sum over rollouts, and a half has half as many
         own["l2"] = (float(chosen.settings["l2"] or 1.0) / 2,)
     one = replace(sweep, estimators=(chosen.estimator,), **own)  # type: ignore[arg-type]
     table = next_token.with_tokens(chosen.token_ids)
@@ -150,12 +150,12 @@ def _halves(rollouts: Rollouts, next_token: NextToken, chosen: Candidate, sweep:
 
 
 def _context(rollouts: Rollouts, next_token: NextToken, chosen: Candidate, weights: Vector) -> Context | None:
-    """Of a projection only: about another bias the scores of the reward are not centred."""
+    """The context dependence, for a projection only: around another bias the reward's scores are not centred."""
     return None if chosen.projected is None else context(rollouts, next_token, chosen.projected.fit.delta, weights)
 
 
 def _effect(verdict: Sequence[Verdict], reward: Reward) -> Effect | None:
-    """What the test showed of the reward at temperature 1, or else in the first row, and whether the verdict says so."""
+    """The effect on the reward in the test, at temperature 1 or else in the first row, and whether the verdict confirms it."""
     rows = [row for row in verdict if row.metric == reward.label]
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""Learning from the answers that the training rows have: collecting their lists, and choosing a candidate without a request."""
+"""Learning from the answers in the training rows: collecting their lists, and choosing a candidate without a request."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
 RARE = 0.02
-"""Share of the training rows below which a label is named as rare: of 300 rows fewer than six say anything of it."""
+"""Share of the training rows below which a label is reported as rare: of 300 rows, fewer than six."""
 
 
 def check_answers(trials: Trials, task: Task, plan: FitPlan) -> None:
-    """Raise InputError where nothing can be learned from the answers of ``task``; name labels that training hardly has."""
+    """Raise InputError where the answers of ``task`` teach nothing; return remarks on labels that training hardly has."""
     others = ", ".join(name for name, each in estimators(plan.sweep).items() if not each.facts.any_policy)
     if others:
         raise InputError(
@@ -57,7 +57,7 @@ def check_answers(trials: Trials, task: Task, plan: FitPlan) -> None:
 
 
 def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
-    """A sentence on the labels, and one on those that training hardly has."""
+    """A sentence on uneven labels, and one on labels that training hardly has."""
     counts = labels.counts(task.train[:limit])
     total = sum(counts.values())
     sentences = [f"{len(counts)} labels in {total} training rows: {', '.join(f'{k} {v}' for k, v in counts.items())}"]
@@ -73,8 +73,8 @@ def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
 class GivenAnswers:
     """The answers of the training rows with their lists.
 
-    rollouts: as they are learned from.
-    after: the lists of what follows each answer, None where nobody tells.
+    rollouts: the answers as training data.
+    after: the lists of the tokens after each answer, None where they are not known.
     begins: the tokens that begin an answer, sorted.
     """
 
@@ -83,7 +83,7 @@ class GivenAnswers:
     begins: Ids
 
     def repeated(self, bias: Mapping[int, float]) -> float:
-        """The share of answers after which ``bias`` makes greedy decoding begin an answer once more; 0 where nobody tells."""
+        """The share of answers that greedy decoding under ``bias`` repeats at once; 0 where ``after`` is None."""
         if self.after is None:
             return 0.0
         base, biased = self.after.greedy({}), self.after.greedy(bias)
@@ -105,13 +105,13 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPl
 
 
 def alone(given: Rollouts, vocab_size: int | None) -> Training:
-    """What is learned from given answers and nothing else; ``vocab_size``: lists of that many tokens are complete."""
+    """Training from given answers and nothing else; ``vocab_size``: lists of that many tokens are complete."""
     table = NextToken.of(given, vocab_size=vocab_size)
     return Training(given.without_lists(), table, 0, 0, base=np.zeros(len(given.keys), np.bool_))
 
 
 def _weights(found: FirstTokens, plan: FitPlan) -> Vector | None:
-    """(p,) how much each prompt counts: all labels alike where the goal is their mean F1, else all prompts alike."""
+    """Weights (p,) of the prompts: all labels alike where the goal is their mean F1, else all prompts alike."""
     if plan.goal.objective != "macro-f1" or plan.labels is None:
         return None
     numbers = np.array([plan.labels.of(example) for example in found.examples], np.float64)
@@ -124,10 +124,10 @@ def _weights(found: FirstTokens, plan: FitPlan) -> Vector | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Predicted:
-    """What a bias is predicted to do on some prompts.
+    """Predicted effects of a bias on some prompts.
 
-    accuracy: the share that begins right.
-    score: what the goal counts.
+    accuracy: the share of right first tokens.
+    score: the goal's value.
     likelihood: mean log-probability of the accepted answers' first tokens, in nats.
     unsure: prompts at which a token outside the list might win.
     """
@@ -141,10 +141,10 @@ class _Predicted:
 async def choose_predicted(
     trials: Trials, examples: Sequence[Example], field: Sequence[Candidate], plan: FitPlan, given: GivenAnswers
 ) -> Choice:
-    """The candidate whose greedy decisions on ``examples`` are best: known from one list a prompt, so that no candidate is drawn.
+    """Return the candidate with the best greedy decisions on ``examples``, known from one list a prompt, without drawing any.
 
-    What is right counts as far as nothing begins an answer once more after it, which the ``given`` ones tell. Among equals the one
-    is taken under which the answers are likeliest. InputError: no candidate.
+    Decisions that begin the answer once more after it, as the ``given`` ones show, count less. Ties go to the candidate with the
+    likeliest answers. Raises InputError: no candidate.
     """
     if not field:
         raise InputError("the sweep is empty: give at least one --l2")
@@ -179,7 +179,7 @@ async def choose_predicted(
 
 
 class _Judge:
-    """Predicts what biases do at the first positions of some prompts."""
+    """Predicts the effects of biases at the first positions of some prompts."""
 
     def __init__(self, found: FirstTokens, objective: Objective, labels: Labels | None, given: GivenAnswers) -> None:
         self.found, self.lists, self.given = found, FirstLists(found.ids, found.logprobs), given
@@ -187,7 +187,7 @@ class _Judge:
         self.of_token = {} if self.labels is None else label_of_tokens(found, self.labels)
 
     def of(self, bias: Mapping[int, float]) -> _Predicted:
-        """What ``bias`` does."""
+        """The predicted effects of ``bias``."""
         tokens = self.lists.greedy(bias)
         hit = begins_right(tokens, self.found.accepted)
         score = float(hit.mean())
@@ -208,7 +208,7 @@ class _Judge:
 
 
 def label_of_tokens(found: FirstTokens, labels: Labels) -> dict[int, int]:
-    """Token -> the label whose spellings it begins, as far as the prompts of ``found`` have that label."""
+    """Token -> the label whose spellings it begins, for the labels of the prompts in ``found``."""
     known: dict[int, int] = {}
     for example, tokens in zip(found.examples, found.accepted, strict=True):
         number = labels.of(example)

@@ -1,4 +1,4 @@
-"""Fidelity: what the lists and the compiles of a fit are worth against whole next-token distributions at reference positions."""
+"""Fidelity of a fit's lists and compiles, against whole next-token distributions at reference positions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ CHOSEN, LEARNED = "sent", "learned"
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """``rows``: the learned bias first, its compiles, the bias that is sent last; none where the positions do not ``agree``.
+    """``rows``: the learned bias first, then its compiles, then the sent bias; none where the positions do not ``agree``.
 
-    ``listed`` in a row: what the fit's own lists and tail say of the very same positions.
+    ``listed`` in a row: the same by the fit's own lists and tail at the very same positions.
     """
 
     positions: int
@@ -39,7 +39,7 @@ class Fidelity:
 
     @property
     def record(self) -> ExactEffects | None:
-        """What the bias file keeps: of the bias that is sent."""
+        """The record for the bias file, on the sent bias."""
         if not self.rows:
             return None
         sent = self.rows[-1]
@@ -53,9 +53,9 @@ class Fidelity:
 
 
 def fidelity(reference: Reference, next_token: NextToken, chosen: Candidate, limits: CompileLimits) -> Fidelity:
-    """The learned bias of ``chosen``, its compiles to several sizes within the other ``limits``, and what is sent.
+    """Compare the learned bias of ``chosen``, its compiles to several sizes within the other ``limits``, and the sent bias.
 
-    next_token: of the rollouts that the ``reference`` positions are in.
+    next_token: of the rollouts that hold the ``reference`` positions.
     """
     r, v = reference.exact.shape
     rows: tuple[Compared, ...] = ()
@@ -76,7 +76,7 @@ def fidelity(reference: Reference, next_token: NextToken, chosen: Candidate, lim
 
 
 def _biases(table: NextToken, chosen: Candidate, limits: CompileLimits, size: int) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """Labels and (b, v) nats."""
+    """Labels and biases (b, v), in nats."""
     learned = np.zeros(size)
     learned[table.token_ids] = chosen.learned
     rows: dict[str, Vector] = {LEARNED: learned}

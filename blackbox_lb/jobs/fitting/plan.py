@@ -1,4 +1,4 @@
-"""FitPlan: everything that a fit is told."""
+"""FitPlan: all settings of a fit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LearnFrom: TypeAlias = Literal["samples", "answers", "both"]
 
 @dataclass(frozen=True, slots=True)
 class FitPlan:
-    """What a fit does. Counts are of completions a prompt; ``entries`` None means as many as the provider takes.
+    """The settings of a fit. Counts are of completions a prompt; ``entries`` None means as many as the provider takes.
 
-    rounds: how many times the training samples are split, each part drawn with the bias learned from those before; trust: most nats
-    a completion between the policies of two rounds. settings: those to deploy with, for which the bias is chosen and at which it is
-    judged. go_on: collect on although the first prompts show nothing to learn.
-    learn_from: the completions that are drawn, the answers that the training rows have, or the sum of both objectives; listed:
-    alternatives at the place of an answer, None for as many as help. labels: of a decision, None where there are none to score.
-    full_vocab: positions at which whole distributions are asked for, 0 for none.
+    rounds: parts of the training samples, each drawn with the bias learned from those before. trust: most nats a completion between
+    the policies of two rounds. settings: those to deploy with, which choose and judge the bias.
+    go_on: continue although the first prompts show nothing to learn.
+    learn_from: the drawn completions, the answers of the training rows, or the sum of both objectives. listed: alternatives at the
+    place of an answer, None for as many as help. labels: of a decision, None where there are none to score.
+    full_vocab: positions with whole distributions, 0 for none.
     """
 
     samples: int = 10
@@ -44,10 +44,10 @@ class FitPlan:
 
     @property
     def reads_answers(self) -> bool:
-        """Whether it learns from given answers."""
+        """Whether the fit learns from given answers."""
         return self.learn_from != "samples"
 
     @property
     def predicts(self) -> bool:
-        """Whether what a candidate does on the validation prompts is known from lists alone: greedy decisions."""
+        """Whether lists alone give the effects on validation prompts: greedy decisions."""
         return self.learn_from == "answers" and all(setting.deterministic for setting in self.settings)

@@ -1,4 +1,4 @@
-"""FitResult: what a fit found, as a program reads it."""
+"""FitResult: the result of a fit, for programs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from blackbox_lb.jobs.fitting.list_fidelity import Fidelity
 
 @dataclass(frozen=True, slots=True)
 class FitUsage:
-    """The completions that a fit is made of, drawn by this run or by one before it.
+    """The completions behind a fit, drawn by this run or an earlier one.
 
-    ``prompt_tokens`` counts the prompt of every completion, which is more than is paid where one request gives several.
+    ``prompt_tokens`` counts the prompt once a completion, which is more than its cost where one request gives several.
     """
 
     completions: int
@@ -28,16 +28,16 @@ class FitUsage:
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """``bias``: what was judged, with its verdict; ``uncompiled``: the whole vector that it was compiled from, which was not.
+    """The result of a fit.
 
-    ``kl``: nats a completion from the base, at temperature 1.
-
-    ``kl`` is NaN where it could not be computed, and ``kl_missing`` says why; ``kl_whole`` is False where the end token is not
-    listed, or those of a stop text, so that it is the KL of the tokens given that the completion goes on, which is less than the
-    whole. ``base``, ``base_by_setting`` and ``tried``: of the validation prompts, which chose. ``entries_curve``: the gain kept by
-    number of entries, None where it was not computed. ``incomplete``, ``filtered``: completions left out of the fit; ``encoded``:
-    those whose tokens are not the provider's own list (see ``Training``). ``decisions``: setting -> those of the base and of the
-    biased model on the test prompts, where the task has labels.
+    bias: the judged bias, with its verdict. uncompiled: the whole learned vector that it was compiled from, not judged.
+    kl: nats a completion from the base at temperature 1; NaN where it could not be computed, for the reason ``kl_missing``.
+    kl_whole: False where the end token or those of a stop text are not listed: ``kl`` is then that of the tokens given that the
+    completion goes on, less than the whole.
+    base, base_by_setting, tried: of the validation prompts, which made the choice. entries_curve: the gain kept by number of
+    entries, None where it was not computed. incomplete, filtered: completions left out of the fit. encoded: completions whose
+    tokens are not the provider's own list (see ``Training``). decisions: setting -> those of the base and of the biased model on
+    the test prompts, where the task has labels.
     """
 
     bias: Bias
@@ -58,7 +58,7 @@ class FitResult:
 
     @property
     def kl_sentence(self) -> str:
-        """The KL for a person to read, or why there is none."""
+        """The KL in words, or why there is none."""
         if self.kl_missing is not None:
             return f"KL to the base not computed: {self.kl_missing}"
         given = "" if self.kl_whole else ", given where each completion ends (what ends it is not listed)"
@@ -67,7 +67,7 @@ class FitResult:
         return f"KL to the base {self.kl:.2f} nats a completion at temperature 1{given}"
 
     def as_json(self) -> dict[str, Any]:
-        """Everything a program wants to know, the entries of the bias aside."""
+        """The whole result for JSON, without the entries of the bias."""
         bias = self.bias
         return {
             "status": bias.status,

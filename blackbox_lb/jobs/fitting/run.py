@@ -35,13 +35,13 @@ from blackbox_lb.rollouts.training import Training, censored
 from blackbox_lb.tasks import Task
 
 KL_PROMPTS = 40
-"""Test prompts that are answered at temperature 1 for the KL alone, where the verdict is given at other settings."""
+"""Test prompts answered at temperature 1 for the KL alone, where the verdict is at other settings."""
 CURVE_POSITIONS = 5_000
-"""Training positions at which the gain is told by number of entries; it takes time in proportion, up to seconds a thousand."""
+"""Training positions for the gain by number of entries; it takes time in proportion, up to seconds a thousand."""
 
 
 async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
-    """Learn a bias and judge it on fresh completions. Everything received is in the trials' store: the same call resumes.
+    """Learn a bias and judge it on fresh completions. The trials' store keeps everything received: the same call resumes.
 
     Raises:
         ProviderError: the API failed; what was received is kept.
@@ -62,17 +62,17 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
 class _Fit:
     """One fit under way; each step reads what those before it left.
 
-    limits: what the provider takes of a bias.
-    data: the training completions while they are collected, read and scored once.
+    limits: the provider's, on a bias.
+    data: the training completions during collection, read and scored once.
     training: their rollouts, with the table of next tokens.
     given: the answers of the training rows, None where nothing is learned from them.
     reference: whole distributions at reference positions, None where the plan wants none.
-    choice: the candidate that won on the validation prompts.
-    verdict: a row a metric and setting, on the test prompts.
-    decisions: setting -> what the decisions of the base and of the biased model are worth, where the task has labels.
-    why: what explains the verdict.
-    bias: the result, as its file holds it.
-    exact: what lists and compiles are worth against ``reference``.
+    choice: the winning candidate of the validation prompts.
+    verdict: one row a metric and setting, on the test prompts.
+    decisions: setting -> numbers on the decisions of the base and of the biased model, where the task has labels.
+    why: the explanation of the verdict.
+    bias: the result, ready for its file.
+    exact: the fidelity of lists and compiles, against ``reference``.
     """
 
     data: TrainingData
@@ -89,11 +89,11 @@ class _Fit:
     def __init__(self, trials: Trials, task: Task, plan: FitPlan) -> None:
         self.trials, self.task, self.plan = trials, task, plan
         self.examples = task.train[: plan.limit]
-        self.limits = _limits(trials.session, plan)  # before anything is paid for
+        self.limits = _limits(trials.session, plan)  # before anything costs money
         self.decisions = {}
 
     async def check(self) -> None:
-        """Refuse what cannot be carried out, before training completions are paid for."""
+        """Refuse an impossible plan before training completions cost anything."""
         check_plan(self.trials, self.task, self.plan)
         if self.task.note:
             self.trials.report.remark(self.task.note)
@@ -106,10 +106,10 @@ class _Fit:
         await self.data.first_look()
 
     async def collect(self) -> None:
-        """Draw, read and score what else the plan asks for."""
+        """Draw, read and score all other completions of the plan."""
         self.training = await self.data.collect(self.limits)
         self.given = self.data.given
-        del self.data  # what it remembers of each completion is not needed any more
+        del self.data  # its memory of each completion is not needed any more
 
     async def compare_lists(self) -> None:
         """Ask for whole distributions at reference positions, where the plan wants them."""
@@ -150,7 +150,7 @@ class _Fit:
             self.decisions[setting.name] = (pair[0], pair[1])
 
     def explain(self) -> None:
-        """Find out why the bias helped, or did not."""
+        """Find out why the bias helped or did not."""
         self.why = explain(
             self.training,
             self.choice.candidate,
@@ -162,7 +162,7 @@ class _Fit:
         )
 
     async def write(self) -> None:
-        """Put the bias together, as its file holds it."""
+        """Build the bias for its file."""
         trials, chosen, why = self.trials, self.choice.candidate, self.why
         compiled = losses(chosen.sparse, self.limits.entries, integers=self.limits.integers)
         if self.reference is not None:
@@ -220,18 +220,18 @@ class _Fit:
         )
 
     def _censored(self, sweep: Sweep) -> Censored:
-        """What the provider kept back, with the rule by which ``sweep`` takes it."""
+        """The tokens that the provider withheld, with the rule that ``sweep`` uses for them."""
         return censored(self.training.rollouts, self.training.next_token, rule(sweep))
 
     async def _kl(self) -> float:
-        """The KL of the chosen policy at temperature 1: of what was judged there, else of a few completions drawn for it."""
+        """The KL of the chosen policy at temperature 1: of the judged completions, else of a few drawn for it."""
         judged = SAMPLED in self.plan.settings
         examples, samples = (self.task.test, self.plan.test_samples) if judged else (self.task.test[:KL_PROMPTS], 1)
         return await self.trials.kl(examples, samples, self.choice.candidate.logit_bias, self.training.next_token)
 
 
 def _entries_curve(trials: Trials, learned: Bias, bias: Bias, next_token: NextToken) -> tuple[Kept, ...] | None:
-    """The gain kept by number of entries, at up to ``CURVE_POSITIONS`` training positions; None where it cannot be told."""
+    """The gain kept by number of entries, at up to ``CURVE_POSITIONS`` training positions; None where it cannot be computed."""
     size = next_token.n_positions
     if size > CURVE_POSITIONS:
         chosen = np.random.default_rng(0).choice(size, CURVE_POSITIONS, replace=False)

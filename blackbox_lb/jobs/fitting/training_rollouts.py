@@ -1,4 +1,4 @@
-"""From a plan to scored rollouts: a first look at the reward, then all that the plan asks for."""
+"""From a plan to scored rollouts: a first look at the reward, then the rest of the plan."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Completion, Example
 
 DIAGNOSED = 2_000_000
-"""Positions of an engine's rollouts that are read here, too, to compile and explain the bias: half a gigabyte of lists."""
+"""Positions of an engine's rollouts that are also read here, to compile and explain the bias: half a gigabyte of lists."""
 FIRST_LOOK = 50
-"""Prompts after which the reward's variance is looked at: enough to see that there is none, few enough to have cost little."""
+"""Prompts before the first look at the reward's variance: enough to see that there is none, few enough to cost little."""
 
 
 def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
-    """Raise InputError, ProfileError or NoLogprobs where the plan cannot be carried out, before anything is paid for."""
+    """Raise InputError, ProfileError or NoLogprobs where the plan is impossible, before anything costs money."""
     for endpoint in dict.fromkeys((trials.session.endpoint, trials.session.biased_endpoint)):
         check_stop(trials.session.profile, endpoint, trials.stop)
     _check_logprobs(trials, plan)
@@ -120,10 +120,10 @@ class TrainingData:
         self.given: GivenAnswers | None = None
 
     async def first_look(self) -> None:
-        """Say what there is to learn after the first prompts.
+        """Report what the first prompts allow to learn.
 
         Raises:
-            InputError: it is nothing and the plan does not say to go on, or a reward is not finite or too large.
+            InputError: nothing, and the plan does not say to go on; or a reward is not finite or too large.
         """
         if self.plan.learn_from == "answers":
             return
@@ -146,7 +146,7 @@ class TrainingData:
             )
 
     async def collect(self, limits: CompileLimits) -> Training:
-        """All that the plan asks for, drawn unless it is in the store.
+        """Return all rollouts of the plan, drawn unless they are in the store.
 
         Raises:
             InputError: all rewards are equal, or one is not finite or too large.
@@ -167,7 +167,7 @@ class TrainingData:
         return training
 
     def _read(self, examples: Sequence[Example], keys: Sequence[Sequence[str]], given: Rollouts | None = None) -> Training:
-        """In this process."""
+        """Read in this process."""
         trials, vocabulary = self.trials, self.trials.session.vocabulary
         needed = any(each.facts.needs_logprobs for each in estimators(self.plan.sweep).values())
         encode = vocabulary.encode if vocabulary and not needed else None
@@ -177,7 +177,7 @@ class TrainingData:
         )
 
     def _spread(self, engine: FitEngine, keys: Sequence[Sequence[str]]) -> Training:
-        """All of it in the engine, and here a sample."""
+        """Read everything in the engine, and a sample here."""
         trials, size = self.trials, self.trials.tokenizer.vocabulary_size
         reading = reading_of(self._source, self.examples, keys, trials.reward, trials.end_tokens, vocab_size=size)
         training = spread_training(engine, self._source, reading, DIAGNOSED)
@@ -191,7 +191,7 @@ class TrainingData:
 
 
 def _remembered(reward: Reward) -> Reward:
-    """The same reward, which calls its function once for a completion however often that is read: it may be slow, or cost money."""
+    """The same reward, with its function called only once a completion: it may be slow, or cost money."""
     known: dict[tuple[str, str, str, int, bytes], float] = {}
 
     def function(example: Example, completion: Completion) -> float:
@@ -220,7 +220,7 @@ def _remark_on(training: Training, trials: Trials) -> None:
 
 
 def _check(reward: Reward, rewards: Vector) -> Vector:
-    """The values (n,) of ``rewards`` (n,) in nats, as a user reads them. InputError: one is not finite or too large."""
+    """The ``rewards`` (n,) in nats, checked, in the user's own unit. Raises InputError: one is not finite or too large."""
     values = np.array([reward.value(each) for each in rewards])
     check_values(f"training: {reward.label}", values)
     return values

@@ -1,4 +1,4 @@
-"""The chosen vector as the entries of a bias file: those that are sent, and all that were learned."""
+"""The chosen vector as the entries of a bias file: the sent ones, and all learned ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blackbox_lb.rollouts.training import Training
 
 
 async def sent_entries(trials: Trials, training: Training, chosen: Candidate, errors: Sequence[float]) -> tuple[Entry, ...]:
-    """The entries that are sent, each with the bytes of its token if an answer showed them, and its text from the server.
+    """The sent entries, each with its token's bytes if an answer showed them, and its text from the server.
 
     errors: (k,) nats, the standard error of each, NaN where it has none.
     """
@@ -27,7 +27,7 @@ async def sent_entries(trials: Trials, training: Training, chosen: Candidate, er
 
 
 def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Training) -> Bias:
-    """The learned vector before the compile, as a bias of its own: what other limits are compiled from, without any request."""
+    """The learned vector before the compile, as a bias of its own: the source for other limits, without any request."""
     ids = chosen.token_ids
     known = trials.store.token_bytes(trials.tokenizer.fingerprint)
     values = zip(ids.tolist(), chosen.learned.tolist(), training.seen(ids).tolist(), strict=True)
@@ -45,5 +45,5 @@ def _hex(raw: bytes | None) -> str | None:
 
 
 def _text(raw: bytes | None) -> str | None:
-    """What bytes that an answer showed read as: asking a server for the texts of thousands of tokens takes long."""
+    """The text of bytes that an answer showed: texts of thousands of tokens from a server take long."""
     return None if raw is None else raw.decode("utf-8", "replace")

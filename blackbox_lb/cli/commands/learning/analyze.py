@@ -1,4 +1,4 @@
-"""``blb analyze``: what a bias does to each token that is generated under it."""
+"""``blb analyze``: the effect of a bias on each token that is generated under it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions
     out: Path | None = option(HelpGroup.FIRST, f"Folder that gets {ANALYSIS}. [default: the folder of BIAS]")
     full_vocab: int | None = option(
         HelpGroup.ANALYSIS,
-        f"Exact scores, from all logprobs at so many biased positions, {POSITIONS} unless told. vllm, llamacpp and local only.",
+        f"Exact scores, from all logprobs at so many biased positions, {POSITIONS} by default. vllm, llamacpp and local only.",
         type=click.IntRange(2),
         is_flag=False,
         flag_value=POSITIONS,
@@ -49,11 +49,11 @@ class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions
 
 @command("analyze", AnalyzeOptions)
 def analyze_command(options: AnalyzeOptions) -> None:
-    """Tell what the bias file BIAS does to each token: its intervention score.
+    """Show the effect of the bias file BIAS on each token: its intervention score.
 
     S is the mean of log p(token | with the bias) - log p(token | without it), in nats, over the places where completions drawn with
-    the bias have the token. Read are the completions at temperature 1 that blb fit and blb eval left in the store; with --task or
-    --data, completions of its test prompts are drawn first.
+    the bias have the token. It is read from the completions at temperature 1 that blb fit and blb eval left in the store; with
+    --task or --data, completions of its test prompts are drawn first.
     """
     from blackbox_lb.cli.actions.analyze import execute
 

@@ -1,4 +1,4 @@
-"""``blb check``: can a bias do it, before anything is paid for."""
+"""``blb check``: whether a bias can help, before anything costs money."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def check_command(options: CheckOptions) -> None:
     """Say whether a bias can mend a decision, before a fit is paid for.
 
     Looks at the greedy answers of at most 60 training prompts and at one list of next tokens each, 120 short requests at most, and
-    says which it is: a fixed bias can, with the share of right answers to expect; only one that depends on the prompt can; or none,
-    and why (already right, the right answer is not listed, the model does not tell the labels apart). blb fit --learn-from answers
-    reads the same lists from the store of --out.
+    gives one of three answers: a fixed bias can, with the share of right answers to expect; only one that depends on the prompt
+    can; or none can, and why (already right, the right answer is not listed, the model does not distinguish the labels). blb fit
+    --learn-from answers reads the same lists from the store of --out.
     """
     from blackbox_lb.cli.actions.check import execute
 

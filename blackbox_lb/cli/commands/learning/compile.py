@@ -1,4 +1,4 @@
-"""``blb compile``: a bias file for another provider or another limit, from the rollouts that are there."""
+"""``blb compile``: a bias file for another provider or another limit, from stored rollouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CompileOptions:
     entries: int | None = option(None, "Most tokens in the bias. [default: the provider's limit]", type=COUNT)
     integers: bool = option(None, "Whole numbers only, where the provider takes fractions too.")
     store: Path | None = option(None, "Rollout store. [default: rollouts.db beside BIAS]")
-    tokenizer: str | None = option(None, "The model's vocabulary, where its name does not tell: as in blb fit.")
+    tokenizer: str | None = option(None, "The model's vocabulary, where its name is not enough: as in blb fit.")
     out: Path | None = option(None, "Where to write. [default: as in learned-openai-300.json]")
     plot: Path | None = option(None, "Draw the table into this .png, .svg or .pdf.")
     as_json: bool = option(None, "Print the result as JSON on stdout.", "--json")
@@ -29,10 +29,10 @@ class CompileOptions:
 def compile_command(options: CompileOptions) -> None:
     """Compile the bias file BIAS for a provider, at most so many entries, or whole numbers.
 
-    Give learned.json, which blb fit wrote beside bias.json: the whole learned vector. Chosen and refitted are the values whose
-    policy is closest to that of BIAS on the logged prefixes of the store's base completions; nothing is asked of any server.
-    The table tells what share of the estimated gain more or fewer entries would keep: 1 less the KL divergence to the policy of
-    BIAS, as a share of that from the base model to it. The result is another policy and UNVERIFIED until blb eval has judged it.
+    Give learned.json, the whole learned vector that blb fit wrote beside bias.json. The values sent are those whose policy is
+    closest to that of BIAS on the logged prefixes of the store's base completions, refitted; no server is asked. The table shows
+    the share of the estimated gain that more or fewer entries would keep: 1 less the KL divergence to the policy of BIAS, as a
+    share of that from the base model to it. The result is another policy and UNVERIFIED until blb eval has judged it.
     """
     from blackbox_lb.cli.actions.compile import execute
 

@@ -1,4 +1,4 @@
-"""``blb eval``: judge biases on fresh completions, beside what a user would try instead."""
+"""``blb eval``: judge biases on fresh completions, beside the alternatives to a bias."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class EvalOptions(TaskOptions, TrialOptions):
         "learned on the training rows. Needs the extra clusters. Repeatable.",
     )
     effect: float | None = option(
-        HelpGroup.JUDGING, "Tell how many prompts would show such a difference of the reward.", type=AMOUNT
+        HelpGroup.JUDGING, "Say how many prompts would show such a difference of the reward.", type=AMOUNT
     )
 
 
@@ -66,12 +66,12 @@ class EvalOptions(TaskOptions, TrialOptions):
 def eval_command(options: EvalOptions) -> None:
     """Judge bias files on fresh completions of the test prompts, all on the same prompts as the base.
 
-    What you would try instead of a bias goes into the same table, alone and together with each BIAS: an instruction, a lower
-    temperature, fewer tokens, the best of several completions. Where the answers are few labels, the labels alone, thresholds,
-    calibration, examples and a classifier can be tried, too, and all tell which label they said for which. Without BIAS, these are
-    compared with the base, before a fit is paid for. NAME is what the tables call a bias; unless told it is the file's, or the
-    folder's of a bias.json. A bias may come from another server of the same model: what must be the same is the tokenizer. Writes
-    evaluation.json into --out; a second run resumes there.
+    The alternatives to a bias go into the same table, alone and together with each BIAS: an instruction, a lower temperature,
+    fewer tokens, the best of several completions. Where the answers are few labels, also the labels alone, thresholds, calibration,
+    examples and a classifier; the output then counts which label was said for which. Without BIAS, the alternatives are compared
+    with the base, before a fit costs anything. NAME is the name of a bias in the tables, by default the file's, or the folder's of
+    a bias.json. A bias may come from another server of the same model: only the tokenizer must be the same. Writes evaluation.json
+    into --out; a second run resumes there.
     """
     from blackbox_lb.cli.actions.eval import execute
 

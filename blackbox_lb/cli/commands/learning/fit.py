@@ -26,7 +26,7 @@ def _plan() -> FitPlan:
 
 
 def _choice(field: str) -> LateChoice:
-    """The values that this field of the options may have."""
+    """The allowed values of this field of the options."""
 
     def values() -> tuple[str, ...]:
         from blackbox_lb.estimate.choice.goal import Objective
@@ -53,7 +53,7 @@ def _estimator_names() -> tuple[str, ...]:
 
 
 class _EstimatorChoice(LateChoice):
-    """A name of the table; of one that has moved out of the package it is said where to."""
+    """A name of the table; for one that has left the package, the error says where it went."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The name."""
@@ -76,7 +76,7 @@ class _Strength(click.ParamType["float | str"]):
 
 @options
 class FitOptions(TaskOptions, TrialOptions):
-    """Options of ``blb fit``: those of :class:`FitPlan` and :class:`Sweep`, and how the plan is carried out."""
+    """Options of ``blb fit``: those of :class:`FitPlan` and :class:`Sweep`, and those of the run."""
 
     samples_per_prompt: int = option(HelpGroup.FIRST, "Training completions a prompt.", type=COUNT, default=lambda: _plan().samples)
     rollouts: tuple[str, ...] = option(
@@ -192,7 +192,7 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     full_vocab: int | None = option(
         HelpGroup.JUDGING,
-        f"Check lists and compiles against all logprobs at so many training positions, {POSITIONS} unless told. "
+        f"Check lists and compiles against all logprobs at so many training positions, {POSITIONS} by default. "
         "A position is 2 to 5 MB of JSON and about a second on a CPU. vllm, llamacpp and local only.",
         type=click.IntRange(2),
         is_flag=False,

@@ -1,4 +1,4 @@
-"""``blb score``: what stored completions are worth under any reward."""
+"""``blb score``: the scores of stored completions under any reward."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class ScoreOptions(TaskOptions, SpendingOptions, PrintOptions):
 def score_command(options: ScoreOptions) -> None:
     """Score the completions in STORE_OR_RUN, a rollout store or a run's folder, with --reward; nothing is sampled.
 
-    A row for each split and way of drawing. Means are over prompts, with a 95 % bootstrap interval; differences to the base are
-    paired by prompt and not adjusted for being many: a verdict is what blb eval gives.
+    Prints a row for each split and way of drawing. Means are over prompts, with a 95 % bootstrap interval; differences to the base
+    are paired by prompt and not adjusted for their number: only blb eval gives a verdict.
     """
     from blackbox_lb.cli.actions.score import execute
 

@@ -1,4 +1,4 @@
-"""``blb completion``: the script with which a shell asks the commands themselves what to complete."""
+"""``blb completion``: the script for a shell that completes commands, options and values."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from blackbox_lb.cli.settings import FILE
 
 @options
 class InitOptions:
-    """Options of ``blb init``: answers, None for each that is asked for."""
+    """Options of ``blb init``: answers, None for each question to ask."""
 
     provider: str | None = provider(None, "asked for")
     model: str | None = option(None, "Model name. [default: asked for]")

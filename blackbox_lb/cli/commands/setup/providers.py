@@ -1,4 +1,4 @@
-"""``blb providers``: what is known of each inference API, and how it is known."""
+"""``blb providers``: the facts on each inference API, and their evidence."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ IDENTITY = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 CHOICES = frozenset(
     {"connection.api_key_env", "connection.base_url_env", "connection.concurrency", "connection.embedded", "logprobs.limit_remedy"}
 )
-"""Rows that say how this package behaves: no facts of a provider, so that they need no evidence."""
+"""Rows on how this package behaves: no facts of a provider, so they need no evidence."""
 DOCUMENTATION = frozenset({"errors"})
-"""Evidence of what has no row."""
+"""Evidence that belongs to no row."""
 LEGEND = """\
 S source or official specification, R recorded traffic, L measured on a live server, D vendor documentation, 3 third-party report.
 unproven: no better than D or 3. UNKNOWN: a guess, which is not used until blb doctor has seen it."""
 WIDEST = 58
-"""Columns of a row and its value, beyond which the evidence is not aligned."""
+"""Widest row with its value, in columns, up to which the evidence is aligned."""
 
 
 @click.command("providers")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the profiles as JSON on stdout.")
 def providers_command(name: str | None, as_json: bool) -> None:
-    """List the providers, or show everything that is known of NAME and how it is known."""
+    """List the providers, or show all facts on NAME and their evidence."""
     from blackbox_lb.providers.profile import load_profile
 
     profiles = [load_profile(each) for each in ([name] if name else profile_names())]
@@ -54,7 +54,7 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def evidence_of(profile: Profile, row: str) -> tuple[str, Evidence] | None:
-    """The evidence of a dotted row: its own, else that of the nearest table around it, with the name that it goes by."""
+    """The evidence of a dotted row and its name there: its own, else that of the nearest table around it."""
     while row:
         if row in profile.evidence:
             return row, profile.evidence[row]
@@ -63,7 +63,7 @@ def evidence_of(profile: Profile, row: str) -> tuple[str, Evidence] | None:
 
 
 def shown_rows(profile: Profile) -> dict[str, Any]:
-    """Dotted row -> value: what the profile sets, and what it leaves at its default with evidence of its own or as unknown."""
+    """Dotted row -> value: rows that the profile sets, and defaults with evidence of their own or known to be guesses."""
     rows = flattened(profile.model_dump(exclude=set(IDENTITY)))
     named = set(flattened(profile.model_dump(exclude=set(IDENTITY), exclude_unset=True))) | set(profile.evidence)
     return {row: value for row, value in rows.items() if row in named or row in profile.unknown}
@@ -117,7 +117,7 @@ def _details(profile: Profile) -> None:
 
 
 def _section(profile: Profile, table: str, rows: Mapping[str, Any], told: set[str]) -> Iterator[str]:
-    """The lines of one table. ``told``: evidence whose remark has been printed; it is once enough."""
+    """The lines of one table. ``told``: evidence with a printed remark; each is printed once."""
     lefts = {key: f"{key} = {_value(value)}" for key, value in rows.items()}
     width = max((len(left) for left in lefts.values() if len(left) <= WIDEST), default=0)
     for key, left in lefts.items():
@@ -133,7 +133,7 @@ def _section(profile: Profile, table: str, rows: Mapping[str, Any], told: set[st
 
 
 def _value(value: Any) -> str:
-    """As TOML writes it; a list of tables by its length, for they follow on lines of their own."""
+    """The value in TOML; a list of tables by its length, because they follow on lines of their own."""
     if value is None:
         return "(none)"
     if isinstance(value, list) and value and isinstance(value[0], Mapping):

@@ -13,7 +13,7 @@ from blackbox_lb.errors import StoreCorrupt
 
 PATH = click.Path(path_type=Path)
 TOLD = 20
-"""Problems that are printed; --json has more."""
+"""Most problems that are printed; --json has more."""
 
 
 @click.group("store")
@@ -41,7 +41,7 @@ def _warn_unsummed(count: int) -> None:
 @click.argument("store", type=PATH)
 @_json
 def check_command(store: Path, as_json: bool) -> None:
-    """Check whether STORE holds what was stored: SQLite's own check, then every key, hash, checksum and packed array.
+    """Check that STORE is intact: SQLite's own check, then every key, hash, checksum and packed array.
 
     Only reads. Exit code 2 where anything is wrong.
     """
@@ -71,7 +71,7 @@ def check_command(store: Path, as_json: bool) -> None:
 @click.argument("store", type=PATH)
 @_json
 def compact_command(store: Path, as_json: bool) -> None:
-    """Write STORE anew without gaps and empty its log. Needs as much free space as it takes, and no other process in it."""
+    """Rewrite STORE without gaps and empty its log. Needs free space of its own size, and no other process in it."""
     from blackbox_lb.store.care.upkeep import compact
 
     done = compact(store)
@@ -86,9 +86,9 @@ def compact_command(store: Path, as_json: bool) -> None:
 @click.option("--out", required=True, type=PATH, help="The store that gets everything; may be there already.")
 @_json
 def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
-    """Put what STORES hold into one store, each response once: completions, prompts, token bytes, distributions, rewards.
+    """Merge STORES into one store, each response once: completions, prompts, token bytes, distributions, rewards.
 
-    Where two stores hold different answers to one question, the first stays; how many there were is said. The same command again
+    Where two stores hold different answers to one question, the first stays; their number is reported. The same command again
     adds nothing.
     """
     from blackbox_lb.store.care.upkeep import merge
@@ -110,7 +110,7 @@ def merge_command(stores: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @click.argument("new", type=PATH)
 @_json
 def recover_command(old: Path, new: Path, as_json: bool) -> None:
-    """Copy all that is intact of the damaged or truncated store OLD into the new store NEW, and count what is lost.
+    """Copy all intact rows of the damaged or truncated store OLD into the new store NEW, and count the losses.
 
     OLD is only read, page by page and without SQLite, its -wal file too; every row is taken or left by its checksum.
     """
@@ -149,7 +149,7 @@ def export_command(store: Path, folder: Path, as_json: bool) -> None:
 @click.argument("store", type=PATH)
 @_json
 def import_command(source: Path, store: Path, as_json: bool) -> None:
-    """Add what an export in SOURCE holds, a folder or one of its files, to STORE, which may be there already.
+    """Add an export, a folder SOURCE or one of its files, to STORE, which may exist already.
 
     Rows may be left out and columns added; a changed key, prompt or setting is refused. Needs the extra parquet.
     """

@@ -1,1 +1,1 @@
-"""Commands that read, send or pass on a bias that was learned."""
+"""Commands that read, send or pass on a learned bias."""

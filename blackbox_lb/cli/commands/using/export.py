@@ -28,14 +28,14 @@ def _formats() -> Iterable[str]:
 )
 @click.option("--model", help="The model's name there. [default: the bias's own]")
 @click.option("--base-url", help="Address of the API, with its /v1. [default: the provider's]")
-@click.option("--tokenizer", help="The model's vocabulary, where its name does not tell: as in blb fit.")
+@click.option("--tokenizer", help="The model's vocabulary, where its name is not enough: as in blb fit.")
 def export_command(
     bias_file: Path, format: str, provider: str | None, model: str | None, base_url: str | None, tokenizer: str | None
 ) -> None:
     """Print the bias file BIAS as code or a command that is ready to run, with the bias in it.
 
     openai, litellm and langchain are Python scripts, curl a shell command, vllm how to serve a bias of any size and ask for it;
-    json is the value of the request field logit_bias. What the provider does not take is refused: blb compile makes it fit.
+    json is the value of the request field logit_bias. A bias beyond the provider's limits is refused: blb compile makes it fit.
     """
     from blackbox_lb.bias.export import export
 

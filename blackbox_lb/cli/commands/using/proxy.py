@@ -73,8 +73,8 @@ def proxy_command(options: ProxyOptions) -> None:
     """Add the bias to every request of its model: an OpenAI-compatible reverse proxy for any language and tool.
 
     Clients use http://127.0.0.1:8080/v1 and their own key, which is passed on and kept nowhere. Chat and legacy completions
-    get the bias, everything else passes as it is. GET /health says what is applied. Ctrl-C (or SIGTERM) lets answers under
-    way finish.
+    get the bias, everything else passes unchanged. GET /health shows the biases. Ctrl-C (or SIGTERM) lets answers under way
+    finish.
     """
     if importlib.util.find_spec("aiohttp") is None:
         raise InputError(f"blb proxy needs the package aiohttp; install it: {EXTRA}")

@@ -1,1 +1,1 @@
-"""Which candidate is taken: what logged and fresh completions of the validation prompts say of each."""
+"""The choice of a candidate, by logged and fresh completions of the validation prompts."""

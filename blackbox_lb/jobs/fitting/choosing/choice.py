@@ -1,4 +1,4 @@
-"""What choosing among candidates found: the chosen one, and what the validation prompts said of all."""
+"""The result of choosing among candidates: the chosen one, and the validation numbers of all."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from blackbox_lb.estimate.reweighting.off_policy import OffPolicy
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a policy did on the validation prompts, a mean over prompts; NaN where nothing was drawn.
+    """Results of a policy on the validation prompts: means over prompts, NaN where nothing was drawn.
 
-    reward: as a user reads it. tokens: a completion. accuracy: None where no answer is known. setting: None for the mean over all.
+    reward: in the user's own unit. tokens: of a completion. accuracy: None where no answer is known. setting: None for the mean
+    over all.
     """
 
     reward: float = math.nan
@@ -23,19 +24,19 @@ class Measured:
     setting: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """For a program: null for what is not known."""
+        """The numbers for JSON: null where not known."""
         told = {"reward": _known(self.reward), "tokens": _known(self.tokens), "accuracy": _known(self.accuracy)}
         return told if self.setting is None else {"setting": self.setting, **told}
 
 
 @dataclass(frozen=True, slots=True)
 class TriedCandidate:
-    """One candidate and what the validation prompts said of it.
+    """One candidate with its validation numbers.
 
-    reward: mean over prompts as a user reads it, tokens and accuracy (None where no answer is known): means over the settings to
-    deploy with, of ``samples`` fresh completions a prompt at each (one at greedy), NaN where there were none. by_setting: the same
-    at each. kl: nats a completion at temperature 1, None where it was not measured. off_policy: what logged base completions said
-    before, None where they could say nothing. fate: "chosen", or where and why it was dropped.
+    reward, tokens, accuracy: means over the settings to deploy with, of ``samples`` fresh completions a prompt at each (one at
+    greedy), NaN where there were none; accuracy is None where no answer is known. by_setting: the same at each.
+    kl: nats a completion at temperature 1, None where it was not measured. off_policy: the estimates from logged base completions,
+    None where these allow none. fate: "chosen", or where and why it was dropped.
     """
 
     estimator: str
@@ -51,7 +52,7 @@ class TriedCandidate:
     by_setting: tuple[Measured, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """For a program: null for what is not known, and of an estimate that is not trusted only why it is not."""
+        """The record for JSON: null where not known; an untrusted estimate gives only the reason."""
         return {
             "estimator": self.estimator,
             "settings": self.settings,
@@ -71,8 +72,8 @@ class TriedCandidate:
 class Choice:
     """``candidate``: the best by the goal. ``tried``: all candidates in the order given. ``base``: the model without a bias.
 
-    The numbers in ``tried`` are what chose, so that of the chosen one is too good; what it is worth, other prompts must say.
-    ``base_by_setting``: the base at each setting to deploy with, none where there was nothing to choose between.
+    The numbers in ``tried`` made the choice, so that of the chosen one is too good; only other prompts show its worth.
+    ``base_by_setting``: the base at each setting to deploy with, empty where there was one candidate.
     """
 
     candidate: Candidate

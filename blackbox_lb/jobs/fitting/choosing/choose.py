@@ -1,6 +1,6 @@
 """Choosing among candidates on the validation prompts, at the settings that the user deploys with.
 
-Logged base completions come first, as far as they tell of those settings, then fresh samples for the candidates that are left.
+Logged base completions come first, where they allow an estimate, then fresh samples for the remaining candidates.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ async def choose(
     finalists: int = FINALISTS,
     settings: Sequence[Setting] = (SAMPLED,),
 ) -> Choice:
-    """The best of ``candidates`` on ``examples``, of which none was used to fit them, by the mean of the goal over ``settings``.
+    """Return the best of ``candidates`` on ``examples`` unseen by their fits, by the mean of the goal over ``settings``.
 
     next_token: of the training rollouts, for its tail. samples: completions a prompt and setting for the base, and on average for
-    each candidate that is sampled at all; successive halving gives more to those that look better. Greedy takes one a prompt. goal:
-    by default the reward. finalists: most candidates that are sampled although logged completions already tell their reward.
+    each sampled candidate; successive halving gives more to better ones. Greedy takes one a prompt. goal: by default the reward.
+    finalists: most candidates that are sampled although logged completions already estimate their reward.
 
-    Objective "reward-kl" draws at temperature 1 besides, where that is not among ``settings`` and the provider tells the KL. Logged
-    completions are of temperature 1: they drop nobody where that is not among ``settings``, and only what they show to be
-    worse than the base, or beyond ``finalists``, where others are among them too. A single candidate is chosen without a sample.
+    Objective "reward-kl" also draws at temperature 1, where that is not among ``settings`` and the provider gives the KL. Logged
+    completions are of temperature 1: without that setting they drop no candidate; beside other settings they drop only those
+    shown to be worse than the base, or beyond ``finalists``. A single candidate is chosen without a sample.
 
     Raises:
-        InputError: no candidates, no completion that passed a content filter, rewards that are not finite, or a goal that needs
-            what the data or the provider does not tell.
+        InputError: no candidates, no completion that passed a content filter, rewards that are not finite, or a goal that cannot be
+        measured with this data or provider.
         ProviderError: the API failed; what was received is kept.
     """
     field = list(candidates)
@@ -75,7 +75,7 @@ async def choose(
 
 
 class _Race:
-    """One selection under way: the rows of its table, and what has been measured so far."""
+    """A selection under way: the rows of its table, and the measurements so far."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _Race:
         self.outcomes: dict[int, Outcome] = {}
 
     def drop_repeated(self) -> None:
-        """Drop candidates that send what an earlier one sends."""
+        """Drop candidates that send the same bias as an earlier one."""
         seen: dict[tuple[tuple[int, float], ...], int] = {}
         for index, each in enumerate(self.field):
             first = seen.setdefault(tuple(each.logit_bias.items()), index)
@@ -100,7 +100,7 @@ class _Race:
                 self._drop(index, f"the same bias as {self.field[first].label}")
 
     def only(self, index: int) -> None:
-        """Choose the candidate that has no other beside it."""
+        """Choose the only candidate."""
         self._drop(index, "chosen")
         self._say(
             f"chosen: {self.field[index].label}, the only candidate: with nothing to choose between, nothing is drawn on the "
@@ -115,10 +115,10 @@ class _Race:
         self.base_mean, self.base_by_setting = _measured(self.base), self._by_setting(drawn)
         if math.isnan(self.base_mean.reward):
             raise InputError("no completion of the validation prompts passed the content filter; use other validation prompts")
-        self.goal.keeps(self.base, self.base)  # raises where accuracy is wanted and not known, before more is paid for
+        self.goal.keeps(self.base, self.base)  # raises where accuracy is wanted and not known, before more costs
 
     async def screen(self, samples: int, finalists: int) -> None:
-        """Drop the candidates that logged completions speak against clearly."""
+        """Drop the candidates that logged completions clearly rule out."""
         racing = self.racing
         if self.logged is None:
             logged: LoggedScores | str = "they are of temperature 1, which is not deployed with"
@@ -132,7 +132,7 @@ class _Race:
             self._drop_without_kl()
 
     async def run(self, samples: int) -> int:
-        """Successive halving over fresh samples; the number of the winner. Nothing is halved where all is greedy."""
+        """Halve successively over fresh samples; return the winner's number. Nothing is halved where all is greedy."""
         racing = self.racing
         plan = rungs(len(racing), 1 if all(setting.deterministic for setting in self.settings) else samples)
         for number, rung in enumerate(plan):
@@ -149,7 +149,7 @@ class _Race:
         return racing[0]
 
     def conclude(self, best: int) -> None:
-        """Mark the winner and say what its number is worth."""
+        """Mark the winner and report its numbers."""
         self.rows[best] = replace(self.rows[best], fate="chosen")
         sampled, outcome = len(self.outcomes), self.outcomes[best]
         if math.isnan(self.goal.gain(self.base, outcome).value) and not math.isnan(outcome.reward.value):
@@ -170,7 +170,7 @@ class _Race:
 
     @property
     def racing(self) -> list[int]:
-        """The candidates that have not been dropped."""
+        """The candidates still in the race."""
         return [index for index, row in enumerate(self.rows) if not row.fate]
 
     def _estimate(self, racing: list[int], logged: LoggedScores, finalists: int) -> None:
@@ -189,7 +189,7 @@ class _Race:
         )
 
     def _drop_without_kl(self) -> None:
-        """Where only logged completions tell a KL, a candidate without a trusted estimate cannot be ranked."""
+        """Drop candidates without a trusted KL estimate, where only logged completions give a KL: they cannot be ranked."""
         for index in self.racing:
             estimate = self.rows[index].off_policy
             if estimate is None or not estimate.trusted:
@@ -217,7 +217,7 @@ class _Race:
         )
 
     async def measure_kl(self) -> None:
-        """The KL of every candidate that has been sampled, from its own completions at temperature 1: nothing more is drawn."""
+        """Measure the KL of every sampled candidate, from its own completions at temperature 1: nothing more is drawn."""
         if self.logged is None or not self.trials.session.tells_base_logprobs:
             return
         for index in self.outcomes:
@@ -225,7 +225,7 @@ class _Race:
                 self.rows[index] = replace(self.rows[index], kl=await self._kl(index, self.rows[index].samples))
 
     async def _kl(self, index: int, samples: int) -> float:
-        """Measured where biased completions carry the base's logprobs, else the trusted estimate; NaN where no completion tells."""
+        """The KL, measured where biased completions carry the base's logprobs, else the trusted estimate, else NaN."""
         if self.trials.session.tells_base_logprobs:
             return await self.trials.kl(self.examples, samples, self.field[index].logit_bias, self.next_token)
         estimate = self.rows[index].off_policy
@@ -261,7 +261,7 @@ class _Race:
 
     @property
     def _where(self) -> str:
-        """Over which settings a number is a mean, where they are several or not temperature 1."""
+        """The settings that a number is a mean over, in words, where they are several or not temperature 1."""
         names = [setting.name for setting in self.settings]
         return "" if self.settings == (SAMPLED,) else f" at {names[0]}" if len(names) == 1 else f", mean of {', '.join(names)}"
 
@@ -270,7 +270,7 @@ class _Race:
 
 
 def _outcome(settings: Collection[PolicyScores], kl: ByPrompt | None) -> Outcome:
-    """The mean over settings, prompt by prompt; a prompt without a completion at one of them has none."""
+    """The mean over settings, prompt by prompt; NaN for a prompt without a completion at one of them."""
     correct = [each.correct for each in settings if each.correct is not None]
     return Outcome(
         reward=_means([each.reward for each in settings]),

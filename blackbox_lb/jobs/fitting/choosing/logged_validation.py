@@ -1,4 +1,4 @@
-"""Logged base completions of the validation prompts, as far as they can tell what a bias would do."""
+"""Logged base completions of the validation prompts, for estimates of a bias's effect."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores
 from blackbox_lb.types import Completion, Example
 
 LARGEST_UNREAD = 0.05
-"""Share of base completions without a complete token list above which the rest no longer speaks for all of them."""
+"""Share of base completions without a complete token list above which the rest no longer represents all."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoggedScores:
-    """Base completions with their scores: reward and tokens (n,) as a user reads them, correct (n,) 0 or 1, None if not known."""
+    """Base completions with their scores: reward and tokens (n,) in the user's unit, correct (n,) 0 or 1, None if not known."""
 
     rollouts: Rollouts
     next_token: NextToken
@@ -32,11 +32,11 @@ class LoggedScores:
 
     @property
     def size(self) -> int:
-        """How many completions there are."""
+        """The number of completions."""
         return len(self.rollouts.keys)
 
     def estimate(self, bias: Mapping[int, float]) -> OffPolicy:
-        """What the policy biased by ``bias`` (token id -> nats) would do."""
+        """Estimate the effects of ``bias`` (token id -> nats)."""
         delta = self.next_token.align(list(bias), list(bias.values()))
         return off_policy(self.rollouts, self.next_token, delta, reward=self.reward, tokens=self.tokens, correct=self.correct)
 
@@ -44,9 +44,9 @@ class LoggedScores:
 async def log_of_base(
     trials: Trials, examples: Sequence[Example], scores: PolicyScores, samples: int, tail: NextToken
 ) -> LoggedScores | str:
-    """The first ``samples`` base completions of every example, which ``scores`` are of; or why they tell nothing of a bias.
+    """The first ``samples`` base completions of every example, with ``scores``; or why they allow no estimate.
 
-    tail: of the training rollouts, which lend their unigram of unlisted tokens. Nothing new is sampled.
+    tail: of the training rollouts, for their unigram of unlisted tokens. Nothing new is sampled.
     """
     session = trials.session
     name, listed = session.profile.name, session.end_tokens.listed
@@ -77,8 +77,8 @@ async def log_of_base(
 
 
 def _whole(trials: Trials, keys: Sequence[Sequence[str]]) -> tuple[dict[str, Completion], list[tuple[int, int]], int, int]:
-    """Complete completions by key, where each stands among the scored ones of its prompt, how many are not complete, and how many
-    of those only lack the tokens of a stop text."""
+    """Complete completions by key, the place of each among the scored ones of its prompt, the number of incomplete ones, and the
+    number of those that only lack the tokens of a stop text."""
     drawn: dict[str, Completion] = {}
     places: list[tuple[int, int]] = []
     unread = cut = 0
