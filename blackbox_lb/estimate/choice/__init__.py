@@ -1,1 +1,1 @@
-"""Which candidate to take: what is tried, within what the provider accepts, for which goal."""
+"""The choice of a candidate: the settings tried, the provider's limits, the goal."""

@@ -1,4 +1,4 @@
-"""Candidate biases: one for each estimator setting of a sweep, already in the form that the provider takes."""
+"""Candidate biases: one for each estimator setting of a sweep, already within the provider's limits."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_s
 
 @dataclass(frozen=True, slots=True)
 class CompileLimits:
-    """What the provider takes: at most ``entries`` tokens (None: no limit), nats in [low, high], whole numbers if ``integers``,
-    no token id above ``highest_id`` (None: any).
+    """The provider's limits: at most ``entries`` tokens (None: no limit), nats in [low, high], whole numbers if ``integers``, no
+    token id above ``highest_id`` (None: any).
     """
 
     entries: int | None
@@ -39,7 +39,7 @@ class CompileLimits:
         return above(next_token, self.highest_id)
 
     def compiled(self, next_token: NextToken, delta: Vector, *, patience: int = PATIENCE) -> Sparse:
-        """``delta`` (s,) nats as the provider takes it; see ``sparsify``."""
+        """``delta`` (s,) nats, compiled to the provider's limits; see ``sparsify``."""
         return sparsify(
             next_token,
             delta,
@@ -56,7 +56,7 @@ class CompileLimits:
 class Projected:
     """The projection behind a candidate, for its standard errors: ``fit`` on ``support`` (ids, None for all) with ``weights``.
 
-    cross_validation: how ``l2`` was chosen, None where it was given. shares: (n,) as in ``Rollouts``.
+    cross_validation: the choice of ``l2``, None where it was given. shares: (n,) as in ``Rollouts``.
     """
 
     fit: Fit
@@ -68,10 +68,10 @@ class Projected:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """``settings`` of the estimator; ``learned`` (s,) nats on ``token_ids``, the support of the rollouts and what an estimator
-    has beyond it; ``sparse``: what is sent.
+    """One setting's bias. ``settings``: of the estimator. ``learned``: (s,) nats on ``token_ids``, the support of the rollouts and
+    further tokens of the estimator. ``sparse``: the bias sent.
 
-    projected: behind a projection; clipping: behind an inverse-propensity estimate whose propensities were clipped.
+    projected: of a projection; clipping: of an inverse-propensity estimate with clipped propensities; else None.
     """
 
     settings: dict[str, float | int | str | None]
@@ -84,21 +84,21 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """The estimator and its settings, for a person to read."""
+        """The estimator and its settings in words."""
         pairs = ((name, value) for name, value in self.settings.items() if value is not None)
         told = (f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}" for name, value in pairs)
         return f"{self.estimator} ({', '.join(told)})"
 
     @property
     def logit_bias(self) -> dict[int, float]:
-        """Token id -> nats, what the provider is sent."""
+        """Token id -> nats, as sent to the provider."""
         return dict(zip(self.sparse.token_ids.tolist(), self.sparse.values.tolist(), strict=True))
 
 
 def candidates(
     rollouts: Rollouts, next_token: NextToken, sweep: Sweep, limits: CompileLimits, *, whole: Whole | None = None
 ) -> Iterator[Candidate]:
-    """The candidates of ``sweep``. ``next_token`` is of ``rollouts``. whole: what is learned from, where that is more than
+    """Return the candidates of ``sweep``. ``next_token`` is of ``rollouts``. whole: the data to learn from, where it is more than
     ``rollouts``, which then serve the compile alone; on its support.
 
     Raises:
@@ -113,13 +113,13 @@ def candidates(
 
 
 def _tau_is_inert(rollouts: Rollouts, sweep: Sweep) -> bool:
-    """Whether every tau gives the same biases, as for log-accuracy: exp(r / tau) is 0 or one number, which divides out."""
+    """Whether every tau gives the same biases, as for log-accuracy: exp(r / tau) is 0 or one number, which cancels."""
     rewards = np.unique(rollouts.rewards[np.isfinite(rollouts.rewards)])
     return len(rewards) == 1 and (rewards[0] == 0 or sweep.alpha_scale == "relative")
 
 
 def _candidate(name: str, learned: LearnedVector, data: EstimatorInput, limits: CompileLimits) -> Candidate:
-    """What was learned, as the provider takes it: refitted to the tokens that may be sent, where that can be done."""
+    """The learned bias within the provider's limits: refitted to the tokens that may be sent, where the estimator allows it."""
     refit = learned.refit
     if refit is None:
         wide = data.next_token.with_tokens(learned.token_ids)
@@ -136,7 +136,7 @@ def _candidate(name: str, learned: LearnedVector, data: EstimatorInput, limits: 
 
 
 def _support(data: EstimatorInput, refit: Refit, limits: CompileLimits) -> Ids | None:
-    """The ids that a refit may bias, for the largest penalised likelihood; None where the provider takes everything learned."""
+    """The ids that a refit may bias, for the largest penalised likelihood; None where the whole learned bias fits."""
     rollouts, next_token, learned = data.rollouts, data.next_token, refit.fit.delta
     allowed = ~np.isin(next_token.token_ids, limits.forbidden(next_token))
     used = allowed & (learned != 0)

@@ -1,4 +1,4 @@
-"""Estimators of the table that are running sums: each reads a token's value off the completions it was sampled in."""
+"""Estimators of the table that are running sums: a token's value comes from the completions that sampled it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.sweep import Sweep
 
 SNIPS_CLIP = 100.0
-"""One larger inverse propensity leaves a token that was sampled fifty times an effective sample of about one."""
+"""Largest inverse propensity: a larger one leaves a token with fifty samples an effective sample of about one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Smoothed:
 
 @dataclass(frozen=True, slots=True)
 class _Shrunk:
-    """A mean for each token, shrunk to that of all by each kappa."""
+    """A mean for each token, shrunk to the mean of all by each kappa."""
 
     facts: EstimatorFacts
     of: Callable[[Statistics], Shrunk]

@@ -1,4 +1,4 @@
-"""Estimator: what each one says of itself and does, so that no other part asks for its name.
+"""Estimator: the facts and the method of each one, so that no other part asks for its name.
 
 A new one is a module with an ``Estimator`` in it, and a row of ``table.ROWS``.
 """
@@ -29,11 +29,11 @@ EstimatorSettings: TypeAlias = dict[str, float | int | str | None]
 
 @dataclass(frozen=True, slots=True)
 class EstimatorFacts:
-    """What other parts must know of an estimator.
+    """Facts on an estimator for other parts.
 
     swept: fields of ``Sweep`` beside tau, each value of which makes a candidate.
-    sums: the running sums it is made of, None for others.
-    clip: largest inverse propensity that counts unless the sweep says otherwise, None for any.
+    sums: its running sums, None for others.
+    clip: largest inverse propensity that counts unless the sweep sets another, None for any.
     reads_propensities: it divides by the probability of each sampled token.
     reads_lists: it reads the listed alternatives.
     any_policy: it learns from completions that a biased policy drew.
@@ -50,7 +50,7 @@ class EstimatorFacts:
 
     @property
     def needs_logprobs(self) -> bool:
-        """Whether completions without logprobs teach it nothing."""
+        """Whether it learns nothing from completions without logprobs."""
         return self.reads_propensities or self.reads_lists
 
     def clip_in(self, sweep: Sweep) -> float | None:
@@ -64,9 +64,9 @@ class Refit:
 
     fit: on all tokens.
     tau, l2, weights: its settings.
-    chosen: how ``l2`` was chosen, None where it was given.
+    chosen: the choice of ``l2``, None where it was given.
     again: the fit with these ids alone.
-    shares: (n,) what the spellings of given answers weighed, None where all rollouts were drawn.
+    shares: (n,) weights of the spellings of given answers, None where all rollouts were drawn.
     """
 
     fit: Fit
@@ -82,11 +82,11 @@ class Refit:
 class LearnedVector:
     """One vector.
 
-    settings: those it was learned with, as the bias file keeps them.
-    token_ids: (k,) the tokens that have a value; all others are at 0.
+    settings: of its fit, for the bias file.
+    token_ids: (k,) the tokens with a value; all others are at 0.
     values: (k,) nats.
-    refit: None for an estimator that is compiled as it is, and has no standard errors.
-    clipping: what clipped propensities took away, None where nothing was clipped.
+    refit: None for an estimator without refit and standard errors.
+    clipping: the loss by clipped propensities, None where nothing was clipped.
     """
 
     settings: EstimatorSettings
@@ -98,7 +98,7 @@ class LearnedVector:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EstimatorInput:
-    """What there is to learn from.
+    """The data of an estimator.
 
     rollouts, next_token: those in this process, and their positions.
     whole: all rollouts where they are spread over processes, None where they are here.
@@ -120,7 +120,7 @@ class EstimatorInput:
         return self.next_token if self.whole is None else self.whole.positions
 
     def statistics(self, sweep: Sweep, clip: float | None) -> Statistics:
-        """The sums for all estimators of ``sweep``, always the same one, that share this clip: gathered in one pass."""
+        """The sums for all estimators of ``sweep`` that share this clip, gathered in one pass and kept."""
         if clip not in self._made:
             self._made[clip] = self._gathered(sweep, clip)
         return self._made[clip]
@@ -148,7 +148,7 @@ class Estimator(Protocol):
 
     @property
     def facts(self) -> EstimatorFacts:
-        """What other parts must know of it."""
+        """Facts on it for other parts."""
 
     def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
-        """A vector for each tau and each value of the swept fields. InputError: nothing can be learned from ``data``."""
+        """Return a vector for each tau and each value of the swept fields. Raises InputError: ``data`` teaches nothing."""

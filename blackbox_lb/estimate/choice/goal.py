@@ -1,6 +1,6 @@
-"""Selection: which candidates deserve fresh samples, how many, and which is best, from numbers alone.
+"""Selection: the candidates worth fresh samples, their number of samples, and the best one, from numbers alone.
 
-Index letters: ``x`` prompts. Nothing here samples; whoever does asks for the next rung and hands back what it measured.
+Index letters: ``x`` prompts. Nothing here samples; the caller asks for the next rung and hands back its measurements.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Objective: TypeAlias = Literal["reward", "reward-kl", "pareto", "macro-f1"]
 CLEARLY = 3.0
 """Standard errors by which a candidate must be worse to be dropped unsampled: of 50 true equals one sweep in fifteen drops one."""
 FINALISTS = 8
-"""Most candidates with a trusted estimate that are sampled afresh; beyond it budget goes where the logged data saw nothing."""
+"""Most candidates with a trusted estimate that are sampled afresh; a larger budget goes to those without logged evidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """``candidates`` that are still in the race, and ``samples`` a prompt that each has when the rung is over."""
+    """``candidates`` still in the race, and the ``samples`` a prompt of each at the end of the rung."""
 
     candidates: int
     samples: int
@@ -37,8 +37,8 @@ class Rung:
 def rungs(candidates: int, samples: int) -> tuple[Rung, ...]:
     """Successive halving (Karnin, Koren and Somekh 2013): a plan that draws at most ``candidates * samples`` a prompt.
 
-    Each rung may spend an equal share of the budget, and keeps what it has drawn before (Jamieson and Talwalkar 2016). With fewer
-    samples than halvings there are fewer rungs, and each drops more. InputError: no candidate, or no sample.
+    Each rung may spend an equal share of the budget, and keeps earlier samples (Jamieson and Talwalkar 2016). With fewer samples
+    than halvings there are fewer rungs, and each drops more. InputError: no candidate, or no sample.
     """
     if candidates < 1 or samples < 1:
         raise InputError(f"{candidates} candidates with {samples} samples a prompt: there must be at least one of each")
@@ -55,17 +55,17 @@ def rungs(candidates: int, samples: int) -> tuple[Rung, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a candidate is chosen by; all are mean differences to the base over the same prompts.
+    """The goal of the choice: a mean difference to the base over the same prompts.
 
-    reward: the reward as a user reads it. reward-kl: that minus ``tau`` for every nat of KL(p_delta || p_0) a completion (the
+    reward: the reward in the user's own unit. reward-kl: that minus ``tau`` for every nat of KL(p_delta || p_0) a completion (the
     paper, "KL-regularized optimum"). Both read a reward on the log scale as its exponential: in nats one completion of reward
-    -inf gives every policy, the base too, an expectation of -inf, and the objective would rank nothing. So ``tau`` is a price, in
-    units of what is read, and need not be the tau of any fit. pareto: the fewest tokens among candidates that keep the base's
-    accuracy (the paper, section on the experimental setup), where keeping means not to lose more than one standard error of the
-    paired difference: without it, noise alone would exclude half of the candidates that lose nothing. macro-f1: the mean F1 over
-    the labels of a decision, of greedy decisions that are predicted from lists.
+    -inf gives every policy, the base too, an expectation of -inf, and the objective would rank nothing. So ``tau`` is a price in
+    units of that value, and need not be the tau of any fit. pareto: the fewest tokens among candidates that keep the base's
+    accuracy (the paper, section on the experimental setup): they lose at most one standard error of the paired difference, as
+    without this margin noise alone would exclude half of the candidates that lose nothing. macro-f1: the mean F1 over the labels
+    of a decision, of greedy decisions predicted from lists.
 
-    The best is the best: among those within a standard error of it, to prefer the smallest KL (the one-standard-error rule of
+    The best candidate wins: to prefer the smallest KL among those within a standard error of it (the one-standard-error rule of
     Breiman et al. 1984) lost between 1 and 60 % of the gain in every one of nine simulated sweeps.
     """
 
@@ -73,14 +73,14 @@ class Goal:
     tau: float = 1.0
 
     def __post_init__(self) -> None:
-        """InputError: an unknown objective, or a price that is not above 0."""
+        """Raise InputError: an unknown objective, or a price that is not above 0."""
         if self.objective not in get_args(Objective):
             raise InputError(f"objective {self.objective!r} is unknown; choose {', '.join(get_args(Objective))}")
         if self.objective == "reward-kl":
             positive("tau", self.tau)
 
     def gain(self, base: Outcome, outcome: Outcome) -> ByPrompt:
-        """How much better than the base, higher being better: in units of the reward, or in tokens saved for pareto."""
+        """The gain over the base, higher being better: in units of the reward, or in tokens saved for pareto."""
         if self.objective == "pareto":
             return base.tokens.minus(outcome.tokens)
         gain = outcome.reward.minus(base.reward)
@@ -99,7 +99,7 @@ class Goal:
         return change.value + (error if math.isfinite(error) else 0.0) >= 0
 
     def beats(self, base: Outcome, outcome: Outcome) -> bool:
-        """Whether the candidate is measured as better than the base at all."""
+        """Whether the measurements are better than the base's at all."""
         return self.keeps(base, outcome) and self.gain(base, outcome).value > 0
 
     def ranking(self, base: Outcome, outcomes: Sequence[Outcome]) -> list[int]:
@@ -116,13 +116,13 @@ class Goal:
     def screen(
         self, base: Outcome, estimates: Sequence[OffPolicy | None], finalists: int = FINALISTS, *, alone: bool = True
     ) -> list[str | None]:
-        """Why each candidate is not worth fresh samples, None where it is. At least one always is.
+        """The reason why each candidate is not worth fresh samples, None where it is. At least one always is.
 
-        base: from the same logged completions. A candidate without an estimate that can be trusted is never dropped. One that
-        has it is, where it is worse than the base, or than the best such candidate, by more than three standard errors of the
-        paired difference, or where ``finalists`` others are estimated better. alone: whether the setting of the logged completions
-        is the only one that counts; where others count too, being worse than the best here is no reason, and being worse than
-        the base is. InputError: ``finalists`` below 1.
+        base: from the same logged completions. A candidate without a trusted estimate is never dropped. One with an estimate is
+        dropped where it is worse than the base, or than the best such candidate, by more than three standard errors of the paired
+        difference, or where ``finalists`` others are estimated better. alone: whether only the setting of the logged completions
+        counts; where others count too, being worse than the best here is no reason, and being worse than the base is one.
+        Raises InputError: ``finalists`` below 1.
         """
         if finalists < 1:
             raise InputError(f"finalists is {finalists}; at least one candidate must be sampled")
@@ -145,7 +145,7 @@ class Goal:
             return "clearly less accurate than the base"
         if _clearly_below_zero(gain):
             return "clearly worse than the base"
-        # Under pareto the best by tokens may lose accuracy, and then says nothing against a longer one that does not.
+        # Under pareto the best by tokens may lose accuracy; it is then no reason to drop a longer one that does not.
         if best is None or self.objective == "pareto":
             return None
         if _clearly_below_zero(gain.minus(self.gain(base, best))):

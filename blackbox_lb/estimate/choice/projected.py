@@ -1,4 +1,4 @@
-"""The projection as an estimator of the table: each l2 that is given or cross-validated, and how it is refitted."""
+"""The projection as an estimator of the table: each given or cross-validated l2, and its refit."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from blackbox_lb.estimate.projection.projection import Fit, projection
 
 
 class _Projection:
-    """Reward-weighted maximum likelihood; each fit begins at the one before."""
+    """Reward-weighted maximum likelihood; each fit starts from the one before."""
 
     facts = EstimatorFacts(swept=("l2",), reads_lists=True, any_policy=True)
 
     def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
         """At each tau, the largest l2 first."""
         start, drawn, table = None, data.drawn, data.positions
-        if drawn.given.any():  # spellings weigh what they have under the base model, until a fit says more
+        if drawn.given.any():  # spellings have their base-model weights until a fit renews them
             drawn = replace(drawn, shares=posterior_shares(drawn, table, np.zeros(len(table.token_ids)))[0])
         for tau in sweep.tau:
             for l2, chosen in _strengths(drawn, table, sweep, tau):
@@ -53,7 +53,7 @@ def _again(make: Callable[..., Fit], rollouts: Rollouts, fit: Fit, support: Ids)
 
 
 def _strengths(rollouts: Rollouts, table: LoggedPositions, sweep: Sweep, tau: float) -> list[tuple[float, L2Choice | None]]:
-    """Each l2 of the sweep, the largest first, with how it was chosen where it was not given."""
+    """Each l2 of the sweep, the largest first, with its choice where it was not given."""
     found: dict[float, L2Choice | None] = {value: None for value in sweep.l2 if not isinstance(value, str)}
     if "cv" in sweep.l2:
         choice = choose_l2(rollouts, table, tau=tau, weights=sweep.weights)

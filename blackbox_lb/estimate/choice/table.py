@@ -1,4 +1,4 @@
-"""The table of estimators: the one place where their names stand. It loads an estimator only when it is asked for."""
+"""The table of estimators: the one place with their names. It loads an estimator only on request."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MOVED = {
     "clusters": "estimator 'clusters', the paper's baseline, has moved out of the package: a checkout runs it with "
     "python -m bench.paper"
 }
-"""What is said of names that bias files may still have."""
+"""Remarks on removed names that old bias files may have."""
 
 
 def estimator(name: str) -> Estimator:
-    """The estimator of this name. InputError: the table has none."""
+    """Return the estimator of this name. Raises InputError: the table has none."""
     if name not in ROWS:
         raise InputError(MOVED.get(name, f"estimator {name!r} is unknown; choose {', '.join(ROWS)}"))
     found: Estimator = pkgutil.resolve_name(ROWS[name])
@@ -35,11 +35,11 @@ def estimator(name: str) -> Estimator:
 
 
 def estimators(sweep: Sweep) -> dict[str, Estimator]:
-    """Those that a sweep tries, by name, in its order."""
+    """The estimators of a sweep, by name, in its order."""
     return {name: estimator(name) for name in sweep.estimators}
 
 
 def rule(sweep: Sweep) -> Unobserved | None:
-    """``sweep.unobserved`` where an estimator reads the probabilities of sampled tokens at all."""
+    """``sweep.unobserved`` where an estimator reads the probabilities of sampled tokens, else None."""
     read = any(each.facts.reads_propensities for each in estimators(sweep).values())
     return sweep.unobserved if read else None

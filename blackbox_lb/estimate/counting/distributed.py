@@ -1,6 +1,6 @@
-"""Shares: logged rollouts that are spread over processes or machines, learned from as if they were in one place.
+"""Shares: logged rollouts spread over processes or machines, with the same result as in one place.
 
-Each share holds the lists of its own rollouts. What travels is a vector of the support a request, and the weights of a fit once.
+Each share holds the lists of its own rollouts. Only a vector of the support travels a request, and the weights once a fit.
 Index letters: ``n`` rollouts, ``m`` their positions, ``s`` the support. Values in nats.
 """
 
@@ -26,10 +26,10 @@ from blackbox_lb.estimate.next_token.unlisted_mass import Tail, Unlisted
 
 
 class Share:
-    """The rollouts of one worker. rollouts: without their lists, None where there are none. unlisted: of their positions, None
-    where there are none: such a share adds nothing to any sum.
+    """The rollouts of one worker. rollouts: without their lists, None for no rollouts. unlisted: of their positions, None for no
+    position: such a share adds nothing to any sum.
 
-    Made again from the same ``blocks`` it gives the same numbers: that is all that a lost worker needs.
+    Built again from the same ``blocks`` it gives the same numbers, so a lost worker can be replaced.
     """
 
     def __init__(self, blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocate = empty) -> None:
@@ -47,13 +47,13 @@ class Share:
         self.unlisted = Unlisted.of(self._listed) if self._listed else None
 
     def table(self, tail: Tail) -> NextToken:
-        """The positions with the tail that all shares agreed on, which is always the same one."""
+        """The positions with the tail that all shares agreed on, kept for reuse."""
         if self._table is None:
             self._table = assembled(self._listed, tail, self._allocate).named()
         return self._table
 
     def sums(self, tail: Tail, delta: Vector, weights: Vector) -> Sums:
-        """What the potential of all shares is made of; weights: (m,) of these positions."""
+        """This share's part of the potential; weights: (m,) of these positions."""
         if self.unlisted is None:
             return Sums.of((), len(tail.token_ids))
         return self.table(tail).sums(delta, weights)
@@ -63,19 +63,19 @@ class Share:
         return np.zeros(0) if self.unlisted is None else self.table(tail).log_normaliser(delta)
 
     def statistics(self, recipe: Recipe) -> Statistics:
-        """Those of these rollouts, to be added up."""
+        """The statistics of these rollouts, to be added up."""
         if self.rollouts is None:
             return Statistics.zero()
         return Statistics.gather(self.rollouts.blocks(BLOCK_POSITIONS), recipe)
 
 
 class Workers(Protocol):
-    """Who holds the shares, in a fixed order."""
+    """The workers that hold the shares, in a fixed order."""
 
     def call(self, method: str, common: Sequence[Any], own: Sequence[Sequence[Any]]) -> list[Any]:
-        """What ``method`` of each share gives, called with ``common`` and then with its row of ``own``; in the order of the shares.
+        """Call ``method`` of each share with ``common`` and then its row of ``own``; results in the order of the shares.
 
-        An argument that is the same object as in an earlier call need not travel again.
+        An argument that is the same object as in an earlier call need not be sent again.
         """
 
 
@@ -91,7 +91,7 @@ class Spread:
         self._weights: tuple[Vector, list[tuple[Vector]]] | None = None
 
     def named(self) -> Spread:
-        """It is."""
+        """The positions given that the token has an id: this object."""
         return self
 
     def align(self, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Vector:
@@ -115,13 +115,13 @@ class Spread:
         return self.potential(delta, weight_vector("position_weights", position_weights, self.n_positions))[1]
 
     def log_normaliser(self, delta: npt.ArrayLike) -> Vector:
-        """(m,) which travel: eight bytes a position."""
+        """(m,) sent by the shares: eight bytes a position."""
         values = np.asarray(delta, dtype=np.float64)
         found: list[Vector] = self._workers.call("log_normaliser", (self._tail, values), [()] * len(self._ends))
         return np.concatenate(found)
 
     def _cut(self, weights: Vector) -> list[tuple[Vector]]:
-        """The weights of each share, the same objects as long as ``weights`` is."""
+        """The weights of each share, the same objects as long as ``weights`` is the same."""
         if self._weights is None or self._weights[0] is not weights:
             self._weights = weights, [(part,) for part in np.split(weights, self._ends[:-1])]
         return self._weights[1]
@@ -137,7 +137,7 @@ class Whole:
 
     @classmethod
     def of(cls, workers: Workers, rollouts: Sequence[Rollouts | None], unlisted: Sequence[Unlisted | None]) -> Whole:
-        """What ``Share`` says of itself, of every share in order. InputError: none has a position."""
+        """Join the data of every share, in order. Raises InputError: none has a position."""
         counted = [each for each in unlisted if each is not None]
         if not counted:
             raise InputError("there are no rollouts to learn from; collect completions first")

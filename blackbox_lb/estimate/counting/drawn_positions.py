@@ -1,4 +1,4 @@
-"""Positions: which token positions of each completion enter an estimate, and their inverse propensities."""
+"""Positions: the token positions of each completion that enter an estimate, and their inverse propensities."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, clean_logprob
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 
 LOWEST_LOGPROB = -700.0
-"""Below this 1 / pi_0 leaves float64. No float32 softmax of a real model gets there; censoring marks (-9999) do."""
+"""Smallest logprob: below it 1 / pi_0 leaves float64. No float32 softmax of a real model gets there; censoring marks (-9999) do."""
 
 
 def inverse_propensities(rollouts: Rollouts, rows: Ids) -> Vector:
-    """(m,) 1 / pi_0 of the sampled tokens, the least that it can be where only a bound is known.
+    """(m,) 1 / pi_0 of the sampled tokens, its lower bound where only a bound is known.
 
-    rows: (m,) the rollout of each position. InputError: a NaN, positive or missing (-inf, -9999) logprob, naming the rollout key.
+    rows: (m,) the rollout of each position. Raises InputError with the rollout key: a NaN, positive or missing (-inf, -9999) value.
     """
     logprobs = clean_logprobs("sampled logprob", rollouts.logprobs, rollouts, rows)
     missing = np.flatnonzero(logprobs < LOWEST_LOGPROB)
@@ -32,7 +32,7 @@ def inverse_propensities(rollouts: Rollouts, rows: Ids) -> Vector:
 
 
 def draw(rollouts: Rollouts, usable: Bools, positions: int | None, seed: int) -> Bools:
-    """(m,) which are drawn: ``positions`` of the ``usable`` ones of each completion, uniformly without replacement; None for all.
+    """(m,) whether each is drawn: ``positions`` of a completion's ``usable`` ones, uniformly without replacement; None for all.
 
     The draw of a completion depends on its key, its own positions and ``seed``, and on no other completion.
     """

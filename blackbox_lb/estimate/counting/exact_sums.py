@@ -1,9 +1,9 @@
 """Exact sums: every term becomes a whole multiple of one small unit, and integers add up to the same in any order.
 
-Floating-point addition rounds each partial sum, so that its result depends on what was added first. Here each term is rounded
-once, to a grid that depends on nothing but its own value, and the multiples of the grid are added as integers: blocks, threads,
-shards and their order cannot be told from the result. It is the pre-rounding of Demmel and Nguyen 2015 ("Parallel reproducible
-summation") on grids that are fixed in advance, so that no second pass has to find the largest term.
+Floating-point addition rounds each partial sum, so its result depends on the order. Here each term is rounded once, to a grid
+that depends on nothing but its own value, and the multiples of the grid are added as integers: blocks, threads, shards and
+their order do not change the result. It is the pre-rounding of Demmel and Nguyen 2015 ("Parallel reproducible summation") on
+grids that are fixed in advance, so that no second pass has to find the largest term.
 
 Index letters: ``v`` tokens, ``n`` rollouts, ``c`` cells (a token in a rollout), ``j`` columns of factors, ``k`` limbs.
 """
@@ -26,15 +26,15 @@ LIMB = 30
 """Bits of a limb."""
 MASK = (1 << LIMB) - 1
 LOWEST = 52
-"""The unit is 2**-52: a term is off by 2**-53 at most, what float64 itself would round away from a sum near 1."""
+"""The unit is 2**-52: a term is off by at most 2**-53, the rounding error of float64 in a sum near 1."""
 HIGHEST = 14
 """Terms below 2**14 are on the finest grid, so that the sums of a block, in units of 2**-22, stay below 2**53 and so are exact."""
 STEP = 15
 """Each 15 bits more, the grid is 15 bits coarser: a term on such a grid is off by 2**-52 of its value where its factor is 1."""
 BLOCK = 1 << 15
-"""Cells whose terms are worked on at a time: with ten columns 5 MB."""
+"""Cells processed at a time: with ten columns 5 MB."""
 ROOM = 1 << 23
-"""Rollouts that a table of 64-bit integers is sure to hold, each adding at most one term below 2**36 to an entry."""
+"""Rollouts that a table of 64-bit integers can hold, each adding at most one term below 2**36 to an entry."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +88,7 @@ class ExactSums:
 
 
 class Accumulator:
-    """Running sums over cells: ``sum_c values[c] factors[rows[c], j]`` for each token, exact whatever is added in what order."""
+    """Running sums over cells: ``sum_c values[c] factors[rows[c], j]`` for each token, exact in any order."""
 
     def __init__(self, columns: int) -> None:
         self._columns = columns
@@ -126,7 +126,7 @@ class Accumulator:
             self._add(int(level), np.searchsorted(here, starts), rows[here], scaled, grid)
 
     def sums(self) -> ExactSums:
-        """The sums of all that was added."""
+        """The sums so far."""
         if not self._tables:
             return self._folded
         wide = max(table.shape[0] for table in self._tables.values())
@@ -140,7 +140,7 @@ class Accumulator:
         return self._folded + whole if self._folded.limbs.size else whole
 
     def absorb(self, other: Accumulator) -> None:
-        """Add all that ``other`` was given."""
+        """Add the sums of ``other``."""
         self._folded = self._folded + other._folded
         self._make_room(ROOM - other._room)
         for offset, table in other._tables.items():
@@ -152,7 +152,7 @@ class Accumulator:
             self._folded, self._tables, self._room = self.sums(), {}, ROOM - rollouts
 
     def _add(self, level: int, starts: Ids, rows: Rows, values: Vector, grid: Vector) -> None:
-        """Cells whose terms are below 2**14 in units of the level's own scale."""
+        """Add cells with terms below 2**14 in units of the level's own scale."""
         coarse, fine = (self._table(STEP * level + offset, len(starts) - 1) for offset in (LIMB, 0))
         every = np.arange(BLOCK + 1, dtype=np.int32)
         ones = np.ones(BLOCK)
@@ -188,7 +188,7 @@ def _csr(data: Vector, indices: Rows, starts: Rows, width: int) -> Any:
 
 
 def _normal(limbs: Ints) -> ExactSums:
-    """``limbs`` with all carries done, in place; the last limb must have room for what is carried there."""
+    """``limbs`` with all carries done, in place; the last limb must have room for its carry."""
     for k in range(len(limbs) - 1):
         carried = limbs[k] >> LIMB
         if carried.any():

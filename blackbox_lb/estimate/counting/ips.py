@@ -16,14 +16,14 @@ LARGEST_EXPONENT = 700.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clipping:
-    """What clipping inverse propensities took away from Zhat at one tau.
+    """The part of Zhat that clipping inverse propensities removed, at one tau.
 
-    drawn: positions in the estimate; positions: at how many of them the inverse propensity was clipped; completions: how many
-    completions have one. kept, removed: (s,) on ``IPS.token_ids``, ``Zhat / exp(log_scale)`` with clipping and what it misses.
+    drawn: positions in the estimate. positions: those with a clipped inverse propensity. completions: those with such a position.
+    kept, removed: (s,) on ``IPS.token_ids``, ``Zhat / exp(log_scale)`` with clipping and the part it lacks.
 
     ``removed`` is the clipped minus the unclipped estimate on the same rollouts, sign reversed, so its expectation is exactly the
-    downward bias that clipping causes, as far as the logprobs are the sampled tokens' own; where bounds stand for some, theirs
-    comes on top, downward too. It has the variance that clipping avoids: of a token that was never sampled it says nothing.
+    downward bias by clipping, if the logprobs are the sampled tokens' own; bounds in their place add a downward bias of their
+    own. It has the variance that clipping avoids, and shows nothing on a token that was never sampled.
     """
 
     drawn: int
@@ -35,7 +35,7 @@ class Clipping:
 
     @property
     def removed_share(self) -> float:
-        """The share of Zhat, summed over all tokens, that clipping takes away, between 0 and 1; 0 where Zhat is 0 everywhere."""
+        """The share of Zhat, summed over all tokens, that clipping removes, between 0 and 1; 0 where Zhat is 0 everywhere."""
         removed, whole = float(self.removed.sum()), float(self.kept.sum() + self.removed.sum())
         return removed / whole if whole > 0 else 0.0
 
@@ -52,7 +52,7 @@ class IPS:
     """
 
     def __init__(self, statistics: Statistics) -> None:
-        """InputError if there is no completion with a token, or no token with a logprob."""
+        """Raise InputError if there is no completion with a token, or no token with a logprob."""
         statistics.require("ips")
         self._statistics = statistics
         self.n_used = statistics.n_used
@@ -62,9 +62,9 @@ class IPS:
         self._sums = {name: statistics.sums[name].values[self.token_ids] for name in names}
 
     def scaled(self, tau: float) -> tuple[Vector, float]:
-        """(s,) ``Zhat / exp(log_scale)`` and log_scale = max r / tau in nats: never overflows, hides nothing.
+        """(s,) ``Zhat / exp(log_scale)`` and log_scale = max r / tau in nats, without overflow or loss.
 
-        InputError if tau is none of those that the statistics were gathered for, or no completion earned a reward (all are -inf).
+        Raises InputError: the statistics lack this tau, or no completion earned a reward (all are -inf).
         """
         return self._mean("inverse", tau), self._statistics.log_scale(tau)
 
@@ -72,12 +72,12 @@ class IPS:
         """(s,) ``Zhat(y) = 1/N sum_n exp(r_n / tau) 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``, unbiased unless clipped.
 
         A reward of -inf weighs 0 at every tau. No constant is subtracted from the rewards, so values beyond float64
-        are refused with InputError: take ``scaled``, or subtract a constant from all rewards (it is the same policy).
+        raise InputError: use ``scaled``, or subtract a constant from all rewards (the policy stays the same).
         """
         return _unscaled(*self.scaled(tau))
 
     def clipping(self, tau: float) -> Clipping:
-        """What the ``clip`` of ``Statistics.of`` took away at this tau, and so the bias that it introduces."""
+        """The loss by the ``clip`` of ``Statistics.of`` at this tau, and so its bias."""
         kept, log_scale = self.scaled(tau)
         return Clipping(
             drawn=self._statistics.drawn,

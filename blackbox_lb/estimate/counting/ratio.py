@@ -1,4 +1,4 @@
-"""The conditional ratio: the weight of completions at the positions where a token was sampled, against that at all positions.
+"""The conditional ratio: the weight of completions at a token's sampled positions, against their weight at all positions.
 
 Index letters: ``n`` rollouts, ``s`` the sampled tokens, ``j`` the taus of the statistics.
 """
@@ -14,10 +14,10 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
 class Shrunk:
     """``delta(y) = log[(kappa zbar + e(y) Z(y)) / (kappa + e(y))] - log zbar``: a mean for each token, shrunk to that of all.
 
-    ``Z(y) = sum_n v_n u_n(y) / sum_n u_n(y)`` with v = exp(r / tau), for shares u that the estimators differ in, as they do in the
-    evidence e. A constant reward gives exactly 0. ``zbar = sum_n T_n v_n / sum_n T_n`` is the mean over token positions, T_n of
-    each completion: what Z(y) is on average over the tokens sampled there. The mean over completions would lie above it where long
-    ones are bad, and so every common token below every token that was never sampled.
+    ``Z(y) = sum_n v_n u_n(y) / sum_n u_n(y)`` with v = exp(r / tau); the shares u and the evidence e differ between estimators.
+    A constant reward gives exactly 0. ``zbar = sum_n T_n v_n / sum_n T_n`` is the mean over token positions, T_n of each
+    completion: the average of Z(y) over the tokens sampled there. The mean over completions would lie above it where long ones
+    are bad, and so every common token below every token that was never sampled.
 
     token_ids: (s,) the sampled tokens, sorted; all others are at 0. counts: (s,) times sampled. evidence: (s,) e(y).
     """
@@ -36,27 +36,27 @@ class Shrunk:
     def relative(self, tau: float) -> Vector:
         """(s,) ``Z(y) / zbar`` without shrinkage; 1 for a token without a share in any completion.
 
-        InputError if tau is none of those that the statistics were gathered for, or no completion earned a reward (all are -inf).
+        Raises InputError: the statistics lack this tau, or no completion earned a reward (all are -inf).
         """
         sums: Vector = self._sums[:, self._statistics.column(tau)]
         zbar = self._statistics.total_weights(tau)[1] / self._statistics.tokens
         return np.divide(sums, self._totals * zbar, out=np.ones_like(sums), where=self._totals > 0)
 
     def delta(self, tau: float, kappa: float) -> Vector:
-        """(s,) the bias in nats. ``kappa`` above 0, in the unit of the evidence: where e(y) = kappa, half of Z(y) is believed."""
+        """(s,) the bias in nats. ``kappa``: above 0, in the unit of the evidence: where e(y) = kappa, Z(y) counts half."""
         prior = positive("kappa", kappa)
         return np.log(prior + self.evidence * self.relative(tau)) - np.log(prior + self.evidence)
 
 
 class Ratio(Shrunk):
-    """``log[(kappa zbar + sum_n v_n c_n(y)) / (kappa + sum_n c_n(y))] - log zbar``, c_n(y) how often n sampled y.
+    """``log[(kappa zbar + sum_n v_n c_n(y)) / (kappa + sum_n c_n(y))] - log zbar``, c_n(y) the samples of y in n.
 
     It needs no logprobs. The shares are counts, and so is the evidence. It estimates ``E[v | y was sampled]``, observation and not
-    intervention: a token that good prefixes tend to sample is credited with what they would have earned without it.
+    intervention: a token that good prefixes tend to sample gets credit for their reward without it.
     """
 
     def __init__(self, statistics: Statistics) -> None:
-        """InputError if there is no completion with a token."""
+        """Raise InputError if there is no completion with a token."""
         statistics.require("ratio")
         sampled = statistics.token_ids
         counts = statistics.counts[sampled].astype(np.float64)

@@ -1,4 +1,4 @@
-"""Self-normalised inverse propensities: each token's mean weight over its own shares, shrunk by how many rollouts it rests on."""
+"""Self-normalised inverse propensities: each token's mean weight over its own shares, shrunk by its number of rollouts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 class SNIPS(Shrunk):
     """``Z(y) = sum_n v_n u_n(y) / sum_n u_n(y)`` with ``u_n(y) = sum_t 1{y_nt = y} / pi_0(y | x, y_<t)``, shrunk by ess(y).
 
-    ``ess(y) = (sum_n u_n)^2 / sum_n u_n^2`` is the number of equally weighted rollouts that Z(y) is as good as (Kish 1965, section
-    11.7; the self-normalised estimator is Swaminathan and Joachims 2015, "The self-normalized estimator for counterfactual
+    ``ess(y) = (sum_n u_n)^2 / sum_n u_n^2`` is the number of equally weighted rollouts with the precision of Z(y) (Kish 1965,
+    section 11.7; the self-normalised estimator is Swaminathan and Joachims 2015, "The self-normalized estimator for counterfactual
     learning"). In the limit Z(y) is the mean of exp(r / tau) after ``do(y_t = y)`` over all positions t of all completions, so it
     credits no token with 1 / |Y| as the paper's Z_avg does where completions end at different lengths. Where P of T_n positions
-    were drawn, u_n is T_n / P times the sum over those.
+    were drawn, u_n is T_n / P times their sum.
 
     One draw at a tiny pi_0 outweighs all others of its token. A ``clip`` in ``Statistics.of`` bounds that; as it falls to 1 the
     shares become counts and Z(y) the conditional ratio's.
     """
 
     def __init__(self, statistics: Statistics) -> None:
-        """InputError if there is no completion with a token, or no token with a logprob."""
+        """Raise InputError if there is no completion with a token, or no token with a logprob."""
         statistics.require("snips")
         sampled = statistics.token_ids
         # Z and ess do not depend on a token's scale; 1 / pi_0 may be beyond what float64 can square.

@@ -1,4 +1,4 @@
-"""Statistics: all that the estimators of a token's value need of a set of rollouts, as sums over rollouts.
+"""Statistics: the sums over rollouts from which the estimators compute a token's value.
 
 They are gathered block by block in memory that does not grow with the rollouts, and are exact, so that any order, any block size,
 any number of threads and any sharding of the same rollouts give bit-identical numbers.
@@ -24,10 +24,10 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.parallel import cores, in_order
 
 BLOCK_POSITIONS = 1 << 20
-"""Positions that a thread works on at a time, in about 100 MB."""
+"""Positions in a thread's work at a time, in about 100 MB."""
 REMEMBERED = 4096
-"""Keys by which two sets that share rollouts are told: every overlap of sets as small, and of larger ones any of half a per cent,
-the keys of a store being random."""
+"""Keys kept to detect sets that share rollouts: every overlap of sets this small, and in larger ones any overlap of half a per
+cent, because the keys of a store are random."""
 TOTALS = ("counts", "drawn_tokens", "cells")
 NUMBERS = ("rollouts", "n_empty", "tokens", "observed", "drawn", "clipped", "clipped_rollouts")
 
@@ -36,19 +36,19 @@ NUMBERS = ("rollouts", "n_empty", "tokens", "observed", "drawn", "clipped", "cli
 class Statistics:
     """Sums over rollouts, a monoid: ``zero()`` and ``+``. Index letters: ``v`` tokens by id, ``j`` the taus of the recipe.
 
-    rollouts, n_empty: how many, and those without any token position, which do not enter N. tokens: positions; observed: those
-    where the provider gave the sampled token's logprob; drawn: those drawn; clipped: drawn ones where 1 / pi_0 was clipped, and
-    clipped_rollouts: rollouts with one. counts, drawn_tokens, cells: (v,) how often each token was sampled, how often drawn, and in
-    how many rollouts sampled. keys: the least keys, at most 4,096.
+    rollouts, n_empty: all rollouts, and those without any token position, which do not enter N. tokens: positions; observed: those
+    with the sampled token's logprob; drawn: those drawn; clipped: drawn ones with a clipped 1 / pi_0. clipped_rollouts: rollouts
+    with one. counts, drawn_tokens, cells: (v,) times each token was sampled, times drawn, and number of rollouts that sampled it.
+    keys: the least keys, at most 4,096.
     weights: (2, j) ``sum_n v_n`` and ``sum_n T_n v_n`` with v = exp((r - highest) / tau) and T_n the positions. sums: by name,
-    (v, j) or fewer columns, see ``_tables``, of
+    (v, j) or fewer columns, see ``_tables``:
 
         inverse  ``sum_n v_n inverse_n(y)``, ``inverse_n(y) = 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``: N times Zhat,
-        removed  the same of what clipping took away,
+        removed  the same for the part removed by clipping,
         shares   ``sum_n v_n u_n(y)``, and without v in one column more, with ``u_n = T_n inverse_n``; squares: ``sum_n u_n^2``,
-        counted  ``sum_n v_n c_n(y)``, c_n(y) how often rollout n sampled y.
+        counted  ``sum_n v_n c_n(y)``, c_n(y) the samples of y in rollout n.
 
-    **What is estimated.** With rows v = exp(r / tau), ``mean_n v_n inverse_n(y)`` has the expectation
+    **Estimand.** With rows v = exp(r / tau), ``mean_n v_n inverse_n(y)`` has the expectation
 
         Z(y) = E_x sum_t Pr(still running at t) E[exp(r / tau) / |Y|],  Y ~ p_0(. | x, running at t, do(y_t = y)),
 
@@ -60,15 +60,15 @@ class Statistics:
     and left out of N.
 
     **Bounded positions.** Where the provider gave no probability for a sampled token, only ``pi_0 <= bound`` is known. "bound"
-    takes the bound for the probability: every such term is too small, so the expectation is at most Z(y), for every y, and equal
-    to it for tokens that are never bounded; tokens of the tail come out with too low a bias. "drop" draws from the other
-    positions only: a token that is always bounded when sampled has Zhat 0, as if it had never been sampled, and one that never is
-    comes out too high, because P_n shrinks. A completion whose positions are all dropped stays in N with an empty row.
+    uses the bound as the probability: every such term is too small, so the expectation is at most Z(y), for every y, and equal
+    to it for tokens that are never bounded; tokens of the tail get too low a bias. "drop" draws from the other
+    positions only: a token that is always bounded when sampled has Zhat 0, as if never sampled, and one that never is
+    gets too high a bias, because P_n shrinks. A completion whose positions are all dropped stays in N with an empty row.
 
     **Clipping.** With ``clip`` = C every 1 / pi_0 above C counts as C (Ionides 2008, "Truncated importance sampling"): less
     variance for an expectation that is at most Z(y). ``inverse`` and ``removed`` add up to the sums without clipping. A bounded
-    position is clipped like any other, at its bound: ``removed`` is then what clipping took beyond what the bound did, and both
-    lower Z. One that is dropped is never clipped.
+    position is clipped like any other, at its bound: ``removed`` is then the loss by clipping beyond the loss by the bound, and
+    both lower Z. One that is dropped is never clipped.
     """
 
     recipe: Recipe | None = None
@@ -107,8 +107,8 @@ class Statistics:
         """Statistics of these rollouts for one or several tau; the settings are those of ``Recipe``.
 
         ``highest`` None: the highest reward of these rollouts. Parts of a larger set need that of the whole.
-        InputError: a NaN, positive or missing (-inf, -9999) logprob, naming the rollout key; rollouts of another policy than the
-        base, whose logprobs are not pi_0's.
+        Raises InputError: a NaN, positive or missing (-inf, -9999) logprob (with the rollout key), or rollouts of another policy
+        than the base, whose logprobs are not pi_0's.
         """
         if highest is None:
             highest = float(rollouts.rewards[rollouts.lengths > 0].max(initial=-np.inf))
@@ -118,9 +118,9 @@ class Statistics:
 
     @classmethod
     def gather(cls, blocks: Iterable[Rollouts], recipe: Recipe, *, threads: int | None = None) -> Statistics:
-        """Statistics of all ``blocks``, each taken up by one of ``threads`` (None: one a core) as soon as one is free.
+        """Statistics of all ``blocks``, each processed by one of ``threads`` (None: one a core).
 
-        Only so many blocks are held at a time. No rollout may be in two of them. InputError: as ``of``, the first block's first.
+        Few blocks are held at a time. No rollout may be in two of them. Raises InputError: as ``of``, the first block's first.
         """
         workers = threads or cores()
         tables = [_Tables(recipe) for _ in range(workers)]
@@ -141,7 +141,7 @@ class Statistics:
         return tables[0].statistics()
 
     def __add__(self, other: Statistics) -> Statistics:
-        """The statistics of both sets. InputError: they are of different recipes, or a rollout is known to be in both."""
+        """The statistics of both sets. Raises InputError: different recipes, or a rollout known to be in both."""
         if self.recipe is None or other.recipe is None:
             return other if self.recipe is None else self
         if self.recipe != other.recipe:
@@ -179,7 +179,7 @@ class Statistics:
     __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
-        """How many rollouts."""
+        """The number of rollouts."""
         return self.rollouts
 
     @property
@@ -193,7 +193,7 @@ class Statistics:
         return np.flatnonzero(self.counts)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """All but the recipe as plain arrays, for ``of_arrays``: to be sent or stored by whatever takes arrays."""
+        """Everything but the recipe as plain arrays, for ``of_arrays``: for transport or storage."""
         return {
             **{name: np.array(getattr(self, name)) for name in (*NUMBERS, *TOTALS)},
             "keys": np.array(self.keys, dtype=np.str_),
@@ -203,7 +203,7 @@ class Statistics:
 
     @classmethod
     def of_arrays(cls, recipe: Recipe | None, arrays: Mapping[str, npt.NDArray[Any]]) -> Statistics:
-        """The statistics that ``arrays`` was taken of."""
+        """Build the statistics whose ``arrays`` these are."""
         counted: dict[str, Any] = {name: int(arrays[name]) for name in NUMBERS}
         counted |= {name: arrays[name] for name in TOTALS}
         return cls(
@@ -215,7 +215,7 @@ class Statistics:
         )
 
     def column(self, tau: float) -> int:
-        """Which column of the sums is that of ``tau``. InputError: none is, tau is not above 0, or no reward was earned at all."""
+        """The column of ``tau`` in the sums. InputError: there is none, tau is not above 0, or no completion earned a reward."""
         if self.recipe is None or positive("tau", tau) not in self.recipe.tau:
             known = ", ".join(f"{each:g}" for each in self.recipe.tau) if self.recipe else "none"
             raise InputError(f"these statistics were gathered for tau {known}, and not {tau:g}; gather them again for that")
@@ -227,7 +227,7 @@ class Statistics:
         return self.recipe.tau.index(tau)
 
     def log_scale(self, tau: float) -> float:
-        """``highest / tau`` in nats: what all weights are divided by the exponential of."""
+        """``highest / tau`` in nats: the log of the factor divided out of all weights."""
         self.column(tau)
         return 0.0 if self.recipe is None else self.recipe.highest / tau
 
@@ -237,7 +237,7 @@ class Statistics:
         return float(plain), float(by_length)
 
     def fits(self, vocab_size: int) -> None:
-        """InputError if a sampled token id is not below ``vocab_size``."""
+        """Raise InputError if a sampled token id is not below ``vocab_size``."""
         if len(self.counts) > vocab_size:
             raise InputError(
                 f"token id {len(self.counts) - 1} was sampled, but the vocabulary has {vocab_size} entries; "
@@ -245,7 +245,7 @@ class Statistics:
             )
 
     def require(self, estimator: Counted) -> None:
-        """InputError if no completion has a token, none of the tokens the logprob that is needed, or the sums were not gathered."""
+        """Raise InputError if no completion has a token, no token the needed logprob, or the sums were not gathered."""
         if self.n_used == 0:
             raise InputError(f"{len(self)} rollouts hold no token position; collect completions first")
         if estimator != "ratio" and not self.observed:
@@ -260,7 +260,7 @@ class Statistics:
 
 
 class _Tables:
-    """The sums that one thread adds blocks to."""
+    """The sums of one thread's blocks."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe, j = recipe, len(recipe.tau)
@@ -337,7 +337,7 @@ class _Tables:
 
 
 def _least(keys: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """Those of ``keys`` that may be among the least of all, ``known`` being the least so far."""
+    """The ``keys`` that may be among the least of all, given the least so far, ``known``."""
     bound = known[-1] if len(known) == REMEMBERED else None
     return tuple(sorted(key for key in keys if bound is None or key < bound)[:REMEMBERED])
 

@@ -1,4 +1,4 @@
-"""Cells: a block of the paper's matrix M, one entry for each different token of each rollout, sorted by token.
+"""Cells: a block of the paper's matrix M, one entry for each distinct token of each rollout, sorted by token.
 
 Index letters: ``n`` the rollouts of the block, ``m`` their positions, ``c`` cells, ``v`` tokens from 0 to the largest id.
 """
@@ -22,13 +22,12 @@ MOST_TOKENS = 1 << 22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """What one block of rollouts says of each token.
+    """The tokens of one block of rollouts.
 
     starts: (v + 1,) where the cells of each token begin. rows: (c,) the rollout of each. begins: (c,) where its positions begin,
     all positions being sorted by token and rollout. inverse: (c,) ``1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)`` over the P_n
-    drawn positions, which is M without its 1/N; removed: (c,) what clipping took away from that, None without a clip.
-    drawn: (n,) P_n. sampled, drawn_tokens: (v,) times that each token was sampled, and drawn. clipped: (n,) drawn positions that
-    were clipped.
+    drawn positions, which is M without its 1/N. removed: (c,) its loss by clipping, None without a clip.
+    drawn: (n,) P_n. sampled, drawn_tokens: (v,) times each token was sampled, and drawn. clipped: (n,) clipped drawn positions.
     """
 
     starts: Ids
@@ -43,7 +42,7 @@ class Cells:
 
     @property
     def counts(self) -> Ids:
-        """(c,) how often it was sampled at any position."""
+        """(c,) times the token was sampled, at any position."""
         return np.diff(self.begins, append=self.sampled.sum())
 
     @classmethod
@@ -100,7 +99,7 @@ def _kept(rollouts: Rollouts, positions: int | None, seed: int, drop: bool) -> B
 
 
 def _checked(rollouts: Rollouts) -> npt.NDArray[np.int32]:
-    """(m,) the sampled ids; InputError for one that is none, naming the rollout."""
+    """(m,) the sampled ids. Raises InputError, naming the rollout: an invalid one."""
     ids = rollouts.token_ids
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < MOST_TOKENS:
         at = int(np.flatnonzero((ids < 0) | (ids >= MOST_TOKENS))[0])

@@ -1,1 +1,1 @@
-"""Decisions of one token: what a bias does to each is known from the lists, without a request."""
+"""Decisions of one token: the effect of a bias on each is known from the lists, without a request."""

@@ -1,8 +1,8 @@
 """Feasibility: whether a bias can mend a decision, from the base model's first lists and the right answers alone.
 
-A fixed bias adds one number to each label, the same on every prompt. It can do what prompts have in common: a margin that they
-share. Where the lists tell the labels apart but prompts want corrections of opposite sign, only a bias that depends on the prompt
-can; where the lists do not tell them apart, none can.
+A fixed bias adds one number to each label, the same on every prompt. It can correct a margin that prompts share. Where the lists
+separate the labels but prompts want corrections of opposite sign, only a bias that depends on the prompt can help; where the
+lists do not separate them, none can.
 
 Index letters: ``p`` prompts, ``l`` labels.
 """
@@ -24,30 +24,30 @@ from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 Answer: TypeAlias = Literal["fixed", "depends on the prompt", "already right", "not listed", "no skill"]
 
 ENOUGH = 0.95
-"""Share of right greedy decisions above which there is nothing worth mending."""
+"""Share of right greedy decisions above which a bias has nothing to correct."""
 LISTED = 0.5
-"""Least share of the wrong prompts whose right answer is listed: below it, lists do not tell what a bias would have to be."""
+"""Least share of the wrong prompts with a listed right answer: below it, lists do not determine the bias needed."""
 SURE = 2.4
-"""Standard errors of a paired difference that a gain must exceed: by chance it does in one of a hundred checks."""
+"""Standard errors of a paired difference that a gain must exceed: chance alone does so in one of a hundred checks."""
 FOLDS = 10
 NOBODY = np.array([-2], np.int64)
-"""The tokens of a label that no prompt has."""
+"""The tokens of a label without a prompt."""
 L2 = 0.1
 """Pull of an offset to 0, in prompts: a tenth of one keeps an offset finite where every prompt wants it larger."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Feasibility:
-    """What was found on p prompts; shares of prompts, and nats.
+    """The findings on p prompts; shares of prompts, and nats.
 
-    answer: what can mend the decision.
+    answer: the remedy for the decision.
     base: share that greedy decoding decides right.
-    predicted: share that a fixed bias would, each prompt predicted from the others, with its standard ``error``.
-    repaired, broken: of the prompts that are wrong, the share that it mends; of those that are right, the share that it breaks.
-    margins: (p,) nats by which the right answer is behind what greedy decoding takes; 0 where it is right, inf where not listed.
-    listed: of the prompts that are wrong, the share whose right answer is listed.
-    informed: share that the lists tell right among the labels, with any weight for the model's logprobs; ``majority``: that the
-    commonest label gets.
+    predicted: share that a fixed bias would decide right, each prompt predicted from the others, with its standard ``error``.
+    repaired, broken: share of the wrong prompts that it corrects; share of the right ones that it breaks.
+    margins: (p,) nats by which the right answer is behind the greedy one; 0 where it is right, inf where not listed.
+    listed: share of the wrong prompts with a listed right answer.
+    informed: share that the lists decide right among the labels, with any weight for the model's logprobs; ``majority``: share of
+    the commonest label.
     """
 
     answer: Answer
@@ -63,7 +63,7 @@ class Feasibility:
 
     @property
     def sentence(self) -> str:
-        """The answer in words, with the numbers that it rests on."""
+        """The answer in words, with its numbers."""
         behind = self.margins[np.isfinite(self.margins) & (self.margins > 0)]
         margin = f"; right answers are {np.median(behind):.1f} nats behind (median of the wrong ones)" if len(behind) else ""
         found = f"greedy decoding is right on {self.base:.0%} of {len(self.margins)} prompts"
@@ -82,7 +82,7 @@ class Feasibility:
 
 
 def feasibility(lists: FirstLists, accepted: Sequence[Ids], labels: Ids, right: Bools | None = None) -> Feasibility:
-    """Whether a bias can mend these decisions.
+    """Find out whether a bias can correct these decisions.
 
     accepted: (p,) the tokens that begin an accepted answer of each. labels: (p,) the number of each prompt's label, from 0. right:
     (p,) whether the greedy answer is right; whether it begins right, where None. InputError: fewer than two prompts or labels.
@@ -137,7 +137,7 @@ def _answer(hit: Bools, listed: float, gain: Vector, more: Vector) -> Answer:
 
 
 def _above(difference: Vector) -> bool:
-    """Whether a paired difference is above 0 by more than chance explains."""
+    """Whether a paired difference is above 0 beyond chance."""
     return bool(difference.mean() > SURE * difference.std() / np.sqrt(len(difference)) and difference.mean() > 0)
 
 
@@ -158,7 +158,7 @@ def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools
 
 
 def _offsets(scores: Vector, labels: Ids, other: Vector) -> Vector:
-    """(l,) the offsets of maximum likelihood, beside the likeliest token that begins no label."""
+    """(l,) the maximum-likelihood offsets, beside the likeliest token that begins no label."""
     rows = np.arange(len(labels))
 
     def loss(offsets: Vector) -> tuple[float, Vector]:
@@ -174,7 +174,7 @@ def _offsets(scores: Vector, labels: Ids, other: Vector) -> Vector:
 
 
 def _weighed(scores: Vector, labels: Ids) -> tuple[float, Vector]:
-    """A weight of the model's logprobs, and (l,) offsets, of maximum likelihood among the labels."""
+    """The maximum-likelihood weight of the model's logprobs, and (l,) offsets, among the labels."""
     rows, size = np.arange(len(labels)), scores.shape[1]
 
     def loss(x: Vector) -> tuple[float, Vector]:

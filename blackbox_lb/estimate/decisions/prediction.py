@@ -1,7 +1,7 @@
 """Prediction: the greedy first token under any bias, from the base model's list at that position.
 
-Exact where the token that wins is listed: ``argmax_y [log pi_0(y) + delta(y)]`` needs no normaliser. A token outside a list is
-below its least listed one, so it can win only with a bias that makes up for the difference.
+Exact where the winning token is listed: ``argmax_y [log pi_0(y) + delta(y)]`` needs no normaliser. A token outside a list is
+below its least listed one, so it can win only with a bias that outweighs the difference.
 
 Index letters: ``p`` prompts, ``k`` listed tokens.
 """
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 
 COMPLETE = 1e-6
-"""A list that leaves out less probability than this is complete: the rest is rounding of float32."""
+"""Largest unlisted probability of a complete list: the rest is rounding of float32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,12 +31,12 @@ class FirstLists:
     logprobs: npt.NDArray[np.floating]
 
     def greedy(self, bias: Mapping[int, float]) -> Ids:
-        """(p,) the token that greedy decoding begins with under ``bias`` (id -> nats)."""
+        """(p,) the first token of greedy decoding under ``bias`` (id -> nats)."""
         best = self.tilted(bias).argmax(axis=1)
         return np.asarray(self.ids[np.arange(len(best)), best], np.int64)
 
     def unsure(self, bias: Mapping[int, float]) -> Bools:
-        """(p,) whether a token outside the list might win: it is at most as likely as the least listed one, or all that is left."""
+        """(p,) whether a token outside the list might win: it is at most as likely as the least listed one, and as all the rest."""
         won = self.tilted(bias).max(axis=1)
         least = np.where(self.ids >= 0, self.logprobs, np.inf).min(axis=1)
         unlisted = 1.0 - np.exp(self.logprobs.astype(np.float64)).sum(axis=1)

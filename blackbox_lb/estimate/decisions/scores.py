@@ -1,4 +1,4 @@
-"""Scores of decisions: accuracy, F1 of each label and its mean, the confusion matrix, and how far confidence can be trusted.
+"""Scores of decisions: accuracy, F1 of each label and its mean, the confusion matrix, and calibration of the confidence.
 
 Index letters: ``n`` decisions, ``l`` labels. A decision of -1 says none of the labels.
 """
@@ -15,16 +15,16 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 
 BINS = 10
-"""Of confidence, equally wide: the usual number of the expected calibration error (Guo et al. 2017)."""
+"""Bins of confidence, equally wide: the usual number for the expected calibration error (Guo et al. 2017)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecisionScores:
-    """What decisions are worth.
+    """The scores of decisions.
 
     names: (l,) the labels.
-    confusion: (l, l + 1) how many with the label of the row were decided as the label of the column; the last column: no label.
-    calibration_error: mean difference between confidence and accuracy, by confidence, from 0 to 1; None where no list tells it.
+    confusion: (l, l + 1) decisions for the column's label among those with the row's label; last column: no label.
+    calibration_error: mean difference between confidence and accuracy, by confidence, from 0 to 1; None without lists.
     """
 
     names: tuple[str, ...]
@@ -35,9 +35,9 @@ class DecisionScores:
     def of(
         cls, names: tuple[str, ...], right: npt.ArrayLike, said: npt.ArrayLike, confidence: npt.ArrayLike | None = None
     ) -> DecisionScores:
-        """right, said: (n,) numbers of labels, -1 in ``said`` for none. confidence: (n,) in what was said, NaN where unknown.
+        """right, said: (n,) numbers of labels, -1 in ``said`` for none. confidence: (n,) in that decision, NaN where unknown.
 
-        InputError: not of one length, or a number that names no label.
+        Raises InputError: different lengths, or a number that names no label.
         """
         truth, told = np.asarray(right, np.int64), np.asarray(said, np.int64)
         size = len(names)
@@ -52,22 +52,22 @@ class DecisionScores:
 
     @property
     def accuracy(self) -> float:
-        """The share that was decided right; NaN without a decision."""
+        """The share of right decisions; NaN without a decision."""
         return _share(float(np.trace(self.confusion[:, :-1])), float(self.confusion.sum()))
 
     @property
     def no_label(self) -> float:
-        """The share that says none of the labels."""
+        """The share of decisions for none of the labels."""
         return _share(float(self.confusion[:, -1].sum()), float(self.confusion.sum()))
 
     @property
     def precision(self) -> Vector:
-        """(l,) of those decided as a label, the share that have it; NaN where none was."""
+        """(l,) the share of right ones among the decisions for a label; NaN where there is none."""
         return _shares(np.diagonal(self.confusion), self.confusion[:, :-1].sum(axis=0))
 
     @property
     def recall(self) -> Vector:
-        """(l,) of those that have a label, the share that was decided as it; NaN where none has."""
+        """(l,) the share of right decisions among those that have a label; NaN where none has it."""
         return _shares(np.diagonal(self.confusion), self.confusion.sum(axis=1))
 
     @property
@@ -83,7 +83,7 @@ class DecisionScores:
         return float(found.mean()) if found.size else float("nan")
 
     def as_json(self) -> dict[str, Any]:
-        """For a program; null for what is not known."""
+        """The scores for JSON; null where not known."""
         rows = zip(self.names, self.precision, self.recall, self.f1, self.confusion.sum(axis=1).tolist(), strict=True)
         return {
             "accuracy": _known(self.accuracy),
@@ -99,7 +99,7 @@ class DecisionScores:
 
 
 def expected_calibration_error(confidence: npt.ArrayLike, right: npt.ArrayLike) -> float | None:
-    """The mean over ``BINS`` bins of confidence, as many count as fall into each, of |accuracy - confidence|; None without one.
+    """The mean of |accuracy - confidence| over ``BINS`` bins of confidence, weighted by their counts; None without confidence.
 
     confidence: (n,) from 0 to 1, NaN where unknown. right: (n,) whether the decision was right. (Naeini et al. 2015.)
     """

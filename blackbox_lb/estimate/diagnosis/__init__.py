@@ -1,1 +1,1 @@
-"""Why a fit helped or did not: findings in plain words, each with its numbers and remedy."""
+"""The reasons why a fit helped or not: findings in plain words, each with its numbers and remedy."""

@@ -1,4 +1,4 @@
-"""Diagnosis: why a fit did or did not help, in plain words with the numbers and the remedy, from what was measured of it."""
+"""Diagnosis: why a fit did or did not help, in plain words with the numbers and the remedy, from its measurements."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from blackbox_lb.estimate.inputs.thresholds import CONFIDENCE, LEAST_PROMPTS, PO
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, TailCoverage, Touched
 
 MANY_TIMES = 100.0
-"""Where a test would have to be this many times larger, the difference says nothing of how large."""
+"""Factor of the test's size above which its difference does not show how large the effect is."""
 MOOT = frozenset({"saturated", "tau", "context", "samples", "already"})
-"""Without variance in the reward a bias is noise around 0, and these say nothing."""
+"""Findings that mean nothing without variance in the reward, when a bias is noise around 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What the test showed: the mean reward biased minus base, more being better, with its 95 % interval.
+    """The result of the test: the mean reward biased minus base, more being better, with its 95 % interval.
 
-    prompts: of the test. completions: of each policy. proven: whether the verdict, which counts the rows judged beside it and
-    asks for a few prompts at least, says so too. setting: the sampling setting.
+    prompts: of the test. completions: of each policy. proven: whether the verdict confirms it, which counts the rows judged beside
+    it and asks for a few prompts at least. setting: the sampling setting.
     """
 
     difference: float
@@ -40,10 +40,10 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What was measured; None is NOT CHECKED. estimator: its name. effective_sample: of the reward weights of the fit.
+    """The measurements; None is NOT CHECKED. estimator: its name. effective_sample: of the reward weights of the fit.
 
-    touched: of the bias that is sent. precision or agreement: either tells how reliable the bias is, and the first also how
-    many prompts would do. top_logprobs: alternatives that were asked for.
+    touched: of the sent bias. precision or agreement: either gives the reliability of the bias, and the first also the number of
+    prompts needed. top_logprobs: alternatives that were asked for.
     """
 
     estimator: str
@@ -60,9 +60,9 @@ class Facts:
 
 
 def diagnose(facts: Facts) -> tuple[Finding, ...]:
-    """Every finding, the most likely reason first.
+    """Return every finding, the most likely reason first.
 
-    A fit that helped says so first. Then what FAILed, in the order in which one explains the other: a reward that does not vary
+    A successful fit begins with that. Then the FAILs, in the order in which one explains the other: a reward that does not vary
     explains all that follows, censored data and corrections that differ between prompts explain a bias that is noise, too few
     rollouts explain one that does not transfer. Then INCONCLUSIVE, NOT CHECKED and PASS in the same order. Codes: "test",
     "reward", "saturated", "tau", "censoring", "tail", "context", "samples", "weights", "already", "touched".
@@ -92,7 +92,7 @@ def _helped(finding: Finding) -> bool:
 
 
 def _scarce(finding: Finding) -> bool:
-    """Too few samples is why the others are inconclusive."""
+    """Whether the finding is a lack of samples, which makes the others inconclusive."""
     return finding.code == "samples" and finding.word == "INCONCLUSIVE"
 
 

@@ -1,6 +1,6 @@
-"""Findings: each possible reason why a fit did not help, judged from one measurement and said with its remedy.
+"""Findings: each possible reason why a fit did not help, judged from one measurement, with its remedy.
 
-Every function takes what was measured, or None where it was not, and answers with one ``Finding``.
+Every function takes a measurement, or None where there is none, and returns one ``Finding``.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SAMPLE_TWICE = "sample each training prompt at least twice"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One answer. code: what it is about, for programs. word: FAIL is a reason why the fit did not help, PASS is none.
+    """One answer. code: its subject, for programs. word: FAIL is a reason why the fit did not help, PASS is none.
 
-    sentence: what was found, with the numbers. remedy: what to do about it; empty where there is nothing to do.
+    sentence: the result, with the numbers. remedy: the next step; empty where there is none.
     """
 
     code: str
@@ -44,7 +44,7 @@ class Finding:
 
 
 def unchecked(code: str, what: str, remedy: str) -> Finding:
-    """Nothing was measured."""
+    """The finding without a measurement."""
     return Finding(code, "NOT CHECKED", f"{what} was not checked", remedy)
 
 
@@ -143,7 +143,7 @@ def context_dependence(seen: Context | None) -> Finding:
         remedy = "split the task into kinds of prompts that want the same tokens and fit each, or change the prompt instead"
         return Finding("context", "FAIL", f"{sentence}: no fixed bias can follow that, however many rollouts", remedy)
     if seen.word == "INCONCLUSIVE" and seen.low <= CONTEXT.good:
-        return Finding("context", "INCONCLUSIVE", sentence, "more completions of each prompt would tell")
+        return Finding("context", "INCONCLUSIVE", sentence, "more completions of each prompt would decide it")
     return Finding("context", seen.word, sentence)
 
 
@@ -198,7 +198,7 @@ def weights(size: float | None) -> Finding:
 
 
 def already(seen: Precision | None) -> Finding:
-    """Whether the fitted bias is 0 for no lack of data."""
+    """Whether the fitted bias is 0 although there are enough data."""
     if seen is None:
         return unchecked(
             "already",

@@ -1,5 +1,4 @@
-"""Headroom: how much reward any policy near the base could gain, known from a few completions of each prompt and nothing
-else."""
+"""Headroom: the reward that any policy near the base could gain, from a few completions of each prompt alone."""
 
 from __future__ import annotations
 
@@ -21,15 +20,15 @@ Decision: TypeAlias = Literal["nothing", "little", "enough", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """What there is to learn, on the scale of the values that a user reads.
+    """The room to learn, on the scale of the user's own values.
 
     v0, v0_error: ``E_x Var(v | x)`` (the paper, theorem "Reward gap") and its standard error. gain: mean over prompts of
-    ``E_p*[v] - E_0[v]`` with ``p* ~ p_0 exp(r / tau)``, what the unconstrained optimum gains at this tau; a fixed bias
+    ``E_p*[v] - E_0[v]`` with ``p* ~ p_0 exp(r / tau)``, the gain of the unconstrained optimum at this tau; a fixed bias
     reaches a part of it. low, high: its 95 % interval over prompts. gain_seen: the same on the completions as they are, too
     small on the average because a few completions do not hold the best ones. ceiling: the best completion seen of each
-    prompt minus the mean, what no tau exceeds on these completions. mean, spread: of all values, the standard deviation for
-    the latter. prompts: with two completions or more, which is what is counted; varying: how many of them have two
-    different values. prompts_skipped: with one. completions: of the prompts that are counted.
+    prompt minus the mean, an upper limit for every tau on these completions. mean, spread: mean and standard deviation of all
+    values. prompts: those with two completions or more, which count; varying: those of them with two different values.
+    prompts_skipped: those with one. completions: of the prompts that count.
     """
 
     v0: float
@@ -65,19 +64,19 @@ class Headroom:
 
     @property
     def gain_sentence(self) -> str:
-        """What the optimum gains, with its interval where there is one."""
+        """The optimum's gain in words, with its interval where there is one."""
         interval = f" ({self.low:.3g} to {self.high:.3g})" if math.isfinite(self.low) else ""
         return f"at tau {self.tau:g} the best policy there is would gain {self.gain:.3g}{interval}"
 
     @property
     def word(self) -> Word:
-        """FAIL where there is nothing, PASS where there is enough, INCONCLUSIVE otherwise."""
+        """FAIL where there is nothing to gain, PASS where there is enough, INCONCLUSIVE otherwise."""
         words: dict[Decision, Word] = {"nothing": "FAIL", "enough": "PASS"}
         return words.get(self.decision, "INCONCLUSIVE")
 
     @property
     def sentence(self) -> str:
-        """The decision for a person to read, with its numbers."""
+        """The decision in words, with its numbers."""
         if not self.varying:
             most = -math.expm1(math.log1p(-CONFIDENCE) / self.prompts)
             found = (
@@ -104,17 +103,17 @@ _MEANING: dict[Decision, str] = {
 def headroom(rewards: npt.ArrayLike, prompts: npt.ArrayLike, values: npt.ArrayLike, *, tau: float) -> Headroom:
     """Headroom from completions that the base model drew at temperature 1.
 
-    rewards: (n,) nats, -inf allowed, what the tilt ``exp(r / tau)`` is made of. prompts: (n,) which prompt each answers.
-    values: (n,) what a user reads for each reward: itself on the linear scale, ``exp(r)`` on the log scale.
+    rewards: (n,) nats, -inf allowed, of the tilt ``exp(r / tau)``. prompts: (n,) the prompt of each.
+    values: (n,) the user's own value of each reward: itself on the linear scale, ``exp(r)`` on the log scale.
 
     The ratio ``sum w v / sum w`` of n completions is biased by 1/n, so each prompt's gain is jackknifed: ``n G - (n - 1)
-    mean of G without each`` (Quenouille, Biometrika 43, 1956; its bias is 1/n^2). It may exceed what one prompt can gain
-    and is meant for the mean over prompts. A prompt whose rewards are all -inf counts as gaining nothing. The interval
+    mean of G without each`` (Quenouille, Biometrika 43, 1956; its bias is 1/n^2). It may exceed the possible gain of one
+    prompt and is meant for the mean over prompts. A prompt whose rewards are all -inf gains 0. The interval
     treats prompts as independent. InputError: a NaN or +inf reward, a value that is not finite, no prompt with two completions.
     """
     r, v = np.asarray(rewards, dtype=np.float64), np.asarray(values, dtype=np.float64)
     positive("tau", tau)
-    variance = reward_variance(v, prompts, tau)  # refuses shapes, values and prompts that cannot be used
+    variance = reward_variance(v, prompts, tau)  # refuses unusable shapes, values and prompts
     if r.shape != v.shape or np.isnan(r).any() or (r == np.inf).any():
         raise InputError(f"rewards must have shape {v.shape} and be finite or -inf; check the reward function")
     _, where, sizes = np.unique(np.asarray(prompts), return_inverse=True, return_counts=True)

@@ -1,7 +1,7 @@
-"""Reliability: how much of a learned bias other prompts would bring back, and how many of them would make it enough.
+"""Reliability: the part of a learned bias that other prompts would reproduce, and the number of prompts for enough of it.
 
-Tokens weigh as their usage ``u(y)``, the mean probability of y at a position, because a difference ``d`` between two biases
-is worth ``1/2 sum_y u(y) (d(y) - mean d)^2`` nats of KL a position to second order.
+Tokens have their usage ``u(y)`` as weights, the mean probability of y at a position, because a difference ``d`` between two
+biases is worth ``1/2 sum_y u(y) (d(y) - mean d)^2`` nats of KL a position to second order.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from blackbox_lb.estimate.projection.standard_errors import StandardErrors
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Of two biases, each fitted to half of the prompts.
+    """The agreement of two biases, each fitted to half of the prompts.
 
-    correlation: usage-weighted. reliability: ``2 r / (1 + r)``, what a bias of all prompts would correlate with another
-    such (the Spearman-Brown formula). Both are None where a half learned nothing at all, so that there is nothing to compare.
+    correlation: usage-weighted. reliability: ``2 r / (1 + r)``, the expected correlation of a bias of all prompts with another such
+    (the Spearman-Brown formula). Both are None where a half learned nothing at all.
     """
 
     correlation: float | None
@@ -32,16 +32,16 @@ class Agreement:
 
     @property
     def word(self) -> Word:
-        """Of the reliability."""
+        """The word for the reliability."""
         return RELIABILITY.judge(self.reliability)
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What was learned against its noise, both in nats of KL a completion of mean length.
+    """A learned bias against its noise, both in nats of KL a completion of mean length.
 
-    signal: the part of the bias's distance to the base that is not noise, at least 0. noise: how far the bias is from the one
-    that endless prompts would give. prompts, completions: what the bias was fitted to.
+    signal: the part of the bias's distance to the base that is not noise, at least 0. noise: its distance to the bias from
+    endless prompts. prompts, completions: of the fit.
     """
 
     signal: float
@@ -51,7 +51,7 @@ class Precision:
 
     @classmethod
     def of(cls, errors: StandardErrors, rollouts: Rollouts) -> Precision:
-        """Of a fit to ``rollouts`` with these standard errors."""
+        """The precision of a fit to ``rollouts`` with these standard errors."""
         tokens = len(rollouts.token_ids) / len(rollouts.keys)
         prompts = len(np.unique(rollouts.prompts))
         return cls(tokens / 2 * errors.signal, tokens / 2 * errors.noise, prompts, len(rollouts.keys))
@@ -64,8 +64,8 @@ class Precision:
 
     @property
     def most(self) -> float:
-        """Nats that the bias for endless prompts is surely not above: the noise itself, and twice the error that it puts on
-        signal.
+        """An upper bound of the distance to the base of the bias from endless prompts, in nats: signal plus noise plus twice the
+        error that the noise causes in the signal.
 
         That error is ``noise sqrt(2 / k)`` of k equally noisy values, at most the noise where there are two.
         """
@@ -73,25 +73,25 @@ class Precision:
 
     @property
     def flat(self) -> bool:
-        """Whether the bias is about 0 and surely so: too little to move the reward by a small effect."""
+        """Whether the bias is surely about 0: too little to move the reward by a small effect."""
         return self.most <= SMALL_KL
 
     @property
     def word(self) -> Word:
-        """Of the reliability."""
+        """The word for the reliability."""
         return RELIABILITY.judge(self.reliability)
 
     def prompts_needed(self, reliability: float = RELIABILITY.good) -> int:
-        """Prompts, with as many completions each, at which the bias has this reliability: noise falls as 1 / prompts.
+        """The number of prompts, with as many completions each, for this reliability: noise falls as 1 / prompts.
 
-        A signal below SMALL_KL counts as SMALL_KL: a smaller one would not be worth finding.
+        A signal below SMALL_KL counts as SMALL_KL: a smaller one is not worth finding.
         """
         odds = reliability / (1 - reliability)
         return math.ceil(self.prompts * self.noise / max(self.signal, SMALL_KL) * odds)
 
 
 def agreement(one: npt.ArrayLike, other: npt.ArrayLike, usage: npt.ArrayLike) -> Agreement:
-    """Of two biases (s,) in nats on one support, tokens weighing as their ``usage`` (s,)."""
+    """The agreement of two biases (s,) in nats on one support, weighted by the tokens' ``usage`` (s,)."""
     u = weight_vector("usage", usage, len(np.asarray(usage)))
     a, b = (_centred(vector("delta", values, len(u)), u) for values in (one, other))
     scale = math.sqrt(float(u @ a**2) * float(u @ b**2))
@@ -102,8 +102,7 @@ def agreement(one: npt.ArrayLike, other: npt.ArrayLike, usage: npt.ArrayLike) ->
 
 
 def prompt_halves(prompts: npt.ArrayLike, *, seed: int = 0) -> tuple[Bools, Bools]:
-    """(n,) and (n,): which completions belong to each of two random halves of the prompts. InputError: fewer than two
-    prompts."""
+    """(n,) and (n,): the completions of two random halves of the prompts. Raises InputError: fewer than two prompts."""
     names, where = np.unique(np.asarray(prompts), return_inverse=True)
     if len(names) < 2:
         raise InputError(f"{len(names)} prompts have no two halves; give at least 2 prompts")

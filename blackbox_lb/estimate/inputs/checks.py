@@ -1,4 +1,4 @@
-"""What every estimator asks of its arguments, and the names of its arrays.
+"""Checks of an estimator's arguments, and the names of its arrays.
 
 Index letters: ``n`` rollouts, ``m`` token positions laid end to end, ``s`` the sorted support of token ids.
 """
@@ -18,18 +18,18 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 POSITIVE_TOLERANCE = 1e-3
-"""A logprob this far above 0 is rounding (float32 and quantised servers print 1e-7 to 1e-4) and is read as 0."""
+"""Largest logprob above 0 that counts as rounding (float32 and quantised servers print 1e-7 to 1e-4) and is read as 0."""
 
 
 def positive(name: str, value: float) -> float:
-    """``value`` if it is finite and above 0; InputError otherwise."""
+    """Return ``value`` if it is finite and above 0. Raises InputError otherwise."""
     if not (np.isfinite(value) and value > 0):
         raise InputError(f"{name} is {value}; it must be a finite number above 0")
     return float(value)
 
 
 def vector(name: str, values: npt.ArrayLike, size: int) -> Vector:
-    """``values`` as float64 of shape (size,), all finite; InputError otherwise."""
+    """``values`` as float64 of shape (size,), all finite. Raises InputError otherwise."""
     array = np.asarray(values, dtype=np.float64)
     if array.shape != (size,):
         raise InputError(f"{name} has shape {array.shape}; it must be ({size},)")
@@ -39,7 +39,7 @@ def vector(name: str, values: npt.ArrayLike, size: int) -> Vector:
 
 
 def weight_vector(name: str, values: npt.ArrayLike | None, size: int) -> Vector:
-    """Weights of shape (size,), none negative and not all 0; None means that each counts once."""
+    """Weights of shape (size,), none negative and not all 0; None weighs each 1."""
     array = np.ones(size) if values is None else vector(name, values, size)
     if (array < 0).any():
         raise InputError(f"{name} holds {array.min()}; weights must not be negative")
@@ -65,7 +65,7 @@ def clean_logprobs(name: str, logprobs: npt.NDArray[np.float32], rollouts: Rollo
 
 
 def sampled_ids(rollouts: Rollouts, rows: Ids) -> Ids:
-    """(m,) the sampled ids; InputError for one that is none, naming the rollout. rows: (m,) the rollout of each position."""
+    """(m,) the sampled ids. Raises InputError, naming the rollout: an invalid one. rows: (m,) the rollout of each position."""
     if rollouts.token_ids.size and int(rollouts.token_ids.min()) < 0:
         where = int(np.argmin(rollouts.token_ids))
         raise InputError(

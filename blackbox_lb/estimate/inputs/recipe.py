@@ -1,4 +1,4 @@
-"""Recipe: what statistics are gathered for, and so which of them may be added."""
+"""Recipe: the settings of a set of statistics; only those of one recipe may be added."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 Unobserved: TypeAlias = Literal["bound", "drop"]
 Counted: TypeAlias = Literal["ips", "snips", "ratio"]
 Scale: TypeAlias = Literal["global", "prompt"]
-"""What the reward weights of ``projection`` have mean 1 over."""
+"""The set over which the reward weights of ``projection`` have mean 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is summed; only statistics of one recipe can be added.
+    """The settings of a sum; only statistics of one recipe can be added.
 
     tau: a completion weighs exp(r / tau), one column of sums for each. highest: the reward that weighs 1, in nats: at least the
-    highest of all completions that hold a token (-inf where none earned one). positions: how many of each completion are drawn,
-    None for all; the draw is seeded by (seed, rollout key). unobserved: what becomes of bounded positions. clip: the largest
-    1 / pi_0 that counts, None for any. estimators: for which of them.
+    highest of all completions with a token (-inf where none earned one). positions: number drawn of each completion, None for all;
+    the draw is seeded by (seed, rollout key). unobserved: the rule for bounded positions. clip: the largest 1 / pi_0 that counts,
+    None for any. estimators: those to gather sums for.
     """
 
     tau: tuple[float, ...]
@@ -36,7 +36,7 @@ class Recipe:
     estimators: tuple[Counted, ...] = get_args(Counted)
 
     def __post_init__(self) -> None:
-        """InputError: a setting out of range."""
+        """Raise InputError: a setting out of range."""
         for tau in self.tau:
             positive("tau", tau)
         if self.positions is not None and self.positions < 1:

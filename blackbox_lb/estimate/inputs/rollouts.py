@@ -1,4 +1,4 @@
-"""Rollouts in columns: what every estimator reads.
+"""Rollouts in columns: the data of every estimator.
 
 Index letters: ``n`` rollouts, ``m`` all their token positions laid end to end, ``k`` listed alternatives.
 """
@@ -20,15 +20,15 @@ from blackbox_lb.types import NO_TOKEN
 class Rollouts:
     """N scored completions, drawn from the untruncated base model at temperature 1, or from a known policy beside it.
 
-    keys: N unique strings, one a rollout (the content-hash keys of the store). prompts: (n,) which prompt each answers.
+    keys: N unique strings, one a rollout (the content-hash keys of the store). prompts: (n,) the prompt of each.
     rewards: (n,) in nats, -inf allowed, NaN and +inf refused. lengths: (n,) token positions of each.
     token_ids, logprobs: (m,), the sampled tokens and their logprobs under the policy that sampled them. top_ids, top_logprobs:
     (m, k) of the base model, sorted from most likely, padded with -1 and -inf; -2 is a listed token without an id.
     bounded: (m,), True where the provider gave no logprob: ``logprobs`` then holds an upper bound. None where all were given.
     log_ratios: (n,) ``log p_0(y_n) - log q(y_n)`` in nats where a policy q (or a mixture of several) drew the completions instead
-    of the base p_0: what must be added to ``r / tau`` to learn from them as if the base had. None: the base drew them all.
-    shares: (n,) weights of given answers, which nobody drew; the spellings of one answer share the weight of their prompt, by which
-    they belong together. NaN for a drawn completion, whose weight its reward says. None: all were drawn.
+    of the base p_0: added to ``r / tau``, it makes them count like completions of the base. None: the base drew them all.
+    shares: (n,) weights of given answers, which nobody drew; the spellings of one answer share the weight of their prompt.
+    NaN for a drawn completion, whose weight comes from its reward. None: all were drawn.
     """
 
     keys: tuple[str, ...]
@@ -67,12 +67,12 @@ class Rollouts:
 
     @property
     def rollout_of(self) -> npt.NDArray[np.int64]:
-        """(m,) the rollout that each position belongs to."""
+        """(m,) the rollout of each position."""
         return np.repeat(np.arange(len(self.keys)), self.lengths)
 
     @property
     def is_bounded(self) -> npt.NDArray[np.bool_]:
-        """(m,) where only an upper bound of the sampled token's logprob is known."""
+        """(m,) whether only an upper bound of the sampled token's logprob is known."""
         return np.zeros(len(self.token_ids), dtype=np.bool_) if self.bounded is None else self.bounded
 
     @property
@@ -86,7 +86,7 @@ class Rollouts:
 
     @property
     def given(self) -> npt.NDArray[np.bool_]:
-        """(n,) which rollouts are given answers."""
+        """(n,) whether each rollout is a given answer."""
         return np.zeros(len(self.keys), np.bool_) if self.shares is None else ~np.isnan(self.shares)
 
     def take(self, chosen: npt.ArrayLike) -> Self:
@@ -113,7 +113,7 @@ class Rollouts:
         )
 
     def without_lists(self) -> Self:
-        """The same rollouts, of whose positions only the sampled token is told."""
+        """The same rollouts, with the sampled token alone at each position."""
         none = np.zeros((len(self.token_ids), 0))
         return replace(self, top_ids=none.astype(np.int32), top_logprobs=none.astype(np.float32))
 
@@ -143,7 +143,7 @@ class Rollouts:
 
     @classmethod
     def join(cls, parts: Sequence[Rollouts]) -> Rollouts:
-        """All rollouts of ``parts``, one after the other; shorter lists are padded. InputError if a key repeats, or no parts."""
+        """All rollouts of ``parts``, in order; shorter lists are padded. Raises InputError if a key repeats, or no parts."""
         if not parts:
             raise InputError("no rollouts to join; give at least one part")
         width = max(part.top_ids.shape[1] for part in parts)
@@ -165,5 +165,5 @@ class Rollouts:
 
 
 def padded(table: npt.NDArray[Any], width: int, fill: float) -> npt.NDArray[Any]:
-    """``table`` (m, k) with ``fill`` in as many more columns as make it ``width`` wide."""
+    """``table`` (m, k) filled up with columns of ``fill`` to ``width``."""
     return np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=fill)

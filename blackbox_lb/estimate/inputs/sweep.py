@@ -1,4 +1,4 @@
-"""Sweep: which estimators are tried, and at which settings."""
+"""Sweep: the estimators to try, and their settings."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Sweep:
 
     tau: a completion weighs exp(r / tau). l2, weights: of ``projection``; "cv" stands for the l2 with the largest held-out
     likelihood and for the smallest that keeps most of it. alpha: of ``ips``, a multiple of the mean weight, or
-    absolute as in the paper. kappa: of ``snips``, in rollouts, and ``ratio``, in tokens. positions: how many of each completion are
-    drawn, None for all; clip: the largest inverse propensity that counts, None for 100 in ``snips`` and any in the others;
-    unobserved: what is done where the provider gave only a bound for the sampled token's logprob (see ``Statistics``): of ``ips``
-    and ``snips``.
+    absolute as in the paper. kappa: of ``snips``, in rollouts, and ``ratio``, in tokens. positions: drawn of each completion, None
+    for all. clip: the largest inverse propensity that counts, None for 100 in ``snips`` and any in the others.
+    unobserved: of ``ips`` and ``snips``, the rule where the provider gave only a bound for the sampled token's logprob (see
+    ``Statistics``).
     """
 
     estimators: tuple[str, ...] = ("projection",)
@@ -39,7 +39,7 @@ class Sweep:
     unobserved: Unobserved = "bound"
 
     def __post_init__(self) -> None:
-        """InputError: a setting that is not a finite number above 0, or no value of one."""
+        """Raise InputError: a setting that is not a finite number above 0, or no value of one."""
         for name in ("tau", "l2", "alpha", "kappa"):
             values = getattr(self, name)
             if not values:

@@ -25,7 +25,7 @@ class Threshold:
     rising: bool = True
 
     def judge(self, value: float | None, low: float | None = None, high: float | None = None) -> Word:
-        """The word for ``value``; with an interval ``low`` to ``high`` (either may be infinite) only what all of it says.
+        """The word for ``value``; with an interval ``low`` to ``high`` (either may be infinite) a word that holds for all of it.
 
         None is NOT CHECKED, a value that is not finite or a NaN bound FAIL.
         """
@@ -46,16 +46,16 @@ POWER = 0.8
 """The chance to see a true effect when sample sizes are recommended: Cohen, Statistical Power Analysis (1988), section 2.4."""
 
 LEAST_PROMPTS = 30
-"""Prompts from which "no prompt differs" says anything: zero of 30 leaves at most 10 % at 95 % (the rule of three, Hanley and
+"""Prompts from which "no prompt differs" has a meaning: zero of 30 leaves at most 10 % at 95 % (the rule of three, Hanley and
 Lippman-Hand, JAMA 249, 1983), and from which the t quantile is within 5 % of the normal one."""
 
 NEGLIGIBLE_GAIN = 0.02
 """Standard deviations of the reward. To see a gain of .02 with power .8 takes 2 (2.8 / .02)^2 = 39,000 completions of each
-policy, more than anybody spends on judging a bias: what no test shows, no user misses."""
+policy, more than anybody spends on judging a bias: a user does not miss a gain that no test shows."""
 
 SMALL_GAIN = 0.2
-"""Standard deviations of the reward: what Cohen (1988, section 2.2.3) calls a small effect. It takes 2 (2.8 / .2)^2 = 392
-completions of each policy to see it, about what a test of 65 prompts with 6 completions each has."""
+"""Standard deviations of the reward: a small effect of Cohen (1988, section 2.2.3). It takes 2 (2.8 / .2)^2 = 392
+completions of each policy to see it, about those of a test of 65 prompts with 6 completions each."""
 
 SMALL_KL = SMALL_GAIN**2 / 2
 """Nats a completion. To first order a policy at KL k from the base moves a mean by at most ``sqrt(2 k)`` standard

@@ -19,7 +19,7 @@ from blackbox_lb.estimate.next_token.sparse_table import Part, Table, with_value
 
 
 def hessian(next_token: NextToken, delta: Vector, weights: Vector) -> tuple[Vector, Callable[[Vector], Vector]]:
-    """(s,) ``expected`` at ``delta``, and what turns a direction v (s,) into its change along v, ``sum_m w_m Cov_m(y, v)`` (s,).
+    """(s,) ``expected`` at ``delta``, and a function from a direction v (s,) to its change along v, ``sum_m w_m Cov_m(y, v)`` (s,).
 
     weights: (m,). Each call costs about as much as a ``potential``.
     """
@@ -92,7 +92,7 @@ def _rows(table: Table, rows: Ids) -> tuple[Table, npt.NDArray[np.int32]]:
 
 
 def squares(next_token: NextToken, weights: Vector) -> tuple[Vector, Vector]:
-    """(s,) ``sum_m w_m b_m(y)^2`` and ``sum_m w_m spread_m b_m(y)``, where b is what pi_0 has beyond ``spread * unigram``."""
+    """(s,) ``sum_m w_m b_m(y)^2`` and ``sum_m w_m spread_m b_m(y)``, where b is pi_0 less ``spread * unigram``."""
 
     def one(part: Part) -> tuple[Vector, Vector]:
         once = next_token.times_scale(part, weights[part.where])

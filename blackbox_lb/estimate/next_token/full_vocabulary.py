@@ -1,4 +1,4 @@
-"""Exactness: how far what the lists say of a bias is from the truth, where the whole next-token distribution is known.
+"""Exactness: the error of the lists' predictions for a bias, where the whole next-token distribution is known.
 
 Index letters: ``r`` reference positions, ``v`` the vocabulary, ``b`` biases. All values in nats, KLs a token.
 """
@@ -19,12 +19,12 @@ from blackbox_lb.estimate.next_token.sparse_table import Table
 Matrix = npt.NDArray[np.float64]
 
 BLOCK = 32
-"""Distributions that are held in memory at a time in float64."""
+"""Distributions held in memory at a time in float64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListModel:
-    """What the lists say of r positions: ``ids[i]`` are listed with probabilities ``masses[i]``, and ``left`` (r,) is the rest."""
+    """The lists at r positions: ``ids[i]`` are listed with probabilities ``masses[i]``, and ``left`` (r,) is the rest."""
 
     ids: tuple[Ids, ...]
     masses: tuple[Vector, ...]
@@ -32,7 +32,7 @@ class ListModel:
 
     @classmethod
     def of(cls, next_token: NextToken, positions: Ids) -> ListModel:
-        """Of the ``positions`` (r,) of ``next_token``. InputError: one has no list, or lists tokens without an id."""
+        """The lists at the ``positions`` (r,) of ``next_token``. InputError: one has no list, or lists tokens without an id."""
         table = next_token.take(positions)
         if table.unnamed.any() or (table.tail_mass >= 1).any():
             raise InputError(
@@ -49,7 +49,7 @@ class ListModel:
         return cls(tuple(ids for ids, _ in ordered), tuple(masses for _, masses in ordered), table.tail_mass)
 
     def row(self, index: int, unigram: Vector) -> Vector:
-        """(v,) the distribution at one position, what is not listed shared in proportion to ``unigram`` (v,).
+        """(v,) the distribution at one position, with the unlisted mass shared in proportion to ``unigram`` (v,).
 
         It sums to less than 1 where no unlisted token has a share.
         """
@@ -78,8 +78,8 @@ def _listed(table: NextToken, lists: Table, position: int, row: int) -> tuple[Id
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
-    """Of r distributions under b biases, each (r, b): ``log_z``, the log normalisers; ``kl``, ``KL(pi_b || pi_0)``; ``lost``,
-    ``KL(pi_first || pi_b)`` from the policy of the first bias."""
+    """Moments of r distributions under b biases, each (r, b): ``log_z``, the log normalisers; ``kl``, ``KL(pi_b || pi_0)``;
+    ``lost``, ``KL(pi_first || pi_b)`` from the policy of the first bias."""
 
     log_z: Matrix
     kl: Matrix
@@ -89,7 +89,7 @@ class Moments:
 def moments(rows: Iterator[Vector], biases: Matrix) -> Moments:
     """``log sum_y pi_0(y) exp(b(y))`` and the two divergences for every distribution of ``rows`` (v,) and bias (b, v).
 
-    Mass that a row lacks to 1 has bias 0.
+    Mass missing from a row has bias 0.
     """
     shift = np.maximum(biases.max(axis=1), 0.0)
     tilt = np.exp(biases - shift[:, None])
@@ -130,7 +130,7 @@ def rows_of(model: ListModel, unigram: Vector) -> Iterator[Vector]:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """A mean over the positions: as it is, and as the lists say."""
+    """A mean over the positions: the exact one, and that of the lists."""
 
     exact: float
     listed: float
@@ -154,7 +154,7 @@ class Compared:
 def compare(
     exact: npt.NDArray[np.floating], model: ListModel, unigram: Vector, biases: Matrix, labels: Sequence[str]
 ) -> tuple[Compared, ...]:
-    """Each of the ``biases`` (b, v), the first of them the learned one, by the ``exact`` logprobs (r, v) and by the lists."""
+    """Compare each of the ``biases`` (b, v), the learned one first, by the ``exact`` logprobs (r, v) and by the lists."""
     true, said = moments(probabilities(exact), biases), moments(rows_of(model, unigram), biases)
     learned = Agreed(float(true.kl[:, 0].mean()), float(said.kl[:, 0].mean()))
     rows = []

@@ -35,32 +35,32 @@ from blackbox_lb.estimate.next_token.tails import (
 from blackbox_lb.estimate.next_token.unlisted_mass import Tail, Unlisted, moved
 
 READERS = 2
-"""Cores that turn blocks of rollouts into lists, beside the one that reads them: each holds a block of its own."""
+"""Cores that turn blocks of rollouts into lists, beside the reader: each holds a block of its own."""
 LEAST_NAMED = 1e-6
-"""A sampled token with an id had at least this probability together with all others that have one: less is rounding."""
+"""Least joint probability of all tokens with an id where one was sampled: less is rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NextToken:
     """pi_0 at m positions: listed tokens as listed, the remaining mass over the tokens not listed there.
 
-    The tail ``1 - sum(top-k)`` of a position goes to the tokens missing from its list in proportion to ``unigram``, the rate at
-    which each is sampled outside a list: how often it was (every rollout counts once, whatever its reward), for each unit of the
-    tails that it could have been sampled from, those of lists that miss it; renormalised over those missing. By the count alone
-    a token that most lists hold would have too small a share of the others. Where no such token exists, the tail stays at bias
-    0. Leaving every tail at bias 0, or counting only the sampled token in it, would bias tail tokens upward without limit.
+    The tail ``1 - sum(top-k)`` of a position goes to the tokens missing from its list in proportion to ``unigram``: the times a
+    token was sampled outside a list (every rollout counts once, whatever its reward), per unit of the tails of the lists that miss
+    it; renormalised over the missing ones. By the count alone a token that most lists hold would have too small a share of the
+    others. Where no such token exists, the tail stays at bias 0. Leaving every tail at bias 0, or counting only the sampled token
+    in it, would bias tail tokens upward without limit.
     Complete lists are exact. A listed token without an id has its probability and can have no bias: it is no part of the tail,
-    and its mass stays at bias 0. A position without any list is given the shares of all sampled tokens; where no position has a
+    and its mass stays at bias 0. A position without any list gets the shares of all sampled tokens; where no position has a
     list, ``unigram`` counts those.
 
     token_ids: (s,) sorted. tail_mass: (m,). unnamed: (m,) listed mass of tokens without an id. sampled: (m,) index into the
     support of the sampled token. sampled_outside: (m,) whether it is missing from the list. scaled_down: (m,) whether the list
     summed to more than 1.001 and was scaled to 1. unigram: (s,) rates, times all tails. These and four more vectors, about 50
-    bytes a position, are in memory. The lists are in parts (8 bytes a listed token, where ``gather`` was told to keep them) whose
-    borders depend on nothing but the lists: every method visits each part once, on all cores, and adds up in their order, so that
-    no number depends on how the rollouts came or on the number of cores. Internally ``pi_0(. | m) = scale[m] * lists[m] +
-    spread[m] * unigram`` plus ``rest[m]`` at bias 0, which is ``unnamed[m]``, a tail that nobody takes, and what a large table has
-    lost to float32; columns: (c,) the index into the support of each column of ``lists``, None where they agree; scale: None for 1.
+    bytes a position, are in memory. The lists are in parts (8 bytes a listed token, where ``gather`` keeps them) with borders that
+    depend on the lists alone: every method visits each part once, on all cores, and adds up in their order, so that no number
+    depends on the order of the rollouts or the number of cores. Internally ``pi_0(. | m) = scale[m] * lists[m] +
+    spread[m] * unigram`` plus ``rest[m]`` at bias 0: ``unnamed[m]``, a tail without a taker, and the loss of a large table to
+    float32; columns: (c,) the index into the support of each column of ``lists``, None where they agree; scale: None for 1.
     """
 
     token_ids: Ids
@@ -93,13 +93,13 @@ class NextToken:
         extra_ids: npt.ArrayLike = (),
         allocate: Allocate = empty,
     ) -> NextToken:
-        """From the logged lists of ``blocks``, one after the other, of which only one at a time need be in memory.
+        """Build the table from the logged lists of ``blocks``, with only one block in memory at a time.
 
         With ``vocab_size``, a list of that many tokens is complete and scaled to sum to 1. ``tail`` lends its unigram: completions
-        of a biased policy sample their tails with the bias, and say nothing of pi_0. extra_ids: tokens that join the support
-        whether seen or not, see ``with_tokens``. ``allocate(size, dtype)`` gives the arrays that hold the lists.
+        of a biased policy sample their tails with the bias, and do not show pi_0's. extra_ids: tokens that join the support
+        whether seen or not, see ``with_tokens``. ``allocate(size, dtype)`` returns the arrays for the lists.
 
-        InputError: no position at all, a NaN or positive logprob, a token listed twice, a list summing to more than
+        Raises InputError: no position at all, a NaN or positive logprob, a token listed twice, a list summing to more than
         1.25; each names the rollout key.
         """
         lent = None if tail is None else tail.lent()
@@ -129,7 +129,7 @@ class NextToken:
         )
 
     def with_tokens(self, extra_ids: npt.ArrayLike) -> NextToken:
-        """The same distributions on a support that holds ``extra_ids`` too: those never seen have no mass, and may have a bias.
+        """The same distributions on a support with ``extra_ids`` too: those never seen have no mass, and may have a bias.
 
         Such a bias changes nothing at the logged positions. InputError: a negative id.
         """
@@ -149,10 +149,10 @@ class NextToken:
         )
 
     def with_unigram(self, unigram: npt.ArrayLike, *, out: NextToken | None = None) -> NextToken:
-        """The same lists with their tails shared in proportion to ``unigram`` (s,), which is read to whole multiples of 2^-20.
+        """The same lists with their tails shared in proportion to ``unigram`` (s,), rounded to whole multiples of 2^-20.
 
         A position without any list, where others have one, keeps its shares. out: an earlier result of this method for the same
-        table that is no longer needed: its arrays are written over, and no more memory is taken. InputError: a negative value.
+        table that is no longer needed: its arrays are reused. InputError: a negative value.
         """
         counts = vector("unigram", unigram, len(self.token_ids))
         if (counts < 0).any():
@@ -175,13 +175,13 @@ class NextToken:
         return replace(self, unigram=counts, lists=lists, spread=spread * scale, rest=rest)
 
     def lent(self) -> Tail:
-        """Its unigram for other positions."""
+        """The unigram, for other positions."""
         everything = self.sampled_counts() if self.lists.entries else self.unigram
         return Tail(self.token_ids, self.unigram, everything)
 
     @property
     def overfull(self) -> int:
-        """How many lists summed to more than 1.001 and were scaled to 1."""
+        """The number of lists that summed to more than 1.001 and were scaled to 1."""
         return int(self.scaled_down.sum())
 
     @property
@@ -190,11 +190,11 @@ class NextToken:
         return np.maximum(1 - self.unnamed, LEAST_NAMED)
 
     def named(self) -> NextToken:
-        """The distribution given that the token has an id: what listed samples were drawn from, all of which have one.
+        """The distribution given that the token has an id: listed samples all have one, and were drawn from it.
 
         A token without an id is never a sample here. It may be an end token, which some providers do not list when it is drawn;
-        or a completion that drew one is left out. To count its mass as one more way that the sample could have gone would press
-        the fit to raise every other token, and completions would grow longer for no reason.
+        a completion that drew another is left out. With its mass as one more alternative to the sample, the fit would raise every
+        other token, and completions would grow longer for no reason.
         """
         if not self.unnamed.any():
             return self
@@ -214,7 +214,7 @@ class NextToken:
         return len(self.tail_mass)
 
     def align(self, token_ids: npt.ArrayLike, values: npt.ArrayLike) -> Vector:
-        """(s,) a bias given by ids on this support. Ids that were never listed or sampled have no mass here and are left out."""
+        """(s,) a bias given by ids, on this support. Ids that were never listed or sampled have no mass here and are left out."""
         return aligned(self.token_ids, token_ids, values)
 
     def sampled_counts(self, position_weights: npt.ArrayLike | None = None) -> Vector:
@@ -239,7 +239,7 @@ class NextToken:
         return sums.value, sums.gradient(delta, self.unigram)
 
     def sums(self, delta: npt.ArrayLike, position_weights: Vector) -> Sums:
-        """What the ``potential`` is made of, to be added up with that of other positions; position_weights: (m,)."""
+        """The parts of the ``potential``, to be added up with those of other positions; position_weights: (m,)."""
         tilt, shift = tilted(delta, len(self.token_ids))
         on_columns, everywhere = self._on_columns(tilt), dot(self.unigram, tilt)
 
@@ -278,7 +278,7 @@ class NextToken:
         return TokenMasses(self.lists.columns(chosen), self.unigram[tokens], self.spread, self.scale)
 
     def _positions(self, one: Callable[[Part], Vector]) -> Vector:
-        """(m,) what ``one`` says of the positions of each part."""
+        """(m,) ``one`` of the positions of each part."""
         out = np.empty(self.n_positions)
         for part, values in zip(self.lists.parts, in_order(one, self.lists.parts), strict=True):
             out[part.where] = values
@@ -289,12 +289,12 @@ class NextToken:
         return values if self.scale is None else values * self.scale[part.where]
 
     def mean_at(self, part: Part, table: Table, values: Vector) -> Vector:
-        """(b,) the expectation of ``values`` (s,) at the positions of ``part``, ``rest`` left out."""
+        """(b,) the expectation of ``values`` (s,) at the positions of ``part``, without ``rest``."""
         listed = part.of_positions(np.asarray(table @ self._on_columns(values)))
         return self.times_scale(part, listed) + self.spread[part.where] * dot(self.unigram, values)
 
     def total_at(self, part: Part, mean: Vector, shift: float) -> Vector:
-        """(b,) ``mean`` of exp of the bias less ``shift``, with what is at bias 0, and never 0."""
+        """(b,) ``mean`` of exp of the bias less ``shift``, with the mass at bias 0, and never 0."""
         return np.maximum(mean + self.rest[part.where] * math.exp(max(-shift, -SPREAD)), math.exp(-SPREAD))
 
     def scaled_at(self, part: Part, tilt: Vector, shift: float) -> Vector:
@@ -318,7 +318,7 @@ def listed(blocks: Iterable[Rollouts], vocab_size: int | None, allocate: Allocat
 
 
 def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empty) -> NextToken:
-    """One table of all blocks, which it takes out of the list. tail: that of more positions than these; None for their own.
+    """Join all blocks into one table, and remove them from the list. tail: that of more positions than these; None for their own.
 
     InputError: no blocks.
     """
@@ -330,7 +330,7 @@ def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empt
     token_ids, everything = tail.token_ids, tail.everything
     lists = SparseTable.of(tables(blocks, token_ids), allocate)
     sampled = columns_of(token_ids)(np.concatenate([block.sampled for block in blocks]))
-    blocks.clear()  # half of what each position takes goes with them
+    blocks.clear()  # this frees half of the memory of each position
     listless = bool(bare.all()) if tail.listless is None else tail.listless
     unigram = everything if listless else tail.unigram
     total, entries = float(unigram.sum()), lists.entries if tail.entries is None else tail.entries
@@ -361,7 +361,7 @@ def assembled(blocks: list[Listed], tail: Tail | None, allocate: Allocate = empt
 
 
 def _shared(lists: SparseTable, one: Callable[[tuple[int, Part]], Shares]) -> tuple[SparseTable, Vector, Vector]:
-    """The lists with their tails given out by ``one``, and (m,) spread and rounding."""
+    """The lists with their tails distributed by ``one``, and (m,) spread and rounding."""
     spread, rounding, parts = np.empty(lists.n_positions), np.empty(lists.n_positions), []
     for shares in in_order(one, list(enumerate(lists.parts))):
         where = shares.part.where

@@ -1,4 +1,4 @@
-"""Passes: visit the parts of a table on all cores, with results in order and buffers that are used again.
+"""Passes: visit the parts of a table on all cores, with results in order and reused buffers.
 
 numpy and scipy.sparse release the interpreter lock while they work on an array, so threads are enough.
 """
@@ -25,20 +25,20 @@ AHEAD = 2
 """Results that may wait for an earlier one, for each core: one is as large as the support."""
 
 STRETCH = 1 << 18
-"""Positions of which temporary arrays are made at a time, where there may be many millions."""
+"""Positions per temporary array, where there may be many millions."""
 
 _spare: list[bytearray] = []
 _most: int | None = None
 
 
 def use(threads: int) -> None:
-    """From now on this process works with at most so many threads at a time."""
+    """Limit this process to so many threads at a time."""
     global _most
     _most = threads
 
 
 def cores() -> int:
-    """How many processor cores this process may use."""
+    """The number of processor cores available to this process."""
     return _cores() if _most is None else min(_most, _cores())
 
 
@@ -49,10 +49,10 @@ def _cores() -> int:
 
 
 def in_order(work: Callable[[T], R], items: Iterable[T], *, ahead: int = AHEAD, threads: int | None = None) -> Iterator[R]:
-    """``work`` of each item, in the order of the items: what is summed up of it depends on no number of threads.
+    """Yield ``work`` of each item, in the order of the items: their sum does not depend on the number of threads.
 
-    The items are made in the thread that asks, which does the work itself where there is only one. ahead: results, or items that
-    wait for their turn, that may be kept for each of the threads, which are one a core where ``threads`` is None.
+    The items are made in the calling thread, which also does the work where it is the only one. ahead: results and items that may
+    wait, for each thread; ``threads`` None is one a core.
     """
     threads, rest = threads or cores(), iter(items)
     first = list(islice(rest, 2)) if threads > 1 else []
@@ -77,17 +77,17 @@ def stretches(size: int) -> Iterator[slice]:
 
 
 def tally(out: npt.NDArray[Any], index: npt.NDArray[np.integer], weights: Vector | None = None) -> None:
-    """Add ``weights`` (m,), or 1, to ``out`` at ``index`` (m,), one after the other: the same bits as ``np.bincount``, which would
-    copy an index that is not of its own type."""
+    """Add ``weights`` (m,), or 1, to ``out`` at ``index`` (m,), in order: the same bits as ``np.bincount``, which would copy an
+    index that is not of its own type."""
     for at in stretches(len(index)):
         np.add.at(out, index[at].astype(np.intp, copy=False), 1 if weights is None else weights[at])
 
 
 @contextmanager
 def borrowed(size: int) -> Iterator[Vector]:
-    """An array (size,) of any content for as long as the context lasts; the next who asks gets the same memory.
+    """Lend an array (size,) of any content for as long as the context lasts; the next caller gets the same memory.
 
-    Fresh memory costs more to be given by the operating system than to be calculated with.
+    The operating system takes longer to supply fresh memory than the calculation takes.
     """
     try:
         memory = _spare.pop()
@@ -102,5 +102,5 @@ def borrowed(size: int) -> Iterator[Vector]:
 
 
 def dot(a: Vector, b: Vector) -> float:
-    """The inner product, the same to the last bit whatever the number of threads that the linear algebra library uses."""
+    """The inner product, the same to the last bit for any number of threads in the linear algebra library."""
     return float(np.einsum("i,i->", a, b))

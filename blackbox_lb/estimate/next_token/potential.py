@@ -1,4 +1,4 @@
-"""Sums: the potential of a fit as a sum over positions, whose parts may be computed anywhere.
+"""Sums: the potential of a fit as a sum over positions, with parts that may be computed anywhere.
 
 Index letters: ``m`` positions, ``s`` the support. All values in nats.
 """
@@ -16,13 +16,13 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, vector
 
 SPREAD = 700.0
-"""Biases this far below the largest one are read as this far: exp would underflow to an impossible token."""
+"""Biases further below the largest one are raised to this distance: exp would underflow to an impossible token."""
 
 
 class Positions(Protocol):
-    """What a fit asks of logged positions. ``NextToken`` is one; several of them, wherever they are, can be another.
+    """The interface of a fit to logged positions. ``NextToken`` is one; several of them, wherever they are, can be another.
 
-    It is enough to add up the ``NextToken.sums`` of tables with one support and one unigram, in a fixed order.
+    To build one, add up the ``NextToken.sums`` of tables with one support and one unigram, in a fixed order.
     """
 
     @property
@@ -38,7 +38,7 @@ class Positions(Protocol):
 
 
 class LoggedPositions(Positions, Protocol):
-    """What learning asks of logged positions beyond a fit: ``NextToken`` has all of it."""
+    """The interface of learning to logged positions, beyond a fit: ``NextToken`` has all of it."""
 
     @property
     def sampled(self) -> npt.NDArray[np.integer]:
@@ -62,10 +62,10 @@ class LoggedPositions(Positions, Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sums:
-    """Over some positions: ``value``, ``sum_m w_m log_normaliser_m``; ``listed`` (s,), ``sum_m w_m (pi_0(y | m) - spread_m
+    """Sums over some positions: ``value``, ``sum_m w_m log_normaliser_m``; ``listed`` (s,), ``sum_m w_m (pi_0(y | m) - spread_m
     unigram(y)) / z_m`` where z is the normaliser over exp of the largest bias; ``tail``, ``sum_m w_m spread_m / z_m``.
 
-    Of tables with one support and one unigram they can be added. A sum in a fixed order is the same to the last bit.
+    Those of tables with one support and one unigram can be added. A sum in a fixed order is the same to the last bit.
     """
 
     value: float
@@ -77,7 +77,7 @@ class Sums:
 
     @classmethod
     def of(cls, parts: Iterable[Sums], size: int) -> Sums:
-        """All ``parts``, in their order; 0 for none. size: s."""
+        """The sum of all ``parts``, in their order; 0 for none. size: s."""
         value, listed, tail = 0.0, np.zeros(size), 0.0
         for part in parts:
             value += part.value

@@ -1,4 +1,4 @@
-"""Lists: a tall sparse table of probabilities, kept in parts of about equal size that any core may visit.
+"""Lists: a tall sparse table of probabilities, in parts of about equal size that any core may visit.
 
 Index letters: ``m`` positions, ``c`` columns of the table, ``b`` positions of one part, ``l`` its entries.
 """
@@ -18,29 +18,29 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.next_token.parallel import borrowed
 
 NO_COLUMN = -1
-"""Stands for a column that no list has."""
+"""The index of a column that no list has."""
 
 Table: TypeAlias = sparse.csr_array[Any]
-"""Of float32 where it is large: as exact as the logprobs, which are float32 too. Sums are in float64."""
+"""Type of a large table: float32, as exact as the logprobs, which are float32 too. Sums are in float64."""
 
 
 class Allocate(Protocol):
-    """Where large arrays live: ``numpy.empty``, or memory-mapped files that an outer layer hands in. Several threads may ask."""
+    """Allocator of large arrays: ``numpy.empty``, or memory-mapped files from an outer layer. Several threads may call it."""
 
     def __call__(self, size: int, dtype: type[np.generic], /) -> npt.NDArray[Any]:
         """A writable array of shape (size,)."""
 
 
 def empty(size: int, dtype: type[np.generic], /) -> npt.NDArray[Any]:
-    """In memory."""
+    """An array in memory."""
     return np.empty(size, dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """What one block says of some positions. where: which of the m positions. rows: the block's row of each, None for all in order.
+    """One block's lists of some positions. where: their indices among the m. rows: the block's row of each, None for all in order.
 
-    Several positions may share a row; what else is known of them is then the same.
+    Several positions may share a row; the rest of their data is then the same.
     """
 
     table: Table
@@ -53,17 +53,17 @@ class Part:
         return self.where.stop - self.where.start if isinstance(self.where, slice) else len(self.where)
 
     def positions(self, indices: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The positions among the m that stand at ``indices`` in this part."""
+        """The positions among the m with ``indices`` in this part."""
         return np.asarray(indices + self.where.start if isinstance(self.where, slice) else self.where[indices])
 
     def summed(self, values: Vector) -> Vector:
-        """A number a row of the block: the sum of ``values`` (b,) over its positions."""
+        """(rows,) the sum of ``values`` (b,) over the positions of each row of the block."""
         if self.rows is None:
             return values
         return np.bincount(self.rows, values, self.table.shape[0]).astype(np.float64)
 
     def of_rows(self, values: Vector) -> Vector:
-        """A number a row of the block from one a position, ``values`` (b,)."""
+        """(rows,) from one number a position, ``values`` (b,)."""
         if self.rows is None:
             return values
         out = np.zeros(self.table.shape[0])
@@ -71,7 +71,7 @@ class Part:
         return out
 
     def of_positions(self, values: Vector) -> Vector:
-        """(b,) from a number a row of the block."""
+        """(b,) from one number a row of the block."""
         return values if self.rows is None else values[self.rows]
 
     def held(self, values: Vector) -> Vector:
@@ -130,7 +130,7 @@ class TokenMasses:
     scale: Vector | None
 
     def mass(self, index: int) -> tuple[Ids | slice, Vector]:
-        """Of one of the tokens: positions that hold all of its mass, and the probability at each of them."""
+        """One token's mass: positions that hold all of it, and the probability at each of them."""
         rows, values = self.listed.column(index)
         if self.scale is not None:
             values = values * self.scale[rows]
@@ -143,7 +143,7 @@ class TokenMasses:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseTable:
-    """An (m, c) table in ``parts`` that hold every position once. allocate: where what is derived from it lives."""
+    """An (m, c) table in ``parts`` that hold every position once. allocate: for derived arrays."""
 
     parts: tuple[Part, ...]
     n_positions: int
@@ -158,7 +158,7 @@ class SparseTable:
 
     @property
     def entries(self) -> int:
-        """How many entries are stored."""
+        """The number of stored entries."""
         return sum(part.table.nnz for part in self.parts)
 
     @property
@@ -167,7 +167,7 @@ class SparseTable:
         return int(self.parts[0].table.shape[1])
 
     def take(self, positions: Ids) -> SparseTable:
-        """The rows at ``positions``, in that order, any of them several times; nothing is copied but where they are."""
+        """The rows at ``positions``, in that order, with repeats; only their indices are copied."""
         part_of = np.empty(self.n_positions, dtype=np.int32)
         row_of = np.empty(self.n_positions, dtype=np.int64)
         for number, part in enumerate(self.parts):
@@ -184,7 +184,7 @@ class SparseTable:
         return replace(self, parts=tuple(parts), n_positions=len(positions))
 
     def with_row(self, row: Vector, where: npt.NDArray[np.bool_]) -> SparseTable:
-        """The same table but for the positions ``where`` (m,), which share ``row`` (c,)."""
+        """The same table, with ``row`` (c,) at the positions ``where`` (m,)."""
         m = self.n_positions
         parts = (*self.parts, Part(sparse.csr_array(row[None, :]), slice(m, m + 1)))
         return replace(self, parts=parts, n_positions=m + 1).take(np.where(where, m, np.arange(m)))
@@ -213,7 +213,7 @@ class SparseTable:
 
 
 def _part(table: Table, where: Ids, rows: Ids) -> Part:
-    """The part with runs of numbers written as such, so that whole blocks stay as fast as they were."""
+    """The part with runs of numbers as slices, so that whole blocks stay as fast as before."""
     whole = len(rows) == table.shape[0] and bool((np.diff(rows) == 1).all())
     run = int(where[-1]) - int(where[0]) == len(where) - 1
     return Part(table, slice(int(where[0]), int(where[-1]) + 1) if run else where, None if whole else rows)

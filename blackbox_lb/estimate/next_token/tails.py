@@ -1,4 +1,4 @@
-"""Tails: what the logged lists say of each position, what they leave over, and how often samples came from there.
+"""Tails: the logged lists of each position, the mass they leave over, and the samples from outside them.
 
 Index letters: ``m`` positions, ``k`` listed tokens, ``l`` all listed tokens with an id, laid end to end.
 """
@@ -21,20 +21,20 @@ from blackbox_lb.estimate.next_token.sparse_table import Allocate, Part, Table, 
 from blackbox_lb.types import NO_TOKEN, UNNAMED
 
 ROUNDING = 1e-6
-"""Less than this of unlisted mass is float32 rounding of a complete list, not a tail."""
+"""Largest unlisted mass of a complete list, by float32 rounding."""
 OVERFULL = 1e-3
-"""Lists summing to more than 1 by this are counted: the provider rounds its logprobs coarsely."""
+"""Excess of a list's sum over 1 from which it is counted: the provider rounds its logprobs coarsely."""
 LARGEST_SUM = 1.25
-"""Lists summing to more than this are corrupt; quantising to 1/16 nat cannot do it."""
+"""Largest sum of a valid list; quantising to 1/16 nat cannot exceed it."""
 FINEST = 2.0**-20
-"""Tail counts are whole multiples of this, so that sums of them are exact and "no token missing" is exactly 0."""
+"""The unit of tail counts, so that their sums are exact and "no token missing" is exactly 0."""
 PART = 1 << 19
-"""Positions and listed tokens of a part: 25,000 positions with 20 each. In float64 they fit in a processor's cache, and there are
-few enough parts that adding up a vector of the support for each costs little."""
+"""Positions and listed tokens of a part: 25,000 positions with 20 each. In float64 they fit in a processor's cache, and there
+are few enough parts that adding up a vector of the support for each costs little."""
 EXACT = 1 << 19
-"""Listed tokens up to which a table is kept in float64: it fits in a processor's cache. A larger one is kept in float32."""
+"""Most listed tokens of a table in float64, which fits in a processor's cache. A larger one is in float32."""
 DENSE_IDS = 1 << 24
-"""Up to here ids are looked up in an array; no vocabulary is as large, but a made-up id may be."""
+"""Largest id looked up in an array; no vocabulary is as large, but a made-up id may be."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,9 +42,9 @@ class Listed:
     """The lists of a block of positions.
 
     sampled: (m,) token ids. outside: (m,) whether the sampled token is missing from its list. bare: (m,) whether there is no list.
-    tail: (m,) unlisted mass. unnamed: (m,) listed mass of tokens without an id. scale: (m,) what ``values`` are multiplied by to
-    be probabilities, 1 but for complete lists. overfull: (m,) whether the list summed to more than 1.001. lengths: (m,) how many
-    of ``ids`` (l,), sorted within a position, and ``values`` (l,) are its own.
+    tail: (m,) unlisted mass. unnamed: (m,) listed mass of tokens without an id. scale: (m,) the factor from ``values`` to
+    probabilities, 1 but for complete lists. overfull: (m,) whether the list summed to more than 1.001. lengths: (m,) the number
+    of its own ``ids`` (l,), sorted within a position, and ``values`` (l,).
     """
 
     sampled: npt.NDArray[np.int32]
@@ -67,7 +67,7 @@ class Listed:
 
 
 def read(rollouts: Rollouts, vocab_size: int | None) -> Listed:
-    """The lists of ``rollouts``; overfull ones, and complete ones of ``vocab_size`` tokens, are scaled to sum to 1.
+    """Read the lists of ``rollouts``; overfull ones, and complete ones of ``vocab_size`` tokens, are scaled to sum to 1.
 
     InputError: a NaN or positive logprob, a token listed twice, a list summing to more than 1.25; each names the rollout key.
     """
@@ -95,7 +95,7 @@ def read(rollouts: Rollouts, vocab_size: int | None) -> Listed:
 
 
 def regular(blocks: Iterable[Listed], allocate: Allocate) -> Iterator[Listed]:
-    """The same positions in parts whose borders depend on the lists alone, and not on how they came in ``blocks``.
+    """The same positions in parts with borders that depend on the lists alone, not on the borders of ``blocks``.
 
     So no sum over parts depends on it either. ``allocate`` gives the arrays of ids and values.
     """
@@ -103,7 +103,7 @@ def regular(blocks: Iterable[Listed], allocate: Allocate) -> Iterator[Listed]:
     before, number = 0, 0
     for block in blocks:
         ends = before + np.cumsum(block.lengths + np.int64(1))
-        numbers = (ends - 1 - block.lengths) // PART  # of what comes before each position
+        numbers = (ends - 1 - block.lengths) // PART  # of the lists before each position
         before = int(ends[-1])
         borders = np.flatnonzero(np.diff(numbers, prepend=number))
         low = 0
@@ -130,9 +130,9 @@ def _joined(pieces: Sequence[Listed], allocate: Allocate) -> Listed:
 
 
 def end_to_end(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """All ``parts`` as one array; where every number in them is the same, as a view of one number that takes no memory.
+    """All ``parts`` as one array; where all numbers are equal, as a view of one number that takes no memory.
 
-    At most positions nothing is listed without an id, and no list is complete: eight bytes saved for each of the two.
+    Most positions have no listed token without an id, and no complete list: this saves eight bytes for each of the two.
     """
     first = parts[0][:1]
     if all(bool((part == first).all()) for part in parts):
@@ -141,7 +141,7 @@ def end_to_end(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def support(blocks: Sequence[Listed]) -> Ids:
-    """Every token id that any of ``blocks`` lists or saw sampled, sorted."""
+    """The sorted ids of all tokens listed or sampled in ``blocks``."""
     highest = max(max(int(block.ids.max(initial=0)), int(block.sampled.max(initial=0))) for block in blocks)
     if highest >= DENSE_IDS:
         return np.unique(np.concatenate([np.unique(part) for block in blocks for part in (block.ids, block.sampled)]))
@@ -152,7 +152,7 @@ def support(blocks: Sequence[Listed]) -> Ids:
 
 
 def columns_of(token_ids: Ids) -> Callable[..., npt.NDArray[np.int32]]:
-    """What turns ids of the sorted support ``token_ids`` (s,) into their columns, given ``out`` into that."""
+    """A function from ids of the sorted support ``token_ids`` (s,) to their columns, written to ``out``."""
     if int(token_ids[-1]) >= DENSE_IDS:
 
         def sought(ids: Ids, out: npt.NDArray[np.int32] | None = None) -> npt.NDArray[np.int32]:
@@ -184,10 +184,10 @@ def tables(blocks: Sequence[Listed], token_ids: Ids) -> list[Table]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares:
-    """How the tails of the positions of a part were given out: token y has ``spread * unigram[y]`` everywhere, because the table
-    already lacks the share that listed tokens must not get twice.
+    """The distribution of the tails of a part: token y has ``spread * unigram[y]`` everywhere, because the table already lacks the
+    share that listed tokens must not get twice.
 
-    spread: (b,), 0 where no token takes the tail. rounding: (b,) what each row has lost to float32.
+    spread: (b,), 0 where no token takes the tail. rounding: (b,) the loss of each row to float32.
     """
 
     part: Part
@@ -198,12 +198,12 @@ class Shares:
 def share(
     part: Part, tail: Vector, unigram: Vector, total: float, old: tuple[Vector, Vector] | Vector, values: npt.NDArray[Any]
 ) -> Shares:
-    """Give the tails of ``part`` (b,) to the tokens missing from its lists in proportion to ``unigram`` (c,).
+    """Distribute the tails of ``part`` (b,) over the tokens missing from its lists, in proportion to ``unigram`` (c,).
 
     total: of the unigram over the support, in whole multiples of FINEST: a sum of them is exact, and "none missing" is exactly 0.
-    old: the ``spread`` (b,) and unigram (c,) by which the tails were given out before; or, where they were not, (b,) what the
-    listed values are multiplied by. values: where the entries of the new table go; float32 is left for float64 where a share is
-    larger than a probability, and its rounding would be.
+    old: the ``spread`` (b,) and unigram (c,) of the earlier distribution; without one, (b,) the factor of the listed values.
+    values: the place of the new table's entries; a share larger than a probability needs float64, because its rounding would be
+    larger too.
     """
     missing = total - part.held(unigram)
     spread = np.divide(tail, missing, out=np.zeros_like(tail), where=missing > 0)
@@ -231,13 +231,13 @@ def _shares(part: Part, spread: Vector, unigram: Vector, out: Vector) -> Vector:
 
 
 def whole(counts: Vector) -> Vector:
-    """``counts`` in whole multiples of FINEST; what is above 0 stays above it."""
+    """``counts`` in whole multiples of FINEST; positive ones stay positive."""
     return np.where(counts > 0, np.maximum(np.round(counts / FINEST), 1.0) * FINEST, 0.0)
 
 
 def rates(counts: Vector, missed: Vector, total: float) -> Vector:
-    """(s,) how often each token was sampled outside a list, for each unit of the mass that lists which ``missed`` it left over,
-    times the ``total`` that all lists left over.
+    """(s,) the times each token was sampled outside a list, for each unit of the mass left over by the lists that ``missed`` it,
+    times the ``total`` left over by all lists.
 
     Expected counts below the observed one are rounding of the lists: no token has more than the whole tail.
     """
@@ -272,7 +272,7 @@ def _unnamed(rollouts: Rollouts, rows: Ids) -> Vector:
     row_of = np.repeat(rows, where.sum(axis=1))
     mass = np.zeros(where.shape)
     logprobs = clean_logprobs("listed logprob", rollouts.top_logprobs[where], rollouts, row_of)
-    mass[where] = np.exp(logprobs).astype(np.float32)  # to the same digits as those with an id
+    mass[where] = np.exp(logprobs).astype(np.float32)  # with the same precision as those with an id
     return np.asarray(mass.sum(axis=1), dtype=np.float64)
 
 

@@ -1,4 +1,4 @@
-"""Unlisted: how often samples came from outside the lists, and what these left over: counts over positions, and the tail they tell.
+"""Unlisted: counts of samples from outside the lists, the mass left over by the lists, and the tail estimated from both.
 
 Index letters: ``m`` positions, ``s`` the support.
 """
@@ -17,11 +17,11 @@ from blackbox_lb.estimate.next_token.tails import Listed, columns_of, rates, sup
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tail:
-    """What all positions must agree on before any of them can give out what its list leaves over.
+    """The data that all positions must share before any of them can distribute its unlisted mass.
 
-    token_ids: (s,) sorted. unigram: (s,) the rate at which each token is sampled outside lists. everything: (s,) how often each was
-    sampled at all. listless: whether no position has a list; entries: how many tokens are listed in all, by which it is decided
-    how exactly they are kept; None where the positions at hand decide.
+    token_ids: (s,) sorted. unigram: (s,) the rate at which each token is sampled outside lists. everything: (s,) times each was
+    sampled at all. listless: whether no position has a list. entries: number of listed tokens in all, which decides their
+    precision; None where the positions at hand decide.
     """
 
     token_ids: Ids
@@ -41,9 +41,9 @@ class Tail:
 class Unlisted:
     """Sums over positions, to be added to those of others.
 
-    token_ids: (s,) sorted, every token that was listed or sampled. outside, everything: (s,) how often each was sampled outside a
-    list, and at all. held: (s,) the mass that lists which hold the token leave over. left: the mass that all lists leave over.
-    listless: whether no position has a list. entries: how many tokens are listed in all.
+    token_ids: (s,) sorted, every token that was listed or sampled. outside, everything: (s,) times each was sampled outside a
+    list, and at all. held: (s,) the mass left over by the lists that hold the token. left: the mass left over by all lists.
+    listless: whether no position has a list. entries: number of listed tokens in all.
     """
 
     token_ids: Ids
@@ -56,7 +56,7 @@ class Unlisted:
 
     @classmethod
     def of(cls, blocks: Sequence[Listed]) -> Unlisted:
-        """Of the positions of ``blocks``, before their ids are columns."""
+        """The sums of the positions of ``blocks``, before their ids are columns."""
         token_ids = support(blocks)
         column_of, size = columns_of(token_ids), len(token_ids)
 
@@ -86,10 +86,10 @@ class Unlisted:
         return Unlisted(token_ids, counts[0], counts[1], counts[2], left, listless, entries)
 
     def tail(self) -> Tail:
-        """The unigram counts a token for each unit of the mass that lists which miss it leave over, times all that is left over.
+        """The unigram: a token's count for each unit of the mass left over by the lists that miss it, times all mass left over.
 
-        A token that most lists hold is seldom sampled outside one, because it seldom could be: what it has of a tail that it is
-        part of is its count there over those tails.
+        A token that most lists hold is seldom sampled outside one, because it seldom could be: its share of a tail that it
+        belongs to is its count there over those tails.
         """
         unigram = self.everything if self.listless else rates(self.outside, self.left - self.held, self.left)
         return Tail(self.token_ids, unigram, self.everything, self.listless, self.entries)

@@ -1,4 +1,4 @@
-"""Given answers that may be spelled in several ways: the likelihood is that of the set of spellings.
+"""Given answers with several spellings: the likelihood is that of the set of spellings.
 
     maximise   sum_x log sum_{y in A(x)} exp(score(y | x)) - l2/2 |delta|^2,   score(y | x) = sum_t log pi_delta(y_t | x, y_<t),
 
@@ -21,9 +21,9 @@ from blackbox_lb.estimate.projection.projection import Fit
 from blackbox_lb.estimate.reweighting.importance import log_policy_ratios
 
 MOST_TURNS = 30
-"""Solves of one fit: shares settle within a handful, as one spelling soon has nearly all of the weight."""
+"""Most solves of one fit: shares settle within a handful, as one spelling soon has nearly all of the weight."""
 SETTLED = 1e-6
-"""Largest change of a share after which another solve would change no bias by a thousandth of a nat."""
+"""Largest change of a share for which no further solve is needed: none would change a bias by a thousandth of a nat."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +31,7 @@ class SetFit:
     """A fit to sets of spellings.
 
     fit: the projection with these shares.
-    rollouts: those that were given, with the shares of the spellings under the fit.
+    rollouts: the given ones, with the shares of the spellings under the fit.
     likelihoods: after each solve, the mean log-likelihood of a prompt's set in nats, without the penalty.
     """
 
@@ -41,8 +41,8 @@ class SetFit:
 
 
 def fit_sets(rollouts: Rollouts, table: LoggedPositions, solve: Callable[..., Fit]) -> SetFit:
-    """Solve and renew the shares in turn until they settle. ``solve``: the projection, of rollouts and with a
-    fit to ``start`` from."""
+    """Solve and renew the shares in turn until they settle. ``solve``: fits the projection to rollouts, starting at the fit
+    ``start``."""
     fit, seen = solve(rollouts, start=None), list[float]()
     for _ in range(MOST_TURNS):
         shares, likelihood = posterior_shares(rollouts, table, table.align(fit.token_ids, fit.delta))
@@ -56,7 +56,7 @@ def fit_sets(rollouts: Rollouts, table: LoggedPositions, solve: Callable[..., Fi
 
 
 def posterior_shares(rollouts: Rollouts, table: LoggedPositions, delta: Vector) -> tuple[Vector, float]:
-    """(n,) the share of each given answer under the bias ``delta`` (s,) nats, and the mean log-likelihood of the sets in nats.
+    """Compute (n,) shares of the given answers under the bias ``delta`` (s,) nats, and the sets' mean log-likelihood in nats.
 
     The shares of a prompt keep their sum, which is the weight of the prompt; drawn completions keep NaN.
     """

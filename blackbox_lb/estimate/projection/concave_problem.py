@@ -25,8 +25,8 @@ TOLERANCE = 1e-7
 class Maximum:
     """delta: (s,) nats, 0 off the support. value: the objective without its l2 term, in nats. iterations: of L-BFGS.
 
-    shortfall: an estimate of what is missing to the maximum, in nats per weighted position; converged: it is below 1e-7.
-    pairs: how the potential bends, of the free coordinates, for the next fit that differs little from this one.
+    shortfall: estimated distance to the maximum, in nats per weighted position; converged: it is below 1e-7.
+    pairs: the curvature of the potential in the free coordinates, for the next, similar fit.
     """
 
     delta: Vector
@@ -81,15 +81,14 @@ def maximise(
     shortfall: float = 0.0,
     pairs: Sequence[Pair] = (),
 ) -> Maximum:
-    """The best delta with ``low <= delta <= high`` on ``support`` and 0 elsewhere.
+    """Maximise over delta with ``low <= delta <= high`` on ``support`` and 0 elsewhere.
 
     linear: (s,) weighted token counts. position_weights: (m,), 1 each if None. support: indices into the s tokens, all
-    of them if None. start: (s,) where to begin. l2 in the unit of the counts; with 0 a token that ``linear`` never
+    of them if None. start: (s,) the first point. l2 in the unit of the counts; with 0 a token that ``linear`` never
     counts runs off to ``low``. Coordinates are scaled by the curvature at delta = 0, because token frequencies differ
-    by orders of magnitude. usage: (s,) ``sum_m w_m pi_0(y | m)``, computed if None. shortfall: in nats per weighted position, an
-    estimate of what is missing that is small enough to stop; 0 goes on until rounding, and with bounds it is always 0.
-    pairs: of an earlier fit on the same support, where there are no bounds: whatever its l2, it saves steps and changes nothing
-    else.
+    by orders of magnitude. usage: (s,) ``sum_m w_m pi_0(y | m)``, computed if None. shortfall: estimated distance to the maximum,
+    in nats per weighted position, that is small enough to stop; 0 goes on until rounding, and with bounds it is always 0.
+    pairs: of an earlier fit on the same support, where there are no bounds: with any l2 they save steps and change nothing else.
     """
     size = len(positions.token_ids)
     weights = weight_vector("position_weights", position_weights, positions.n_positions)
@@ -111,7 +110,7 @@ def maximise(
     if low == -np.inf and high == np.inf:
         known = [(s * scale, (y + l2 * s) / scale / total) for s, y in pairs]
         found = descend(problem.loss, begin[free] * scale, max_iterations=max_iterations, shortfall=shortfall, pairs=known)
-        for s, y in found.pairs:  # in place: they are as large as all else of a fit together
+        for s, y in found.pairs:  # in place: they are as large as the rest of a fit together
             s /= scale
             y *= scale * total
             y -= l2 * s

@@ -1,11 +1,11 @@
 """Cross-validation: the L2 strength, by the likelihood of held-out completions under the tilted target.
 
-``l2`` acts as the precision of a prior on the bias, in weighted tokens, and the objective it belongs to is a sum over tokens.
-The best precision depends on how large true biases are and on how noisy one weighted token is, not on how many tokens there
-are: data that doubles outweighs the same prior twice. So what is best for four fifths of the rollouts is best for all of them.
+``l2`` acts as the precision of a prior on the bias, in weighted tokens, and its objective is a sum over tokens.
+The best precision depends on the size of true biases and on the noise of one weighted token, not on the number of tokens:
+twice the data outweighs the same prior twice. So the best value for four fifths of the rollouts is the best for all of them.
 
-Too strong a penalty always costs reward, too weak a one costs KL first: so the weakest strength is taken that keeps most of
-the best held-out gain.
+Too strong a penalty always costs reward, too weak a one costs KL first: so the choice is the weakest strength that keeps most
+of the best held-out gain.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ L2_GRID = (160.0, 80.0, 40.0, 20.0, 10.0, 5.0, 2.5, 1.25)
 
 KEEP = 0.9
 """Of the best held-out gain. On real rollouts the weakest strength that keeps this much earns more reward for a twentieth of the
-likelihood; a rule of standard errors would take a weak penalty where rewards are noise, because nothing is told from nothing."""
+likelihood; a rule of standard errors would choose a weak penalty where rewards are noise, because no difference is significant."""
 
 
 SETTLED = 1e-9
-"""Nats per weighted token that a fit to some of the folds may be short of its maximum: a hundredth of what any fit may, and a
-millionth of the differences that are compared."""
+"""Shortfall, in nats per weighted token, of a fit to some of the folds: a hundredth of that of other fits, and a millionth of the
+differences that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """What one ``value`` of l2 reaches on completions that it did not see, in nats per weighted token.
+    """The result of one ``value`` of l2 on completions outside the fit, in nats per weighted token.
 
-    gain: reward-weighted log-likelihood over the base model's, with its standard ``error`` across prompts. behind: how much less
-    than the best of the grid, with the standard ``behind_error`` of that difference (both 0 for the best itself).
+    gain: reward-weighted log-likelihood over the base model's, with its standard ``error`` across prompts. behind: the difference
+    to the best of the grid, with its standard ``behind_error`` (both 0 for the best itself).
     """
 
     value: float
@@ -57,8 +57,8 @@ class HeldOut:
 class L2Choice:
     """l2: the chosen strength. best: the one with the largest held-out gain. table: a row for each ``l2``, largest first.
 
-    units: what was dealt into ``folds``, prompts or rollouts, of which ``rewarded`` have any weight. unfitted: folds whose
-    complement earned no reward, so that their completions were predicted by the base model.
+    units: prompts or rollouts, dealt into ``folds``; ``rewarded`` of them have any weight. unfitted: folds without a reward in the
+    other folds, so that the base model predicted their completions.
     """
 
     l2: float
@@ -81,10 +81,10 @@ def choose_l2(
     seed: int = 0,
     keep: float = KEEP,
 ) -> L2Choice:
-    """Choose ``l2`` for ``projection(rollouts, tau=tau, weights=weights)`` from the logged rollouts alone.
+    """Choose ``l2`` for ``projection(rollouts, tau=tau, weights=weights)`` by cross-validation on the logged rollouts.
 
-    next_token: of these rollouts. grid: strengths to compare. keep: the smallest l2 that keeps this share of the best held-out gain
-    is chosen, 1 for the best itself; without a gain above 0 the best, which is then a strong one. Folds are made of whole prompts,
+    next_token: of these rollouts. grid: strengths to compare. keep: share of the best held-out gain that the chosen, smallest l2
+    keeps, 1 for the best itself; without a gain above 0 the best wins, a strong one. Folds are made of whole prompts,
     and of rollouts where only one prompt earned a reward; there are no more folds than rewarded units. InputError: fewer than
     two completions with a token whose weight is above 0.
     """
@@ -123,7 +123,7 @@ class _Folds:
         return cls(target, unit_of, fold_of, rollouts.lengths, units, rewarded, count)
 
     def held_out(self, size: int, score: Callable[[Bools], Vector]) -> tuple[Vector, int]:
-        """(size, n) of each completion what ``score`` says of it, told of the other folds only; and how many folds were not."""
+        """(size, n) ``score`` of each completion by a fit to the other folds, and the number of folds without a fit."""
         ratios, unfitted = np.zeros((size, len(self.target))), 0
         for fold in range(self.count):
             held = self.fold_of == fold
@@ -138,7 +138,7 @@ class _Folds:
 
 
 def _units(rollouts: Rollouts, target: Vector) -> tuple[Ids, str]:
-    """(n,) the number of the unit that each rollout belongs to, and what units are."""
+    """(n,) the number of each rollout's unit, and the name of the units."""
     if not np.count_nonzero(target) >= 2:
         raise InputError(
             f"{np.count_nonzero(target)} of {len(target)} completions hold a token and earned a reward that counts at this tau; "
@@ -150,7 +150,7 @@ def _units(rollouts: Rollouts, target: Vector) -> tuple[Ids, str]:
 
 
 def _deal(unit_of: Ids, target: Vector, folds: int, seed: int) -> tuple[Ids, int, int]:
-    """(n,) the fold of each rollout: rewarded units are dealt out first, so that every fold has its share of them."""
+    """(n,) the fold of each rollout: rewarded units are dealt first, so that every fold has its share of them."""
     size = int(unit_of.max()) + 1
     alive = np.bincount(unit_of, weights=target, minlength=size) > 0
     rewarded = int(alive.sum())
@@ -166,7 +166,7 @@ def _path(
 ) -> Vector:
     """(grid, n) log p_delta / p_0 of every completion for the fits to ``train``.
 
-    Each starts from the next stronger one, and knows the curvature that it met.
+    Each fit starts from the next stronger one, and reuses its curvature.
     """
     per_position = np.repeat(reward_weights(rollouts, tau, weights, train), rollouts.lengths)
     counts, delta = table.sampled_counts(per_position), np.zeros(len(table.token_ids))

@@ -17,9 +17,9 @@ from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.next_token.parallel import dot
 
 PAIRS = 20
-"""Steps that are remembered."""
+"""Steps remembered."""
 ENOUGH, STEEP = 1e-4, 0.9
-"""A step falls at least so much of what the slope promises, and the slope behind it is at most so much of the one before."""
+"""A step achieves at least this share of the slope's promised fall, and leaves at most this share of the slope."""
 MOST_TRIES = 20
 LEAST_FALL = 1e-13
 """Relative fall of the value below which it has settled: the rounding of a sum over positions."""
@@ -28,12 +28,12 @@ FLAT = 1e-7
 
 Function = Callable[[Vector], tuple[float, Vector]]
 Pair: TypeAlias = tuple[Vector, Vector]
-"""A step, and how much it changed the slope."""
+"""A step, and its change of the slope."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Descent:
-    """Where it ended: ``x``, the ``value`` and the ``slope`` there, after how many ``iterations``, and the last ``pairs``."""
+    """The end point: ``x``, the ``value`` and the ``slope`` there, the number of ``iterations``, and the last ``pairs``."""
 
     x: Vector
     value: float
@@ -45,12 +45,12 @@ class Descent:
 def descend(
     function: Function, start: Vector, *, max_iterations: int, shortfall: float = 0.0, pairs: Iterable[Pair] = ()
 ) -> Descent:
-    """The least value of ``function``, which gives value and slope, in coordinates where its curvature is about 1 or less.
+    """Minimise ``function``, which gives value and slope, in coordinates where its curvature is about 1 or less.
 
-    pairs: of an earlier descent of about the same function, the oldest first; they say how it bends before the first step.
+    pairs: of an earlier descent of a similar function, the oldest first; they give its curvature before the first step.
 
     It ends where the largest slope is at most 1e-7, the value falls by less than 1e-13 of itself, or half the squared slope, an
-    estimate of what is missing, is at most ``shortfall``.
+    estimate of the distance to the minimum, is at most ``shortfall``.
     """
     found = Descent(start, *function(start), 0)
     memory = deque(((s, y, bend) for s, y in pairs if (bend := dot(s, y)) > 0), maxlen=PAIRS)
@@ -72,7 +72,7 @@ def _flat(slope: Vector, shortfall: float) -> bool:
 
 
 def _direction(slope: Vector, memory: deque[tuple[Vector, Vector, float]]) -> Vector:
-    """Minus the inverse curvature that the remembered steps tell, times the slope."""
+    """Minus the inverse curvature by the remembered steps, times the slope."""
     q, shares = -slope, []
     for s, y, bend in reversed(memory):
         share = dot(s, q) / bend
@@ -87,7 +87,7 @@ def _direction(slope: Vector, memory: deque[tuple[Vector, Vector, float]]) -> Ve
 
 
 def _step(function: Function, found: Descent, direction: Vector) -> Descent | None:
-    """A step along ``direction`` that falls enough and far enough; None where rounding hides any fall."""
+    """A step along ``direction`` with enough fall and enough length; None where rounding hides any fall."""
     promised = dot(found.slope, direction)
     length, low, high = 1.0, 0.0, np.inf
     for _ in range(MOST_TRIES):

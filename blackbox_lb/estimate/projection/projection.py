@@ -30,9 +30,9 @@ class Fit:
     """A learned bias: ``delta`` (s,) in nats at temperature 1 for the sorted ``token_ids`` (s,); 0 for any other token.
 
     gain: weighted log-likelihood over delta = 0, nats per weighted token. shortfall: estimated distance to the maximum in
-    the same unit; converged: it is below 1e-7. effective_sample_size: of the rollout weights. rollouts: how many were
-    given. Dropped: zero_weight rollouts (reward -inf, no tokens, or underflow), dead_prompts (every one of their rollouts
-    has weight 0; with scale "prompt" only), unseen_support tokens asked for but never listed or sampled.
+    the same unit; converged: it is below 1e-7. effective_sample_size: of the rollout weights. rollouts: their number.
+    Dropped: zero_weight rollouts (reward -inf, no tokens, or underflow), dead_prompts (all rollouts have weight 0; with scale
+    "prompt" only), unseen_support tokens asked for but never listed or sampled.
     """
 
     token_ids: Ids
@@ -51,9 +51,9 @@ class Fit:
 def reward_weights(rollouts: Rollouts, tau: float, scale: Scale = "global", among: Bools | None = None) -> Vector:
     """(n,) ``exp(r_n / tau)`` scaled to mean 1 over all rollouts, or within each prompt (the paper's Z(x)).
 
-    Completions that another policy q drew count ``p_0 / q`` times as much (``Rollouts.tilt``). A prompt whose rollouts all have
-    reward -inf keeps weights 0. Given answers have their ``shares``, whatever the rewards of the others. among: (n,) which rollouts
-    there are, all if None; the others have weights 0. InputError if all rollouts have reward -inf.
+    Completions of another policy q count ``p_0 / q`` times as much (``Rollouts.tilt``). A prompt whose rollouts all have
+    reward -inf keeps weights 0. Given answers have their ``shares``, whatever the rewards of the others. among: (n,) the
+    rollouts that count, all if None; the others have weights 0. Raises InputError if all rollouts have reward -inf.
     """
     if scale not in ("global", "prompt"):
         raise InputError(f"weights {scale!r} are unknown; choose 'global' or 'prompt'")
@@ -69,7 +69,7 @@ def reward_weights(rollouts: Rollouts, tau: float, scale: Scale = "global", amon
 
 
 def _scaled(exponents: Vector, prompts: Ids, scale: Scale) -> Vector:
-    """``exp(exponents)`` over the mean of all, or of their prompt."""
+    """``exp(exponents)`` over their mean, over all or by prompt."""
     if not (exponents > -np.inf).any():
         raise InputError(
             f"no completion earned a reward: all {len(exponents)} are -inf; collect more rollouts, allow more tokens, or "
@@ -94,11 +94,11 @@ def projection(
     start: Fit | None = None,
     next_token: LoggedPositions | None = None,
 ) -> Fit:
-    """Fit the bias of the module docstring.
+    """Fit the bias, as in the module docstring.
 
     tau: strength, in the unit of the rewards; smaller is stronger. l2: a pseudocount-like pull to 0 in weighted tokens.
     support: ids that may be nonzero (a sparse refit); all seen tokens if None. start: a fit to begin from, on any
-    support. next_token: ``NextToken.of(rollouts)`` if it is at hand. InputError: bad options, no reward anywhere.
+    support. next_token: ``NextToken.of(rollouts)`` if available. Raises InputError: bad options, no reward anywhere.
     """
     positive("l2", l2)
     w = reward_weights(rollouts, tau, weights)
@@ -136,7 +136,7 @@ def projection(
 
 
 def _support(table: LoggedPositions, support: npt.ArrayLike | None) -> tuple[Ids | None, int]:
-    """Indices of the wanted tokens, and how many of them were never seen."""
+    """Indices of the wanted tokens, and the number of those never seen."""
     if support is None:
         return None, 0
     wanted = np.unique(np.asarray(support, dtype=np.int64))

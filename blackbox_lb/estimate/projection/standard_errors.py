@@ -1,15 +1,15 @@
 """Standard errors of a fitted bias, token by token: the sandwich of a penalised maximum, clustered by prompt.
 
 The fit solves ``sum_n w_n (s_n(delta) - l2/N delta) = 0`` with the score ``s_n`` of completion n. Completions of one prompt are
-not independent, so the scores are summed by prompt, and what each prompt contributes is the step that the fit would take
-without it, ``x_p = (H - H_p)^-1 U_p``: the sandwich with the leverage of each cluster removed, known as CR3 or the one-step
+not independent, so the scores are summed by prompt. The contribution of a prompt is the step of the fit without it,
+``x_p = (H - H_p)^-1 U_p``: the sandwich with the leverage of each cluster removed, known as CR3 or the one-step
 jackknife (Bell and McCaffrey, Survey Methodology 28, 2002). The plain sandwich ``H^-1 U_p`` is too small for tokens that few
 prompts decide. Where lists are short, a prompt that is left out takes its samples outside the lists from the tail unigram too:
-the same samples raise a tail token's count and what is expected of it, and most of the two cancels. With the unigram held fixed
+the same samples raise a tail token's count and its expectation, and most of the two cancels. With a fixed unigram
 the errors of tail tokens would be 1.5 to 2.5 times their spread, and without any list more.
 
-The scores ``U_p`` and the diagonal of ``H - H_p`` are of all positions. Where these are many, evenly spaced parts of them tell how
-tokens are tied to each other, and what a tail without the prompt changes: each group asks for about 15 visits. That moves a
+The scores ``U_p`` and the diagonal of ``H - H_p`` are of all positions. Where these are many, evenly spaced parts of them give
+the off-diagonal curvature and the effect of the prompt on the tail: each group takes about 15 visits. That moves a
 standard error by less than the sampling error that 100 groups leave in it.
 """
 
@@ -34,30 +34,30 @@ from blackbox_lb.estimate.projection.projection import Fit, reward_weights
 from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
 
 UNFINISHED = 1e-5
-"""Nats per weighted position between a delta and the maximum: above it the delta is of another fit."""
+"""Nats per weighted position to the maximum: a delta farther away is of another fit."""
 SETTLED = 1e-4
 """Residual, as a share of the first, at which conjugate gradients stop: 99 % of standard errors are then within 1 in 4,000, and
 none is out by more than 1 in 300."""
 MOST_STEPS = 1000
 RARE = 1e-6
-"""A token is taken to be this far from certain at least."""
+"""Least distance of a token's probability from certainty."""
 ROUNDS = 3
-"""Of scaling ties between tokens to their sums: the first guess is right where a token is tied to those that are as in all."""
+"""Rounds of scaling the ties between tokens to their sums: the first guess is right where a token's ties are those of all data."""
 SAME = 1e-9
-"""Informants this close to 1 are one group and rounding."""
+"""Difference of the informants to 1 that is rounding: they are one group."""
 CURVED = 1 << 16
-"""Positions, effective ones of the weights, that tell how the objective bends; more are not looked at again for each group."""
+"""Effective positions, by weight, that give the curvature; more are not read again for each group."""
 MOST_GROUPS = 100
-"""More units than this are dealt into this many groups; a standard error of 100 of them is itself known to 7 %."""
+"""Most groups; more units than this are dealt into them: a standard error of 100 groups is itself known to 7 %."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StandardErrors:
-    """How far each value of a bias may be from what unlimited prompts would give under the same penalty per rollout.
+    """Standard errors of each value of a bias, around the value from unlimited prompts under the same penalty per rollout.
 
-    token_ids: (s,) sorted. delta: (s,) nats. contributions: (g, s) nats, what each of g groups of ``units`` (prompts, or rollouts
-    where only one prompt earned a reward) moves delta by. informants: (s,) the effective number of groups that the weighted
-    samples of each token come from, ``(sum c)^2 / sum c^2``; 0 for a token that no rewarded completion holds. usage: (s,) the
+    token_ids: (s,) sorted. delta: (s,) nats. contributions: (g, s) nats, the effect on delta of each of g groups of ``units``
+    (prompts, or rollouts where only one prompt earned a reward). informants: (s,) the effective number of groups with weighted
+    samples of each token, ``(sum c)^2 / sum c^2``; 0 for a token that no rewarded completion holds. usage: (s,) the
     mean probability of each token under the base model at the logged positions.
     """
 
@@ -81,7 +81,7 @@ class StandardErrors:
     def intervals(self, level: float = 0.95) -> tuple[Vector, Vector]:
         """(s,) lower and (s,) upper ends in nats, by Student's t with ``informants - 1`` degrees of freedom.
 
-        A token that one group alone has sampled, or none, has no interval: from -inf to inf, unless it had to stay at 0.
+        A token that at most one group has sampled has no interval: from -inf to inf, unless it had to stay at 0.
         """
         if not 0 < level < 1:
             raise InputError(f"level is {level}; it must be between 0 and 1")
@@ -94,13 +94,13 @@ class StandardErrors:
     def signal(self) -> float:
         """``sum usage (delta - mean)^2`` less ``noise``, at least 0: nats^2 per token, about twice a KL.
 
-        mean: the usage-weighted one, so that a common shift of all tokens, which is no change of policy, counts for nothing.
+        mean: usage-weighted, so that a common shift of all tokens, which is no change of policy, counts for nothing.
         """
         return max(float(self.usage @ self._centred(self.delta) ** 2) / float(self.usage.sum()) - self.noise, 0.0)
 
     @property
     def noise(self) -> float:
-        """``sum usage error^2`` of the same centred bias, in the same unit: the part of it that is sampling error."""
+        """``sum usage error^2`` of the same centred bias, in the same unit: its sampling error."""
         return float(self.usage @ _errors(self._centred(self.contributions)) ** 2) / float(self.usage.sum())
 
     def _centred(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -124,12 +124,12 @@ def standard_errors(
     next_token: of these rollouts. support: the ids that could be nonzero, all if None. seed: of the dealing into groups where
     there are more than 100 units.
 
-    They are the spread around what the estimator with these lists tends to for unlimited prompts. That is not what it would tend
-    to with complete lists and no penalty: the penalty shrinks delta toward 0, and the tail model gives each token the same share of
-    every tail. Neither is sampling error, and neither is counted. 95 % intervals of tokens with 20 weighted samples cover that
+    They are the spread around the limit of the estimator with these lists for unlimited prompts. With complete lists and no
+    penalty it would have another limit: the penalty shrinks delta toward 0, and the tail model gives each token the same share of
+    every tail. Neither is sampling error, and neither is counted. 95 % intervals of tokens with 20 weighted samples cover the
     limit in 93 to 97 % of cases, with complete lists, with short ones and with none.
 
-    ``next_token`` with a unigram that other rollouts lent: the error counted is that of a unigram of these rollouts.
+    Where other rollouts lent ``next_token`` its unigram, the counted error is that of a unigram of these rollouts.
 
     InputError: fewer than two completions with a reward, or a ``delta`` that is not the maximum under these options
     (a bias cut or rounded after the fit has no standard error of its own).
@@ -165,7 +165,7 @@ def standard_errors(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
-    """The objective around its maximum. group: (m,) of each position. free: (s,) which coordinates may move."""
+    """The objective around its maximum. group: (m,) of each position. free: (s,) whether each coordinate may move."""
 
     table: NextToken
     delta: Vector
@@ -175,11 +175,11 @@ class _Problem:
     free: Bools
 
     def by_group(self, groups: int) -> tuple[Vector, Vector, Vector]:
-        """(g, s) each group's weighted samples of each token, what is expected of them, and the squares of that."""
+        """(g, s) each group's weighted samples of each token, their expectation, and its squares."""
         return self._tallied(groups, self.weights), *self.expected_by(groups)
 
     def expected_by(self, groups: int) -> tuple[Vector, Vector]:
-        """(g, s) of each group's positions; see ``expected_by``."""
+        """(g, s) the expectation at each group's positions; see ``expected_by``."""
         return expected_by(self.table, self.delta, self.weights, self.group, groups)
 
     def _tallied(self, groups: int, weights: Vector | Bools) -> Vector:
@@ -192,7 +192,7 @@ class _Problem:
         return found.reshape(groups, size)
 
     def check(self, gradient: Vector, expected: Vector) -> None:
-        """InputError unless delta is the maximum, where the parts cancel."""
+        """Raise InputError unless delta is the maximum, where the parts cancel."""
         curvature = expected + self.l2
         missing = float(gradient @ (gradient / curvature)) / 2 / float(self.weights.sum())
         if not missing <= UNFINISHED:
@@ -202,7 +202,7 @@ class _Problem:
             )
 
     def steps(self, shares: Vector, scores: Vector, expected: Vector, squares: Vector) -> Vector:
-        """(g, s) how far the maximum lies from where it would be without each group, to second order of the others' objective.
+        """(g, s) the distance of the maximum from that without each group, to second order of the others' objective.
 
         scores, expected: (g, s), each group's part of the gradient, whose penalties are such that all sum to 0, and of the samples.
         squares: (g, s), see ``expected_by``.
@@ -232,7 +232,7 @@ class _Problem:
         return steps
 
     def _part(self) -> _Problem:
-        """The same of every so many parts of the table, where it is large: enough to tell how the objective bends."""
+        """The same problem on every so many parts of a large table: enough for its curvature."""
         parts = [part for part in self.table.lists.parts if self.weights[part.where].any()]
         count = math.ceil(len(parts) * CURVED / effective_sample_size(self.weights))
         if count >= len(parts):
@@ -251,13 +251,13 @@ class _Problem:
 def _matched(
     along: Callable[[Vector], Vector], usage: Vector, own: Vector, diagonal: Vector, growth: float
 ) -> Callable[[Vector], Vector]:
-    """The curvature ``along`` of a part of the positions, (s,) ``own`` its diagonal, made into that of ``growth`` times as many
-    whose ``diagonal`` (s,) is known.
+    """Scale the curvature ``along`` of a part of the positions, (s,) ``own`` its diagonal, to ``growth`` times as many, with the
+    known ``diagonal`` (s,).
 
     A curvature is the Laplacian of a graph: tokens are tied by how often one could have stood for the other, and to the rest,
     which has no bias and is often nothing: then nothing resists a shift of all tokens. So the ties are scaled, ``s(y) s(z)``,
-    until they add up to the diagonal (Sinkhorn). A matrix scaled from both sides resists such a shift, and where the penalty is
-    small beside the counts all would hang on that. Tokens without a tie in this part are tied to the mean of all.
+    until they add up to the diagonal (Sinkhorn). A matrix scaled from both sides resists such a shift, and with a penalty that is
+    small beside the counts this would decide all. Tokens without a tie in this part are tied to the mean of all.
     """
     tied = own > usage * RARE
     rest = math.sqrt(growth) * np.maximum(along(np.ones_like(own)), 0.0)
@@ -275,14 +275,14 @@ def _matched(
 
 
 class _Others:
-    """What is expected of all groups but one. expected, squares: (g, s)."""
+    """The expectations of all groups but one. expected, squares: (g, s)."""
 
     def __init__(self, expected: Vector, squares: Vector) -> None:
         self._expected, self._squares = expected, squares
         self._all = expected.sum(axis=0), squares.sum(axis=0)
 
     def without(self, group: int) -> tuple[Vector, Vector]:
-        """(s,) expected, and (s,) the share of it that is on the diagonal of the curvature: 1 less the mean probability."""
+        """(s,) expected, and (s,) its share on the diagonal of the curvature: 1 less the mean probability."""
         usage, squares = self._all[0] - self._expected[group], self._all[1] - self._squares[group]
         mean = np.divide(squares, usage, out=np.zeros_like(usage), where=usage > 0)
         return usage, 1 - np.clip(mean, 0.0, 1 - RARE)
@@ -307,7 +307,7 @@ def _conjugate_gradients(product: Callable[[Vector], Vector], right: Vector, dia
 
 
 def _groups(rollouts: Rollouts, w: Vector, seed: int) -> tuple[Ids, str]:
-    """(n,) the group of each rollout, and what groups are made of."""
+    """(n,) the group of each rollout, and the unit of the groups."""
     alive = np.unique(rollouts.prompts[w > 0])
     units = "prompts" if len(alive) > 1 else "rollouts"
     if np.count_nonzero(w) < 2:
@@ -331,6 +331,6 @@ def _values(delta: Fit | npt.ArrayLike, table: NextToken) -> Vector:
 
 
 def _errors(contributions: npt.NDArray[np.float64]) -> Vector:
-    """(s,) by the jackknife over groups; their mean is not taken out, which can only widen."""
+    """(s,) by the jackknife over groups; their mean stays in, which can only widen the errors."""
     groups = len(contributions)
     return np.asarray(np.sqrt((groups - 1) / groups * (contributions**2).sum(axis=0)), dtype=np.float64)

@@ -1,1 +1,1 @@
-"""What logged completions of one policy say of another: importance weights, their diagnostics, and pooling of rounds."""
+"""Estimates for one policy from logged completions of another: importance weights, their diagnostics, pooling of rounds."""

@@ -1,4 +1,4 @@
-"""How far a biased policy is from the base, from its own completions and the base model's listed logprobs.
+"""The divergence of a biased policy from the base, from its own completions and the base model's listed logprobs.
 
 Index letters: ``n`` completions, ``m`` their positions. Values in nats.
 """
@@ -16,7 +16,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 
 WIDEST = 60.0
-"""Nats by which the tilted tail may be off: beyond it exp has no digits left beside the listed mass."""
+"""Largest error of the tilted tail, in nats: beyond it exp has no digits left beside the listed mass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +24,7 @@ class Divergence:
     """per_completion: (n,) ``log p_delta(y) - log p_0(y)``, whose mean estimates KL(p_delta || p_0) a completion.
 
     per_position: (m,) the same of each token, which sum to it.
-    tail_factor: what the tail model's tilted mass was multiplied by to agree with how often the lists were really left.
+    tail_factor: the factor on the tail model's tilted mass that matches it to the observed exits from the lists.
     """
 
     per_completion: Vector
@@ -43,11 +43,11 @@ def divergence(rollouts: Rollouts, token_ids: npt.ArrayLike, values: npt.ArrayLi
     rollouts: completions drawn *with* the bias at temperature 1, carrying the base model's logprobs. tail: of unbiased
     rollouts, for its unigram of the tail. At every position
     ``log pi_delta / pi_0 = delta(y_t) - log sum_y pi_0(y) exp(delta(y))``; the listed part of the sum is exact, the tail's
-    is the model's times one factor, chosen so that the expected number of tokens sampled outside the lists is the number
-    observed; a position without a list is all tail and has no factor. Tokens without an id are left out of both policies, because
-    a provider that does not list the end token when it is drawn shows nothing of that choice: the KL is then that of the tokens
+    is the model's times one factor, which makes the expected number of tokens sampled outside the lists equal to the observed one;
+    a position without a list is all tail and has no factor. Tokens without an id are left out of both policies, because
+    a provider that does not list the drawn end token hides that choice: the KL is then that of the tokens
     given that the completion goes on, and the whole one is larger. Without the factor a bias that is large on rare tokens would
-    look as if it used them all the time.
+    seem to use them all the time.
     """
     full = NextToken.of(rollouts, tail=tail)
     table = full.named()
@@ -74,7 +74,7 @@ def _log_listed(rollouts: Rollouts, table: NextToken, delta: Vector) -> Vector:
 
 
 def _factor(log_listed: Vector, log_tail: Vector, outside: Bools) -> float:
-    """Log of the factor on the tail that explains how many tokens were sampled outside the lists."""
+    """Log of the factor on the tail that explains the number of tokens sampled outside the lists."""
     odds = log_tail - log_listed
 
     def surplus(factor: float) -> float:

@@ -1,4 +1,4 @@
-"""Importance: how likely logged completions are under a biased policy, against the policy or the policies that drew them.
+"""Importance: the likelihood of logged completions under a biased policy, relative to the policies that drew them.
 
 Index letters: ``n`` completions, ``m`` their positions, ``s`` the support, ``j`` rounds. Values in nats.
 """
@@ -23,7 +23,7 @@ def log_policy_ratios(rollouts: Rollouts, next_token: LoggedPositions, delta: np
 
     next_token: of these rollouts, ``delta``: (s,) nats on its support. The sum is over all tokens, those without an id at bias
     0, because a bias on the others makes these rarer or commoner. A completion without a token has 0, and so has an end token that
-    the provider does not list. InputError: ``next_token`` is of other rollouts.
+    the provider does not list. Raises InputError: ``next_token`` is of other rollouts.
     """
     if next_token.n_positions != len(rollouts.token_ids):
         raise InputError(f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}")
@@ -39,10 +39,10 @@ def log_policy_ratios(rollouts: Rollouts, next_token: LoggedPositions, delta: np
 def log_mixture_ratios(rollouts: Rollouts, next_token: NextToken, deltas: Sequence[npt.ArrayLike], counts: Sequence[int]) -> Vector:
     """(n,) ``log p_0(y_n) - log sum_j (N_j / N) p_{delta_j}(y_n)``: the balance heuristic of multiple importance sampling.
 
-    deltas: the bias (s,) of each round, ``counts``: N_j, how many of the rollouts it drew. Averages of all rollouts, whichever
-    round drew them, with the weights exp of this estimate averages under the base (Veach and Guibas, "Optimally combining
-    sampling techniques for Monte Carlo rendering", 1995). A weight is at most N / N_j of a round without a bias, so what later
-    rounds add can never drown what the base drew. InputError: no round, or counts that do not add up to the rollouts.
+    deltas: the bias (s,) of each round. counts: N_j, the number of its rollouts. With the weights exp of this estimate, averages of
+    all rollouts, from any round, are averages under the base (Veach and Guibas, "Optimally combining sampling techniques for Monte
+    Carlo rendering", 1995). A weight is at most N / N_j of a round without a bias, so later rounds can never drown the
+    base's completions. InputError: no round, or counts that do not add up to the rollouts.
     """
     if len(deltas) != len(counts) or sum(counts) != len(rollouts.keys) or min(counts, default=0) < 1:
         raise InputError(

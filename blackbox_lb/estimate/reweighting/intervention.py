@@ -1,4 +1,4 @@
-"""Intervention: how much a bias moves the probability of the tokens that are generated under it.
+"""Intervention: the change that a bias makes to the probability of the tokens that are generated under it.
 
 Index letters: ``m`` positions of completions drawn with the bias, ``s`` different tokens at them, ``r`` some of the positions,
 ``v`` the vocabulary. A *shift* is ``log pi_delta(y_t) - log pi_0(y_t)`` in nats at one position; the score S of a token is the mean
@@ -21,17 +21,17 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.divergence import divergence
 
 FEW = 20
-"""Draws of a token below which its count says less of it than its probability on base positions: one draw of a token that is
+"""Draws of a token below which its probability on base positions is better evidence than its count: one draw of a token
 suppressed by 6 nats stands for 400. On exact models 5 left errors three times as large, and 100 changed nothing."""
 STRONGEST = 12.0
-"""Nats of suppression beyond which a token has no probability left that could be counted: exp(-12) is 6e-6. It is read as this."""
+"""Largest suppression in nats: exp(-12) is 6e-6, too rare to be counted, and more is read as this."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InterventionScores:
-    """Of s tokens, sorted by id: scores, errors (s,) nats; counts (s,) positions.
+    """Scores of s tokens, sorted by id: scores, errors (s,) nats; counts (s,) positions.
 
-    errors: standard errors, completions being independent of each other; NaN for a token that only one completion has.
+    errors: standard errors, completions being independent of each other; NaN for a token in a single completion.
     """
 
     token_ids: Ids
@@ -92,12 +92,12 @@ def listed_shifts(drawn: Rollouts, bias: Mapping[int, float], tail: NextToken) -
 
 
 def shifts_after_bias(drawn: Rollouts, bias: Mapping[int, float], base: NextToken) -> Vector:
-    """(m,) shifts from lists of the *biased* policy: ``log pi_delta`` is listed, and the bias is taken off to know ``log pi_0``.
+    """(m,) shifts from lists of the *biased* policy: ``log pi_delta`` is listed, and without the bias it gives ``log pi_0``.
 
-    ``log pi_0(y) = log pi_delta(y) - delta(y) - log sum_y pi_delta(y) exp(-delta(y))``. What a list leaves out is shared as the
-    biased completions themselves leave their lists. Of a suppressed token they would draw fewer than ``FEW`` times nothing can be
-    told so: it is taken to be drawn as often as the policy would on ``base``, the logged positions of unbiased completions, each
-    being worth ``exp(-delta)``. As in ``divergence``, tokens without an id are left out of both policies. NaN without a list.
+    ``log pi_0(y) = log pi_delta(y) - delta(y) - log sum_y pi_delta(y) exp(-delta(y))``. The unlisted mass is shared by the rates at
+    which the biased completions leave their lists. A suppressed token that they would draw fewer than ``FEW`` times shows nothing
+    there: its rate is then the policy's on ``base``, the logged positions of unbiased completions, each counting
+    ``exp(-delta)``. As in ``divergence``, tokens without an id are left out of both policies. NaN without a list.
     """
     ids, values = np.array(list(bias), dtype=np.int64), np.array(list(bias.values()))
     table = NextToken.of(drawn, extra_ids=np.union1d(base.token_ids, ids)).named()

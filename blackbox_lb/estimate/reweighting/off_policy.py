@@ -1,4 +1,4 @@
-"""What a bias would do, from completions that the base model drew: its reward, its length and its KL, with their errors.
+"""Estimates of a bias's effect from completions of the base model: reward, length and KL, with their errors.
 
 Index letters: ``n`` completions, ``m`` their positions, ``x`` prompts.
 """
@@ -38,20 +38,20 @@ class ByPrompt:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean, prompts being independent of each other; infinite with fewer than two."""
+        """Standard error of the value, prompts being independent of each other; infinite with fewer than two."""
         known = self.parts[~np.isnan(self.parts)]
         return float(known.std(ddof=1) / math.sqrt(known.size)) if known.size > 1 else math.inf
 
     def minus(self, other: ByPrompt, times: float = 1.0) -> ByPrompt:
-        """``self - times * other``, over the prompts that both know."""
+        """``self - times * other``, over the prompts that both have."""
         return ByPrompt(self.parts - times * other.parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What a policy does on a set of prompts.
+    """Results of a policy on a set of prompts.
 
-    reward: as a user reads it. tokens: a completion. accuracy: 0 to 1, None where no right answer is known. kl:
+    reward: in the user's own unit. tokens: of a completion. accuracy: 0 to 1, None where no right answer is known. kl:
     KL(p_delta || p_0) in nats a completion, None where it is not known.
     """
 
@@ -63,10 +63,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffPolicy:
-    """An ``outcome`` that nobody has sampled, and how far to believe it.
+    """The estimated ``outcome`` of a policy without samples, with measures of trust.
 
     effective_sample_size, effective_prompts: ``(sum w)^2 / sum w^2`` of the weights of completions, and of their sums by prompt.
-    mean_weight: mean of p_delta / p_0, which is 1 in truth. doubts: why the estimate must not be used, a clause each.
+    mean_weight: mean of p_delta / p_0, which is 1 in truth. doubts: reasons against using the estimate, a clause each.
     """
 
     outcome: Outcome
@@ -77,7 +77,7 @@ class OffPolicy:
 
     @property
     def trusted(self) -> bool:
-        """Whether the estimate may be used and shown; what else it holds is noise."""
+        """Whether the estimate may be used and shown; otherwise it is noise."""
         return not self.doubts
 
 
@@ -90,11 +90,11 @@ def off_policy(
     tokens: npt.ArrayLike,
     correct: npt.ArrayLike | None = None,
 ) -> OffPolicy:
-    """The outcome of the policy biased by ``delta`` (s,), in nats on the support of ``next_token``.
+    """Estimate the outcome of the policy biased by ``delta`` (s,), in nats on the support of ``next_token``.
 
-    rollouts: completions of the *base* that were not used to learn ``delta``; ``next_token``: of these. reward, tokens, correct:
-    (n,) of each completion, finite; reward as a user reads it. With w = p_delta / p_0 and b the mean of the other completions of
-    the same prompt (of all prompts where there is no other),
+    rollouts: completions of the *base* unseen by the fit of ``delta``. next_token: of these. reward, tokens, correct:
+    (n,) of each completion, finite; reward in the user's own unit. With w = p_delta / p_0 and b the mean of the other completions
+    of the same prompt (of all prompts where there is no other),
 
         E_delta[f] = E_0[f] + E_0[w (f - b)] / E_0[w],    KL(p_delta || p_0) = E_0[w sum_t KL_t] / E_0[w].
 
@@ -102,7 +102,7 @@ def off_policy(
     differences between prompts out of the variance, because E_0[w] is 1 for each of them. KL_t is exact at its position, which
     varies far less than log w. Standard errors take prompts as clusters.
 
-    InputError: no completion, shapes that do not agree, values that are not finite, or completions of another policy.
+    Raises InputError: no completion, shapes that do not agree, values that are not finite, or completions of another policy.
     """
     n = len(rollouts.keys)
     if n == 0:
@@ -136,7 +136,7 @@ def _tilted(values: Vector, weights: Vector, groups: Ids) -> ByPrompt:
 
 
 def _others(values: Vector, groups: Ids) -> Vector:
-    """(n,) the mean over the other completions of the same prompt; of everything where there is no other."""
+    """(n,) the mean over the other completions of the same prompt; over everything where there is no other."""
     sizes = np.bincount(groups)[groups]
     totals = np.bincount(groups, weights=values)[groups]
     return np.where(sizes > 1, (totals - values) / np.maximum(sizes - 1, 1), values.mean())

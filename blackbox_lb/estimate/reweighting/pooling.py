@@ -1,4 +1,4 @@
-"""Pool: completions that several known policies drew, made into one set to learn from as if the base had drawn them all.
+"""Pool: completions of several known policies, made into one set that counts like completions of the base.
 
 Index letters: ``n`` completions, ``m`` their positions, ``s`` the support, ``j`` rounds. Values in nats.
 """
@@ -20,7 +20,7 @@ from blackbox_lb.estimate.reweighting.importance import log_mixture_ratios
 from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
 
 PASSES = 2
-"""The tail unigram needs the normalisers and they need the unigram: the second pass moves either by less than sampling error."""
+"""Passes: the tail unigram and the normalisers need each other, and the second pass moves either by less than sampling error."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,8 +39,8 @@ class Round:
 class Pool:
     """rollouts: of all rounds in order, with the base model's lists and ``log_ratios``; next_token: of these rollouts.
 
-    counts: rollouts of each round. effective_sample_size: of the weights ``exp(log_ratios)``, how many completions of the base
-    the pool is worth for an average that has nothing to do with the biases; at least about what the unbiased rounds hold.
+    counts: rollouts of each round. effective_sample_size: of the weights ``exp(log_ratios)``, the pool's worth in completions of
+    the base, for an average unrelated to the biases; about that of the unbiased rounds at least.
     """
 
     rollouts: Rollouts
@@ -54,29 +54,29 @@ class Pool:
 
     @property
     def mean_weight(self) -> float:
-        """The mean of ``exp(log_ratios)``: 1 in truth, whatever the biases, so that more than noise beside it is a wrong tail."""
+        """The mean of ``exp(log_ratios)``: 1 in truth, whatever the biases, so a difference beyond noise shows a wrong tail."""
         return float(np.exp(self.rollouts.tilt).mean())
 
     def positions_of(self, index: int) -> Vector:
-        """(m,) 1 at the positions that round ``index`` drew, 0 at the others."""
+        """(m,) 1 at the positions of round ``index``, 0 at the others."""
         owner = np.repeat(np.arange(len(self.counts)), self.counts)
         return np.where(owner[self.rollouts.rollout_of] == index, 1.0, 0.0)
 
 
 def pool(rounds: Sequence[Round]) -> Pool:
-    """All rounds as one set of rollouts. The first must have no bias: it covers what every later policy avoids.
+    """Pool all rounds into one set of rollouts. The first must have no bias: it covers the tokens that later policies avoid.
 
     **Weights.** ``log_ratios`` are those of the balance heuristic over all rounds (see ``log_mixture_ratios``).
 
     **Lists after the bias.** With ``log pi_delta(y)`` listed, ``log pi_0(y) = log pi_delta(y) - delta(y) + log Z`` where
-    ``-log Z = log sum_y pi_delta(y) exp(-delta(y))``; the tail of that sum is spread as the biased policy draws it. What the bias
-    pushed out of the list belongs to the tail from then on.
+    ``-log Z = log sum_y pi_delta(y) exp(-delta(y))``; the tail of that sum is spread by the biased policy's rates. Tokens that the
+    bias pushed out of the list then belong to the tail.
 
-    **Tail.** A token y has the share ``C(y) / sum_j exp(delta_j(y)) B_j(y)`` of what the base draws outside the lists. C: how often
+    **Tail.** A token y has the share ``C(y) / sum_j exp(delta_j(y)) B_j(y)`` of the base's draws outside the lists. C: times
     any round drew it outside a list; B_j: over the positions of round j whose lists miss y, the sum of the unlisted mass over Z.
     It is the rate of Poisson counts C with those exposures, at most 1. The unigram of the unbiased rounds alone would leave a
-    token that only a biased round drew without any mass, and the fit would raise it without limit; to weigh each draw
-    by ``Z / exp(delta)`` would let one draw of a token that the bias suppresses outweigh all others.
+    token that only a biased round drew without any mass, and the fit would raise it without limit; with weights
+    ``Z / exp(delta)`` one draw of a token that the bias suppresses would outweigh all others.
 
     InputError: no round, a first round with a bias, or a key in two rounds.
     """
@@ -124,7 +124,7 @@ def _base_lists(drawn: Round, tail: NextToken) -> Rollouts:
 
 
 def _log_untilted(rollouts: Rollouts, tail: NextToken, delta: Vector) -> Vector:
-    """(m,) log of the mean of exp(-delta) over the tokens that a position does not list, as the biased policy draws them."""
+    """(m,) log of the mean of exp(-delta) over a position's unlisted tokens, under the biased policy."""
     seen = tail.unigram > 0
     if not seen.any():
         return np.zeros(len(rollouts.token_ids))
@@ -162,7 +162,7 @@ def _missed(top_ids: npt.NDArray[np.int32], token_ids: Ids, values: Vector) -> V
 
 
 def _of_listed(top_ids: npt.NDArray[np.int32], token_ids: Ids, values: Vector, other: float) -> Vector:
-    """(m, k) the value of each listed token, ``other`` for those that have none."""
+    """(m, k) the value of each listed token, ``other`` for those without one."""
     if not len(token_ids):
         return np.full(top_ids.shape, other)
     where = np.minimum(np.searchsorted(token_ids, top_ids), len(token_ids) - 1)

@@ -1,4 +1,4 @@
-"""Diagnostics: numbers that say how far an estimate can be trusted and how much there is to learn."""
+"""Diagnostics: numbers on the trust in an estimate and on the room to learn."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ EFFECT_SIZE_GATE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RewardVariance:
-    """How much the reward varies between completions of one prompt (the paper, theorem "Reward gap").
+    """The variance of the reward between completions of one prompt (the paper, theorem "Reward gap").
 
     v0: ``E_x Var(r | x)``, the unbiased variance within each prompt, averaged over prompts. reward_range: R, the largest
     minus the smallest reward seen. optimum_gain: ``V_0/R (1 - exp(-R/tau))``, by the theorem a lower bound on
     ``E[r]`` under the unconstrained KL-regularised optimum minus ``E[r]`` under the base model; a fixed bias gains that
     less the price of being context-independent. When v0 is 0 there is nothing to learn.
-    v0_error: the standard error of v0, prompts being independent; infinite where there is one. prompts: how many were used.
+    v0_error: the standard error of v0, prompts being independent; infinite for one prompt. prompts: number used.
     prompts_skipped: those with fewer than two completions.
     """
 
@@ -38,10 +38,10 @@ class RewardVariance:
 
 @dataclass(frozen=True, slots=True)
 class TailCoverage:
-    """What the top-k lists miss. All but positions are shares of 1.
+    """The mass that the top-k lists miss. All but positions are shares of 1.
 
     tail_mass: mean unlisted probability. sampled_outside: positions whose sampled token is missing from the list.
-    unattributed: mean unlisted probability that had no token to go to and stays at bias 0. unnamed: mean listed probability
+    unattributed: mean unlisted probability without a token to go to, which stays at bias 0. unnamed: mean listed probability
     of tokens without an id, which stay at bias 0 too. overfull: lists that summed to more than 1 and were scaled.
     """
 
@@ -55,10 +55,10 @@ class TailCoverage:
 
 @dataclass(frozen=True, slots=True)
 class Censoring:
-    """What the provider kept back of the sampled tokens.
+    """The sampled tokens' logprobs that the provider withheld.
 
-    positions: sampled tokens. outside: how many of them are missing from the list of the likeliest at their position.
-    bounded: how many came without a logprob, so that the least listed one is an upper bound. mass: mean over positions of the
+    positions: sampled tokens. outside: those missing from the list of the likeliest at their position.
+    bounded: those without a logprob, whose upper bound is the least listed one. mass: mean over positions of the
     unlisted probability ``1 - sum(top-k)``, which is the chance that a sampled token is censored.
     """
 
@@ -69,7 +69,7 @@ class Censoring:
 
     @classmethod
     def of(cls, rollouts: Rollouts, next_token: NextToken) -> Censoring:
-        """Of these rollouts; ``next_token`` is ``NextToken.of(rollouts)``. InputError if it is of others."""
+        """Measure these rollouts; ``next_token`` is ``NextToken.of(rollouts)``. Raises InputError if it is of others."""
         if next_token.n_positions != len(rollouts.token_ids):
             raise InputError(f"next_token has {next_token.n_positions} positions, the rollouts {len(rollouts.token_ids)}")
         return cls(
@@ -82,9 +82,9 @@ class Censoring:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Where a bias can act at all: the mean probability of the biased tokens at a position, without the bias and with it.
+    """The reach of a bias: the mean probability of the biased tokens at a position, without the bias and with it.
 
-    entries: biased tokens that were listed or sampled; one that never was has no probability here. tokens: mean length of a
+    entries: biased tokens that were listed or sampled; others have no probability here. tokens: mean length of a
     completion.
     """
 
@@ -100,7 +100,7 @@ class Touched:
 
     @classmethod
     def of(cls, rollouts: Rollouts, next_token: NextToken, delta: npt.ArrayLike) -> Touched:
-        """Of ``delta`` (s,) in nats on the support of ``next_token``, which is of the rollouts."""
+        """Measure ``delta`` (s,) in nats on the support of ``next_token``, which is of the rollouts."""
         bias = vector("delta", delta, len(next_token.token_ids))
         where, positions = np.flatnonzero(bias), next_token.n_positions
         base, biased = (float(next_token.expected(d)[where].sum()) / positions for d in (np.zeros_like(bias), bias))
@@ -138,7 +138,7 @@ def reward_variance(rewards: npt.ArrayLike, prompts: npt.ArrayLike, tau: float =
     """V_0 and the paper's bound for rewards of shape (n,) answering prompts (n,).
 
     The theorem is about a bounded reward r in [0, R] (only its range counts) tilted by exp(r / tau), and V_0 is on the
-    scale of the r that is passed. A log reward with -inf has no variance: pass ``exp(rewards)``, for example the 0/1
+    scale of the given r. A log reward with -inf has no variance: pass ``exp(rewards)``, for example the 0/1
     accuracy behind log-accuracy, and read the numbers on that scale. InputError otherwise, or if no prompt has two.
     """
     r, of = np.asarray(rewards, dtype=np.float64), np.asarray(prompts)
@@ -159,7 +159,7 @@ def reward_variance(rewards: npt.ArrayLike, prompts: npt.ArrayLike, tau: float =
 
 
 def tail_coverage(next_token: NextToken) -> TailCoverage:
-    """What the lists behind ``next_token`` miss."""
+    """Measure the mass missing from the lists behind ``next_token``."""
     return TailCoverage(
         positions=next_token.n_positions,
         tail_mass=float(next_token.tail_mass.mean()),
@@ -173,7 +173,7 @@ def tail_coverage(next_token: NextToken) -> TailCoverage:
 def delta_statistics(delta: Vector, vocab_size: int, *, sampled: int | None = None) -> DeltaStatistics:
     """Statistics of a bias with listed values ``delta`` (k,) in nats and 0 on the other ``vocab_size - k`` tokens.
 
-    sampled: how many different tokens were sampled, k if None.
+    sampled: number of different sampled tokens, k if None.
     """
     listed = np.asarray(delta, dtype=np.float64)
     if len(listed) > vocab_size or vocab_size < 1:

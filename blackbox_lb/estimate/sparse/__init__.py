@@ -1,1 +1,1 @@
-"""A bias of few entries: which tokens to list and with which values, fractions or whole numbers."""
+"""A bias of few entries: the choice of tokens and values, as fractions or whole numbers."""

@@ -1,6 +1,6 @@
 """Coordinate search over integer biases, while the KL divergence falls: single units first, then two tokens at a time.
 
-Whole numbers leave many small values at 0. The limit of a provider counts listed entries, so others may be listed in their place.
+Rounding leaves many small values at 0. The provider's limit counts listed entries, so others may be listed in their place.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from blackbox_lb.estimate.sparse.single_changes import Local, curvature
 
 MOST_SWEEPS = 100
 NEAR = 0.5
-"""Of the predicted bend: a step is tried where the slope makes up for that much of it. The prediction is good to a few per cent."""
+"""Share of the predicted bend that the slope must outweigh for a step to be tried. The prediction is good to a few per cent."""
 MOVES = 512
-"""Single moves, the most promising ones, that are combined to pairs."""
+"""Most promising single moves that are combined to pairs."""
 TRIED = 64
-"""Moves of one or two tokens whose loss is computed at each step, the most promising first."""
+"""Moves of one or two tokens with a computed loss at each step, the most promising first."""
 PATIENCE = 30
-"""Steps that may follow each other without a new best: on 600 tiny problems 8 missed the best of all
+"""Steps without a new best before the end: on 600 tiny problems 8 missed the best of all
 whole biases in 2 and 30 in 1, rounding alone in 146."""
 EVALUATIONS = 500
-"""Of the loss, for moves of one or two tokens: with the choice of the moves about a second on 25,000 positions."""
+"""Evaluations of the loss, for moves of one or two tokens: with the choice of moves about a second on 25,000 positions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,11 +57,11 @@ def integer_search(
     entries: int | None = None,
     allowed: Bools | None = None,
 ) -> Vector:
-    """(s,) integers in [low, high], no further from the target than ``start`` rounded on ``chosen``, or than all 0.
+    """(s,) integers in [low, high], at most as far from the target as ``start`` rounded on ``chosen``, and as all 0.
 
     low, high: whole or infinite. usage: (s,) the target policy's expected counts ``sum_m w_m pi_target(y | m)``; weights: (m,) the
-    w_m. allowed: (s,) which tokens may be listed, at most ``entries`` of them; ``chosen`` only, all of them, where None. No single
-    unit on a listed token, nor on another where there is room, lowers the loss of the result.
+    w_m. allowed: (s,) whether a token may be listed, at most ``entries`` of them; ``chosen`` only, all of them, where None. No
+    single unit on a listed token, nor on another where there is room, lowers the loss of the result.
     """
     may = chosen if allowed is None else np.flatnonzero(allowed)
     search = _Search(next_token, weights, usage, may, len(may) if entries is None else entries, low, high)
@@ -72,7 +72,7 @@ def integer_search(
 
 
 def _descend(search: _Search, values: Vector) -> Vector:
-    """Single units from ``values``, changed in place. Along one coordinate the loss is convex, so they find its best integer."""
+    """Move by single units from ``values``, in place. Along one coordinate the loss is convex, so this finds its best integer."""
     for _ in range(MOST_SWEEPS):
         if not _sweep(search, values, _promising(search, values)):
             break
@@ -91,7 +91,7 @@ def _promising(search: _Search, values: Vector) -> Ids:
 
 
 def _sweep(search: _Search, values: Vector, order: Ids) -> bool:
-    """One unit on every token of ``order`` that it helps; whether any did."""
+    """Move by one unit each token of ``order`` that gains; return whether any did."""
     log_normaliser, masses = search.next_token.log_normaliser(values), search.next_token.by_token(order)
     room, moved = search.entries - np.count_nonzero(values), False
     for index, token in enumerate(order):
@@ -109,14 +109,14 @@ def _sweep(search: _Search, values: Vector, order: Ids) -> bool:
 
 
 def _best_step(probability: Vector, weights: Vector, usage: float) -> tuple[int, Vector]:
-    """-1, 0 or +1, and what it adds to the log normalisers: the direction is downhill, the size a whole unit."""
+    """-1, 0 or +1, and its effect on the log normalisers: the direction is downhill, the size a whole unit."""
     step = 1 if usage > weights @ probability else -1
     change = np.log1p(np.minimum(probability, 1.0) * math.expm1(step))
     return (step, change) if weights @ change - usage * step < 0 else (0, change)
 
 
 def _exchange(search: _Search, values: Vector) -> Vector:
-    """Moves of one or two tokens from ``values``; a few may lead uphill, none to where the search has been."""
+    """Move one or two tokens from ``values``; a few moves may lead uphill, none to a point already visited."""
     best, lowest = values, search.loss(values)
     seen, stuck, left = {values.tobytes()}, 0, EVALUATIONS
     least = 1e-9 * float(search.weights.sum())
@@ -138,7 +138,7 @@ def _exchange(search: _Search, values: Vector) -> Vector:
 
 
 def _moves(search: _Search, values: Vector, seen: set[bytes]) -> list[Vector]:
-    """The most promising ``TRIED`` of them that are new: a pair's change is that of both alone and their part of the curvature."""
+    """The most promising ``TRIED`` new moves: a pair's change is that of both alone and their part of the curvature."""
     tokens, steps, change = _singles(search, values)
     unique, place = np.unique(tokens, return_inverse=True)
     bend = curvature(search.next_token, search.weights, values, unique)[np.ix_(place, place)]

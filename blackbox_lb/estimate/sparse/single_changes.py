@@ -1,8 +1,8 @@
-"""What a change of one token's bias does to the divergence, predicted from its usage, the variance of that, and the curvature.
+"""The effect of a change of one token's bias on the divergence, predicted from its usage, the usage's variance and the curvature.
 
-Along one coordinate ``sum_m w_m log(1 + p_m (e^x - 1))`` is read as if the token had its probability at n like positions and none
-elsewhere: with ``p = sum w p_m^2 / sum w p_m`` and ``n = sum w p_m / p`` that is exact to the second order in x, and holds for
-values of many nats too, where a quadratic does not. How far the other listed values make up for it is left to the curvature.
+Along one coordinate ``sum_m w_m log(1 + p_m (e^x - 1))`` is approximated as if the token had its probability at n like positions
+and none elsewhere: with ``p = sum w p_m^2 / sum w p_m`` and ``n = sum w p_m / p`` that is exact to the second order in x, and
+holds for values of many nats too, unlike a quadratic. The curvature predicts the response of the other listed values.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class Local:
 
     @classmethod
     def at(cls, next_token: NextToken, weights: Vector, values: Vector) -> Local:
-        """Of ``values`` (s,) nats; weights: (m,)."""
+        """The policy at ``values`` (s,) nats; weights: (m,)."""
         _, usage = next_token.potential(values, weights)
         squares = _squares(next_token, weights, values)
         share = np.divide(squares, usage, out=np.zeros_like(usage), where=usage > 0)
         return cls(usage, np.clip(share, 1e-12, 1 - 1e-9))
 
     def change(self, tokens: Ids, steps: Vector, linear: Vector, values: Vector, l2: float = 0.0) -> Vector:
-        """What adding ``steps`` to the biases of ``tokens``, each alone, adds to ``W KL``, or to the loss of a fit with ``l2``."""
+        """The effect of adding ``steps`` to the biases of ``tokens``, each alone, on ``W KL`` or the loss of a fit with ``l2``."""
         n, p = self.usage[tokens] / self.share[tokens], self.share[tokens]
         old = values[tokens]
         return n * np.log1p(p * np.expm1(steps)) - linear[tokens] * steps + l2 / 2 * steps * (steps + 2 * old)
 
     def best_steps(self, tokens: Ids, linear: Vector, values: Vector, l2: float, low: float, high: float) -> tuple[Vector, Vector]:
-        """The step that lowers the loss most at each of ``tokens`` alone, and by how much, by Newton's method."""
+        """The step that lowers the loss most at each of ``tokens`` alone, and its effect, by Newton's method."""
         n, p = self.usage[tokens] / self.share[tokens], self.share[tokens]
         old, x = values[tokens], np.zeros(len(tokens))
         for _ in range(NEWTON_STEPS):

@@ -1,6 +1,6 @@
-"""Sparse compilation: the few listed values whose policy is closest to the learned one on logged positions.
+"""Sparse compilation: the few listed values with the policy closest to the learned one on logged positions.
 
-A provider takes a limited number of entries in a range, perhaps integers; what is not listed is 0. Cutting a bias to its
+A provider takes a limited number of entries in a range, perhaps integers; any other token is at 0. Cutting a bias to its
 largest entries moves every other token. So the shift and the support are chosen together, and the listed values are
 refitted with the rest held at 0, which is a projection again.
 """
@@ -22,12 +22,12 @@ from blackbox_lb.estimate.sparse.support_search import PATIENCE, Problem, best_s
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sparse:
-    """What a provider is sent, and what that cost.
+    """The compiled bias, and its loss.
 
     token_ids: (k,) sorted. values: (k,) nats, none 0. entries_dropped: learned entries (not 0) that are not listed.
     kl_lost: mean ``KL(pi_learned || pi_compiled)`` over logged positions, nats per token. kl_learned: mean
-    ``KL(pi_learned || pi_0)``, what sending nothing would lose. kept: ``1 - kl_lost / kl_learned`` (1 if nothing was
-    learned). clipped: listed values that lie on the limit of the range. rounded_to_zero: tokens of the support of real values
+    ``KL(pi_learned || pi_0)``, the loss of sending nothing. kept: ``1 - kl_lost / kl_learned`` (1 if nothing was
+    learned). clipped: listed values at a limit of the range. rounded_to_zero: tokens of the support of real values
     that are 0 as whole numbers; others may be listed in their place.
     """
 
@@ -46,12 +46,12 @@ class Sparse:
 
     @property
     def kept(self) -> float:
-        """The share of the estimated gain that arrives; negative if the compiled bias is worse than none.
+        """The share of the estimated gain that remains; negative if the compiled bias is worse than none.
 
         The learned policy without a penalty is the m-projection of the target p* onto all biases, so that on the logged prefixes
         ``KL(p* || pi_v) = KL(p* || pi_learned) + KL(pi_learned || pi_v)`` for every bias v (the Pythagorean theorem of information
-        geometry; Csiszar 1975): with v = 0 and v = compiled, this is the share of ``KL(p* || pi_0) - KL(p* || pi_learned)`` that is
-        kept, if positions count as they do in the fit. With a penalty the learned policy stands in for the target.
+        geometry; Csiszar 1975): with v = 0 and v = compiled, this is the kept share of ``KL(p* || pi_0) - KL(p* || pi_learned)``,
+        if positions count as they do in the fit. With a penalty the learned policy stands in for the target.
         """
         return 1.0 - self.kl_lost / self.kl_learned if self.kl_learned > 0 else 1.0
 
@@ -123,7 +123,7 @@ def sparsify(
 
 
 def against(next_token: NextToken, learned: npt.ArrayLike, sparse: Sparse) -> Sparse:
-    """The same entries, with dropped and kl_lost counted against another ``learned`` bias (s,) than they were fitted to."""
+    """The same entries, with dropped and kl_lost counted against another ``learned`` bias (s,) than that of their fit."""
     target = _Target.of(next_token, vector("learned", learned, len(next_token.token_ids)), np.ones(next_token.n_positions))
     values = next_token.align(sparse.token_ids, sparse.values)
     return replace(

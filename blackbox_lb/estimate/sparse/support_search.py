@@ -1,9 +1,9 @@
-"""Support search: which tokens may have a bias, where only so many may, by exchange on the true loss.
+"""Support search: the best set of tokens with a bias, of limited size, by exchange on the true loss.
 
 Best-subset selection by splicing (Zhu, Wen, Zhu, Zhang and Wang, "A polynomial algorithm for best-subset selection problem", PNAS
-2020): members that are predicted to lose least are exchanged for non-members that are predicted to gain most, many at once at
+2020): members with the least predicted loss are exchanged for non-members with the most predicted gain, many at once at
 first, and an exchange counts only where the refitted loss falls. Single exchanges follow, which may climb for a few steps and
-never return to a support they have seen (tabu search; Glover 1989): a local optimum is seldom the best there is.
+never return to a support already seen (tabu search; Glover 1989): a local optimum is seldom the best there is.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from blackbox_lb.estimate.sparse.single_changes import Local, curvature
 SPLICES = 20
 """Most exchanges of many at once; on real rollouts two to seven are made."""
 PATIENCE = 8
-"""Single exchanges that may follow each other without a new best. On problems of 5 to 12 tokens and 1 to 3 entries, each compared
+"""Single exchanges without a new best before the end. On problems of 5 to 12 tokens and 1 to 3 entries, each compared
 with all supports, none missed the best in 8 of 300, 4 in 3 of 2,000, and 8 in none of 1,000."""
 TRIED = 24
 """Exchanges that are refitted at each step, the most promising first."""
 REFITS = 400
 """Of single exchanges, divided by the entries: a refit costs about in proportion. At least ``TRIED``."""
 COUPLED = 3000
-"""Tokens whose curvature is computed together, a matrix of 72 MB; for more, each is judged as if the others stood still."""
+"""Tokens with jointly computed curvature, a matrix of 72 MB; of more, each is judged as if the others stood still."""
 LEAST = 1e-9
 """Nats per weighted position: less is no progress."""
 
@@ -36,7 +36,7 @@ LEAST = 1e-9
 class Problem:
     """minimise over v  ``sum_m w_m log_normaliser_m(v) - linear . v + l2/2 |v|^2``, with low <= v <= high and 0 where not allowed.
 
-    linear: (s,) what the target policy uses, ``sum_m w_m pi_target(y | m)``: then the loss is ``W KL(target || v)`` and a constant.
+    linear: (s,) the target policy's usage, ``sum_m w_m pi_target(y | m)``: then the loss is ``W KL(target || v)`` and a constant.
     Or the weighted counts of sampled tokens: then it is that of the projection. weights: (m,). allowed: (s,).
     """
 
@@ -49,12 +49,12 @@ class Problem:
     high: float = np.inf
 
     def loss(self, values: Vector) -> float:
-        """At ``values`` (s,), in nats over all positions."""
+        """The loss at ``values`` (s,), in nats over all positions."""
         potential, _ = self.next_token.potential(values, self.weights)
         return float(potential - self.linear @ values + self.l2 / 2 * (values @ values))
 
     def fitted(self, support: Ids, start: Vector) -> Supported:
-        """The least loss with values on ``support`` only, begun at those of ``start`` (s,)."""
+        """Minimise the loss with values on ``support`` only, starting at those of ``start`` (s,)."""
         found = maximise(
             self.linear,
             self.next_token,
@@ -80,10 +80,10 @@ class Supported:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Scores:
-    """loss: (k,) of each member that leaves, gain: (c,) of each of ``others`` that joins, the rest refitted.
+    """Predicted effects. loss: (k,) of each member that leaves, gain: (c,) of each of ``others`` that joins, the rest refitted.
 
-    steps: (c,) the value it joins with. inverse, response: (k, k) inverse curvature of the members, and (k, c) how much each
-    goes down for one nat of an other; None where there are too many for that.
+    steps: (c,) the value of each that joins. inverse, response: (k, k) inverse curvature of the members, and (k, c) the fall of
+    each for one nat of an other; None where there are too many for that.
     """
 
     others: Ids
@@ -94,9 +94,9 @@ class _Scores:
 
 
 def best_support(problem: Problem, entries: int, start: Vector, *, patience: int = PATIENCE, splices: int = SPLICES) -> Supported:
-    """At most ``entries`` tokens and their best values, from the support of ``start`` (s,), which has no more of them.
+    """Choose at most ``entries`` tokens and their best values, from the support of ``start`` (s,), which has no more of them.
 
-    patience: single exchanges that may pass without a new best, 0 for none at all: then it is quick.
+    patience: single exchanges without a new best, 0 for none at all: then it is quick.
     """
     if entries == 0:
         return problem.fitted(np.zeros(0, np.int64), start)
@@ -133,7 +133,7 @@ def _score(problem: Problem, entries: int, found: Supported) -> _Scores:
 
 
 def _splice(problem: Problem, entries: int, found: Supported) -> Supported | None:
-    """Exchange as many as are predicted to be worth it, then half of them, until the loss falls; None where it does not."""
+    """Exchange as many as the prediction favours, then half of them, until the loss falls; None where it does not."""
     scores = _score(problem, entries, found)
     room = entries - len(found.support)
     leave = np.concatenate((np.full(room, -1), np.argsort(scores.loss, kind="stable")))
@@ -173,7 +173,7 @@ def _exchange(problem: Problem, entries: int, found: Supported, patience: int) -
 
 
 def _singles(found: Supported, scores: _Scores, seen: set[bytes]) -> list[Ids]:
-    """The most promising supports that differ in one token and were not seen before."""
+    """The most promising supports that differ in one token and are new."""
     worth = np.asarray(scores.gain[None, :] - _lost_with(found, scores))
     chosen: list[Ids] = []
     for flat in np.argsort(-worth, axis=None, kind="stable")[: TRIED + len(seen)]:
