@@ -1,1 +1,1 @@
-"""Everything that talks to a model: the wire, the transport with its limits, one session, the embedded engine, and drift."""
+"""All contact with a model: the wire, the transport with its limits, one session, the embedded engine, and drift."""

@@ -32,8 +32,8 @@ async def connect(
     """A session with the provider's model. ``concurrency``, ``max_tokens`` and ``longest_prompt`` (characters) size an
     embedded engine's slots.
 
-    ``needs``: rows of the profile that must be known, or nothing is asked. budget: each completion request is charged to it.
-    session: its kind.
+    needs: rows of the profile that must be known, or nothing is asked. budget: the account of each completion request.
+    session: its class.
 
     Raises:
         BlbError: unknown provider, missing key, model not found, server down.
@@ -64,9 +64,9 @@ async def connect(
 
 
 PROMPT_ROOM = 1024
-"""Tokens of a slot that an embedded engine keeps for the prompt at least."""
+"""Least tokens for the prompt in a slot of an embedded engine."""
 CHARACTERS_A_TOKEN = 2
-"""Fewer than in any language that is written with spaces: a prompt must not outgrow its slot."""
+"""Characters a token, fewer than in any language written with spaces: a prompt must not outgrow its slot."""
 
 
 def _room(longest_prompt: int) -> int:

@@ -1,4 +1,4 @@
-"""Drift: whether what answers now is what answered before, by the model name and the system that every answer tells."""
+"""Drift: a change of the answering model or system, by the model name and the system in every answer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ GO_ON = (
 
 
 class DriftWatch:
-    """The names (``model``) and systems (``system_fingerprint``) that answered, with how many completions each gave.
+    """The names (``model``) and systems (``system_fingerprint``) of the answers so far, each with its number of completions.
 
-    ``policy``: another name or system stops the run, or is noted; None: it stops, but for another system of a fleet. ``remarks``:
-    for the user. ``mixed``: the tokenizer changed, so that nobody knows whose ids the last completions have.
+    policy: another name or system stops the run, or is noted; None: it stops, but for another system of a fleet. remarks:
+    for the user. mixed: the tokenizer changed, so the vocabulary of the last completions is not known.
     """
 
     def __init__(self, policy: OnDrift | None = None) -> None:
@@ -34,10 +34,10 @@ class DriftWatch:
         self.mixed = False
 
     def seen(self, completions: Sequence[Completion], fleet: bool) -> Drifted | None:
-        """Take in the completions of one answer; why they are not of what answered before, where that is a reason to stop.
+        """Take in the completions of one answer; return the reason to stop where they are not of the earlier model or system.
 
-        An answer that tells neither, and one that a content filter withheld, says nothing. ``fleet``: many
-        systems answer under one name, as the profile says.
+        An answer without either name, and one that a content filter withheld, does not count. ``fleet``: many
+        systems answer under one name, by the profile.
         """
         told = [each for each in completions if not each.filtered]
         if not told:
@@ -53,7 +53,7 @@ class DriftWatch:
         return None
 
     def _change(self, what: str, known: Counter[str], name: str, policy: OnDrift) -> str | None:
-        """The change in words where it is a reason to stop."""
+        """The change in words, where it is a reason to stop."""
         names = [each for each in known if each]
         if not name or not names or name in names:
             return None

@@ -32,16 +32,16 @@ from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, Tokenizer, fingerprint
 OPENAI_VOCABULARIES = frozenset({"cl100k_base", "o200k_base", "o200k_harmony", "p50k_base", "r50k_base"})
 UNAUTHORIZED = 401
 CHARACTERS_A_TOKEN = 4
-"""Rule of thumb for the size of a prompt in rate-limit budgets, where being wrong costs a little waiting."""
+"""Rule of thumb for the size of a prompt in rate-limit budgets, where an error costs a little waiting."""
 
 
 class Session:
     """One model behind one inference API, for as many requests as are wanted. Use as an asynchronous context manager.
 
-    ``base_url`` and the API key default to the environment variables that the profile names. Without ``model`` the server's only
-    model is taken, without ``endpoint`` the first of the profile. ``tokenizer`` names the vocabulary of a provider that does
-    not tell token ids: a tiktoken encoding or a file (see ``load_vocabulary``). ``budget``: what each completion
-    request is charged to before it is sent; ``channel``: the HTTP below.
+    base_url and the API key default to the environment variables of the profile. model: by default the server's only one.
+    endpoint: by default the profile's first. tokenizer: the vocabulary of a provider without token ids: a tiktoken encoding or a
+    file (see ``load_vocabulary``). budget: the account of completion requests, charged before each is sent. channel: the HTTP
+    below.
 
     Raises:
         InputError: no such endpoint or address; on entering, no such vocabulary.
@@ -80,20 +80,20 @@ class Session:
 
     @property
     def model(self) -> str:
-        """The model's name as the provider knows it; known after entering the context."""
+        """The provider's name of the model; known after entering the context."""
         if self._model is None:
             raise InputError("the session has not been entered: its model is not known yet")
         return self._model
 
     @property
     def biased_endpoint(self) -> Endpoint:
-        """Where a bias can be sent: the session's own endpoint, else the first that takes one."""
+        """The endpoint for a bias: the session's own, else the first that takes one."""
         names = [self.endpoint, *self.profile.endpoints]
         return next((name for name in names if self.profile.endpoint(name).bias), self.endpoint)
 
     @property
     def end_tokens(self) -> EndTokens:
-        """How the tokens that end a completion are listed, and which ids they may have, as far as that is known."""
+        """The listing of the tokens that end a completion, and their ids, as far as known."""
         special = self.vocabulary.special.values() if self.vocabulary else ()
         return EndTokens(self.profile.logprobs.end_token_listed, frozenset(special))
 
@@ -105,7 +105,7 @@ class Session:
 
     @property
     def highest_id(self) -> int | None:
-        """The highest token id that ``logit_bias`` accepts; None where all are, or where it is not known."""
+        """The highest token id that ``logit_bias`` accepts; None for no limit, or an unknown one."""
         return highest_id(self.profile, self.vocabulary)
 
     async def __aenter__(self) -> Self:
@@ -138,7 +138,7 @@ class Session:
         return (await self.complete_many(prompt, Draw(sampling, bias, endpoint)))[0]
 
     async def complete_many(self, prompt: Prompt | Sequence[int], draw: Draw, n: int = 1) -> list[Completion]:
-        """``n`` completions by one request. A prompt that the provider's content filter refuses gives ``n`` empty ones.
+        """Return ``n`` completions by one request. A prompt that the provider's content filter refuses gives ``n`` empty ones.
 
         On the completions endpoint a prompt may be token ids (see ``prompt_ids``).
 
@@ -157,10 +157,10 @@ class Session:
         return found
 
     def completions_in(self, answer: Any, draw: Draw, n: int = 1) -> list[Completion]:
-        """The completions of an answer to a request for ``n``, whichever way it came; see ``read_answer``.
+        """Read the completions of an answer to a request for ``n``, live or from a file; see ``read_answer``.
 
         Raises:
-            ProviderError: it cannot be read. InputError: it is of a model with another vocabulary.
+            ProviderError: the answer cannot be read. InputError: it is of a model with another vocabulary.
         """
         self._check_model_behind(answer)
         try:
@@ -170,17 +170,17 @@ class Session:
             raise type(error)(self.channel.masked(str(error))) from error
 
     def parse(self, content: bytes) -> Any:
-        """The JSON of an answer of the session's endpoint, its long lists as columns where they are of the plain kind."""
+        """Parse the JSON of an answer of the session's endpoint; long lists of the plain kind become columns."""
         return self._parser(self.endpoint)(content)
 
     @property
     def unreadable(self) -> int:
-        """Answers so far that could not be read and were asked for again."""
+        """Answers so far that were unreadable and asked for again."""
         return self.channel.slips.bad
 
     @property
     def refusals(self) -> int:
-        """Requests so far that the server refused for load, or did not answer in time."""
+        """Requests so far that the server refused for load or did not answer in time."""
         return self.channel.refusals
 
     def drop_waiting(self) -> None:
@@ -188,10 +188,10 @@ class Session:
         self._budget.drop_waiting()
 
     def _check_model_behind(self, answer: Any) -> None:
-        """A deployment's name may be another model's: the answer tells which one it is, and so which tokenizer.
+        """Check the model behind a deployment's name, by the answer, and so the tokenizer.
 
         Raises:
-            InputError: the vocabulary is another OpenAI model's. ModelUnsuitable: it is a model that cannot be adapted.
+            InputError: its vocabulary is that of another OpenAI model. ModelUnsuitable: it cannot be adapted.
         """
         model = answer.get("model") if isinstance(answer, dict) else None
         if self.vocabulary is None or not isinstance(model, str) or model == self._model_behind:
@@ -213,8 +213,8 @@ class Session:
         read: Callable[[Any], Any] = lambda answer: answer,
         parse: Callable[[bytes], Any] = loads,
     ) -> Any:
-        """What ``read`` makes of the provider's answer, or the answer as it came, for whoever wants to see more of it than
-        completions hold. What ``read`` calls corrupt is asked for again, within reason. ``parse``: how the JSON is read.
+        """Return ``read`` of the provider's answer, or the raw answer, which holds more than completions do. An answer that
+        ``read`` calls corrupt is asked for again, within limits. ``parse``: reads the JSON.
 
         Raises:
             ProviderError: one of its subclasses; ContentFiltered where the content filter refuses the prompt.
@@ -239,7 +239,7 @@ class Session:
         return found
 
     def _parser(self, endpoint: Endpoint) -> Callable[[bytes], Any]:
-        """What reads the answers of an endpoint; it remembers the tokens that it saw, under the vocabulary of now."""
+        """The reader of an endpoint's answers; it remembers tokens, under the present vocabulary."""
         lists = self._lists.get(endpoint)
         if lists is None or lists.vocabulary is not self.vocabulary:
             lists = AnswerReader(self.profile, self.profile.endpoint(endpoint), self.vocabulary)
@@ -247,14 +247,14 @@ class Session:
         return lists.loads
 
     def _most_tokens(self, prompt: Prompt | Sequence[int], endpoint: Endpoint) -> int:
-        """Tokens of a prompt at most: as an answer to it counted them, else by its bytes."""
+        """Most tokens of a prompt: by the count in an answer to it, else by its bytes."""
         if not isinstance(prompt, Prompt):
             return len(prompt)
         counted = self._prompt_tokens.get((prompt, endpoint))
         return prompt_bound([message.content for message in prompt.messages]) if counted is None else counted
 
     async def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """The token ids that the session's endpoint makes of a prompt, as the rows ``reference`` of the profile say.
+        """Return the prompt's token ids for the session's endpoint, by the rows ``reference`` of the profile.
 
         Raises:
             ProfileError: the profile has no such rows.
@@ -273,7 +273,7 @@ class Session:
         return [checked_id(self.profile.name, token) for token in ids]
 
     async def _field(self, path: str, name: str, body: dict[str, Any], kinds: tuple[type, ...]) -> Any:
-        """The field ``name`` of the answer of one of the server's own routes."""
+        """The field ``name`` in the answer of one of the server's own routes."""
         answer = await self.channel.post(self.channel.root(path), {"model": self.model, **body})
         if not isinstance(answer, dict) or not isinstance(answer.get(name), kinds):
             raise CorruptResponse(f"{self.profile.name} answered {path} without {name!r}: {str(answer)[:200]}")
@@ -298,7 +298,7 @@ class Session:
         return served
 
     async def texts_of(self, tokens: Sequence[int]) -> list[str | None]:
-        """What each token id prints as; fragments of a character print as U+FFFD, and None where nobody tells."""
+        """The printed text of each token id; fragments of a character print as U+FFFD; None where it is not known."""
         if self.vocabulary is not None:
             raw = [self.vocabulary.bytes_of(token) for token in tokens]
             return [None if each is None else each.decode("utf-8", "replace") for each in raw]
@@ -313,7 +313,7 @@ class Session:
         return list(await asyncio.gather(*(one(token) for token in tokens)))
 
     async def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens one after the other. InputError: nobody tells it."""
+        """The text of a row of tokens. Raises InputError: it cannot be known here."""
         if self.vocabulary is None:
             return await self._decoded(tokens)
         return b"".join(self.vocabulary.bytes_of(token) or b"" for token in tokens).decode("utf-8", "replace")
@@ -325,11 +325,11 @@ class Session:
         return str(await self._field(route.path, route.answer, {"tokens": [*tokens], **route.fields}, (str,)))
 
     async def encode(self, text: str) -> list[int]:
-        """The token ids of a text by itself, without special tokens. InputError: nobody tells them."""
+        """The token ids of a text by itself, without special tokens. Raises InputError: they cannot be known here."""
         return list(self.vocabulary.encode(text)) if self.vocabulary is not None else await self._encoded(text)
 
     async def _encoded(self, text: str) -> list[int]:
-        """As the server splits it."""
+        """The token ids by the server's own route."""
         route = self.profile.tokenizer.tokenize
         if route is None:
             raise InputError(
@@ -353,13 +353,13 @@ class Session:
         return value if isinstance(value, int) else None
 
     async def _served(self) -> Sequence[str]:
-        """Names of the models that the server offers; also the proof that something answers, and that it takes the key."""
+        """The model names that the server offers; the request also shows that the server answers and takes the key."""
         needed = self._model is None
         try:
             answer = await self.channel.get("/models")
             return [str(model["id"]) for model in answer["data"]]
         except (AuthenticationFailed, RequestRejected, CorruptResponse) as error:
-            # A key may be allowed to sample and not to list; only one that is wrong is refused with 401.
+            # A key may be allowed to sample and not to list; only a wrong one is refused with 401.
             if needed or _status(error) == UNAUTHORIZED:
                 raise
         except (KeyError, TypeError) as error:
@@ -376,7 +376,7 @@ def _status(error: ProviderError) -> int | None:
 
 
 def _vocabulary(profile: Profile, model: str | None, tokenizer: str | None) -> Vocabulary | None:
-    """The vocabulary that the user names, or that tiktoken knows for the model's name."""
+    """The vocabulary that the user names, or tiktoken's for the model's name."""
     if tokenizer is not None:
         return load_vocabulary(tokenizer)
     if profile.tokenizer.source != "openai names":

@@ -1,4 +1,4 @@
-"""Budget: what one command may send in all, reserved before a request goes out and settled with what its answer says."""
+"""Budget: the limits of one command's requests, reserved before a request goes out and settled by its answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from blackbox_lb.errors import BudgetExhausted, ConnectionFailed, ContentFiltere
 from blackbox_lb.providers.prices import Prices
 
 TEMPLATE_TOKENS = 64
-"""Tokens that a chat template adds to a prompt at most: markers, dates, a default system message."""
+"""Most tokens that a chat template adds to a prompt: markers, dates, a default system message."""
 MESSAGE_TOKENS = 8
 """Tokens that a template adds to each message."""
 NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
@@ -31,9 +31,9 @@ class SpendingLimits:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Requests that were sent, tries that failed among them, their tokens and their price in US dollars; sums by ``+``.
+    """Requests sent, with failed tries, their tokens and their price in US dollars; sums by ``+``.
 
-    ``guessed``: answers that were lost on the way or told no usage, which count with the most that they can have been.
+    guessed: answers lost on the way or without usage, which count with their possible maximum.
     """
 
     requests: int = 0
@@ -57,7 +57,7 @@ class Spent:
         )
 
     def __str__(self) -> str:
-        """What it is in words."""
+        """The sums in words."""
         price = f", ${self.dollars:.4f}" if self.dollars else ""
         guessed = f" ({self.guessed:,} without usage, counted in full)" if self.guessed else ""
         return (
@@ -67,18 +67,19 @@ class Spent:
 
 
 def prompt_bound(texts: list[str]) -> int:
-    """Tokens of a prompt of these messages at most: none is shorter than a byte, and a template adds some."""
+    """Most tokens of a prompt of these messages: none is shorter than a byte, and a template adds some."""
     return TEMPLATE_TOKENS + sum(len(text.encode("utf-8", "replace")) + MESSAGE_TOKENS for text in texts)
 
 
 class Budget:
-    """What everything that one command sends has in common. ``spent`` grows; ``prices``, and ``judge_prices`` of the model that
-    judges: None where they are not known.
+    """The account of one command's requests.
 
-    A request is reserved at the most that it can take. Where that does not fit, it waits for those in flight, which mostly take
-    less; with none in flight the budget is exhausted. So no limit is passed while the provider's usage is honest, and what is
-    left at the end is less than one request could have taken. ``opening`` is called before the first request; each of ``droppers``
-    cancels the requests that wait in one session.
+    spent: grows with each answer. prices, judge_prices: of the model and of the judging model, None where not known.
+    opening: called before the first request. droppers: each cancels the waiting requests of one session.
+
+    A request reserves its possible maximum. Where that does not fit, it waits for those in flight, which mostly take less; with
+    none in flight the budget is exhausted. So no limit is passed while the provider's usage is honest, and less than the maximum
+    of one request is left at the end.
     """
 
     def __init__(self, limits: SpendingLimits | None = None, prices: Prices | None = None) -> None:
@@ -92,7 +93,7 @@ class Budget:
         self._waiting: dict[asyncio.Task[Any] | None, asyncio.Future[None]] = {}
 
     async def metered(self, once: Callable[[], Awaitable[Any]], prompt: int, completion: int, prices: Prices | None = None) -> Any:
-        """The answer of ``once``, one try of a request of at most so many tokens; ``prices``: the budget's unless told.
+        """Return the answer of ``once``, one try of a request of at most so many tokens; ``prices``: by default the budget's.
 
         Raises:
             BudgetExhausted: it could pass a limit. Interrupted: the budget was closed. Nothing was sent in either case.
@@ -115,7 +116,7 @@ class Budget:
         return answer
 
     def close(self) -> None:
-        """Let nothing new begin; what is in flight goes on, what waits is dropped."""
+        """Stop new requests: those in flight go on, those waiting are dropped."""
         self.closed = True
         self.drop_waiting()
 
@@ -125,7 +126,7 @@ class Budget:
             raise Interrupted("Interrupted")
 
     def drop_waiting(self) -> None:
-        """Cancel the tasks whose requests wait, here or in a session: nothing of theirs is on the way."""
+        """Cancel the tasks of waiting requests, here or in a session: none of them has been sent."""
         for task in self._waiting:
             if task is not None:
                 task.cancel()
@@ -182,7 +183,7 @@ def _priced(prompt: int, completion: int, prices: Prices | None) -> Spent:
 
 
 def used_by(answer: Any, prompt: int, completion: int, prices: Prices | None) -> Spent:
-    """What an answer says it took; the most it can have taken where it does not say."""
+    """The usage that an answer reports, else its possible maximum."""
     usage = answer if isinstance(answer, dict) else {}
     asked, made = count(usage, "prompt_tokens", "input_tokens"), count(usage, "completion_tokens", "output_tokens")
     taken = _priced(prompt if asked is None else asked, completion if made is None else made, prices)
@@ -190,7 +191,7 @@ def used_by(answer: Any, prompt: int, completion: int, prices: Prices | None) ->
 
 
 def _lost(error: Exception, most: Spent, prompt: Spent) -> Spent:
-    """What a failed try has cost at most. A refusal costs nothing but the request; an answer that did not arrive may be paid.
+    """The most that a failed try can have cost. A refusal costs the request only; an answer that did not arrive may be billed.
 
     Azure bills the prompt that its content filter refuses: learn.microsoft.com, Azure OpenAI, "Plan to manage costs".
     """

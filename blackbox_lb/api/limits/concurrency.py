@@ -1,4 +1,4 @@
-"""Pace: as many requests in flight as a server gets faster with, found while it works, and no more."""
+"""Pace: the number of requests in flight up to which a server gets faster, found while it works."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 MOST = 512
-"""Requests in flight that are never passed: half of the open files that a process may have on most systems."""
+"""Most requests in flight: half of the open files that a process may have on most systems."""
 GAIN = 1.05
 """Twice the requests must bring this many times the tokens a second, or they only lengthen the server's queue."""
 CLEAR = 1.3
-"""A gain, or a loss, that needs no second look."""
+"""A gain or loss that is decided at once."""
 LOSS = 0.95
-"""Below this part of what fewer requests brought, more of them are in the server's way."""
+"""Share of the rate with fewer requests below which more of them slow the server down."""
 FEW = 16
-"""Requests that a rate is measured over at least; the lengths of completions vary by about their mean."""
+"""Least requests for measuring a rate; the lengths of completions vary by about their mean."""
 SURE = 2
-"""Times the requests in flight over which a rate is measured that is to be compared."""
+"""Measure a rate for comparison over this many requests per request in flight."""
 HOLD = 16
-"""Times the requests in flight until more are tried again; twice as many after each time that they did not help."""
+"""Try more requests after this many per request in flight; twice as many after each failure."""
 REFUSED = 0.05
-"""Part of the requests that a server may refuse for load before it gets fewer."""
+"""Share of requests refused for load above which a server gets fewer."""
 EASED = 0.7
 LONGEST = 150.0
-"""Seconds that a request may take for more of them to be tried: twice as long in a queue is still far from where it is given up."""
+"""Longest request, in seconds, at which more are tried: twice as long in a queue is still far from the timeout."""
 
 
 class _End(NamedTuple):
@@ -38,11 +38,11 @@ class _End(NamedTuple):
 class Pace:
     """How many requests to keep in flight to one server; ``level`` is the number now.
 
-    From ``least`` on the number doubles as long as that makes completions come faster, measured in tokens a second. Where it does
-    not, it stays, and the last doubling is kept as a queue unless the server slowed down. Later it tries again, ever more rarely,
-    since servers are shared and change. Refusals for load ease it, down to where it began.
+    From ``least`` on the number doubles as long as that makes completions come faster, measured in tokens a second. Then it stays,
+    and the last doubling is kept as a queue unless the server slowed down. Later it tries again, ever more rarely, since servers
+    are shared and change. Refusals for load lower it, down to its start.
 
-    No clock and no task of its own: whoever collects tells ``ended`` of each request.
+    It has no clock and no task of its own: the caller reports each request to ``ended``.
     """
 
     def __init__(self) -> None:
@@ -52,15 +52,15 @@ class Pace:
         next(self._course)
 
     def begin(self, requests: int, least: int, most: int = MOST) -> None:
-        """A stage of so many requests begins, ``least`` to ``most`` of them in flight; the pause before it does not count."""
+        """Begin a stage of so many requests, ``least`` to ``most`` of them in flight; the pause before it does not count."""
         self._left, self._begins = requests, True
         self._least, self._most = least, max(least, most)
         self.level = min(max(self.level, self._least), self._most)
 
     def ended(self, tokens: int, refusals: int, now: float) -> None:
-        """A request ended with ``tokens`` completion tokens; ``refusals``: for load, so far; ``now``: seconds.
+        """Take in a request that ended with ``tokens`` completion tokens; ``refusals``: for load, so far; ``now``: seconds.
 
-        The last ones of a stage, when there are none to take their place, say nothing about the server.
+        The last ones of a stage, without any to take their place, do not count.
         """
         self._left -= 1
         if self._left >= self.level:
@@ -68,7 +68,7 @@ class Pace:
             self._begins = False
 
     def _climb(self) -> Generator[None, _End, None]:
-        """Measure, try more, keep what helped; again and again."""
+        """Measure, try more, keep the better; again and again."""
         times = SURE
         while True:
             while not (known := (yield from self._rate(times))):
@@ -88,7 +88,7 @@ class Pace:
     def _rate(self, times: int, known: float | None = None) -> Generator[None, _End, float]:
         """Tokens a second at this level, over ``times`` as many requests; 0.0 where the server refused too many for load.
 
-        Those that were in flight when the level changed, or a stage began, do not count. What is far from ``known`` is believed
+        Requests in flight at a change of level, or at the start of a stage, do not count. A rate far from ``known`` is accepted
         sooner.
         """
         waiting, least = self.level, max(FEW, self.level)

@@ -1,4 +1,4 @@
-"""An orderly end: the first Ctrl-C or SIGTERM lets what is in flight arrive, the second ends at once."""
+"""An orderly end: the first Ctrl-C or SIGTERM lets requests in flight arrive, the second ends at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from blackbox_lb.api.limits.budget import Budget
 
 T = TypeVar("T")
 ORDERLY = ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL))
-"""The signals, and what must be installed for them: a program that ignores one, as under nohup, goes on ignoring it."""
+"""The signals, each with its handler's installer: a program that ignores one, as under nohup, goes on ignoring it."""
 NOTICE = b"\nStopping: what is in flight is received and kept; Ctrl-C again stops now.\n"
 
 
@@ -34,7 +34,7 @@ def run_interruptible(main: Coroutine[Any, Any, T], budget: Budget) -> T:
 
 
 class _Stop:
-    """The signals that came, and the loop that they are told to."""
+    """The received signals, and the loop to inform."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget, self._signals = budget, 0
@@ -57,7 +57,7 @@ class _Stop:
                 signal.signal(number, handler)
 
     async def watched(self, main: Coroutine[Any, Any, T]) -> T:
-        """``main``; its cancellation after a signal is an Interrupted."""
+        """Run ``main``; turn its cancellation by a signal into Interrupted."""
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         try:
             return await main
@@ -70,7 +70,7 @@ class _Stop:
         self._signals += 1
         if self._signals > 1 or self._loop is None:
             if self._loop is not None:
-                self._loop.set_exception_handler(lambda loop, context: None)  # tasks that are cut off are no news
+                self._loop.set_exception_handler(lambda loop, context: None)  # cut-off tasks need no report
             raise KeyboardInterrupt
         if sys.stderr.isatty():
             os.write(2, NOTICE)  # a handler may interrupt a print, which cannot be entered twice
@@ -78,7 +78,7 @@ class _Stop:
 
     def _close(self) -> None:
         self._budget.close()
-        # Whatever was received is stored in the same step of its task, so that nothing is lost where nothing is in flight.
+        # Received answers are stored in the same step of their task, so nothing is lost where nothing is in flight.
         if not self._budget.in_flight and self._task is not None:
             self._task.cancel()
 

@@ -1,4 +1,4 @@
-"""Many at a time, and an orderly end: what is in flight is received, what has not been sent is dropped."""
+"""Bounded groups of workers, with an orderly end: requests in flight are received, waiting ones are dropped."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ async def run_all(
     budget: Budget,
     drop_waiting: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run ``receive`` over all ``items``, in their order, at most ``concurrency`` at a time: a number, or what tells it.
+    """Run ``receive`` over all ``items``, in order, at most ``concurrency`` at a time: a number, or a function that returns it.
 
-    On the first failure, and once ``budget`` is closed, no new ones start, ``drop_waiting`` cancels those that were not sent yet,
-    the others end, and then it is raised.
+    On the first failure, and once ``budget`` is closed, no new ones start, ``drop_waiting`` cancels those not sent yet,
+    the others end, and then the failure is raised.
     """
     queue, failures, workers = deque(items), list[Exception](), 0
 

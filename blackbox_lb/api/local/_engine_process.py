@@ -3,9 +3,9 @@
 It runs as a script: a JSON object of settings in ``sys.argv[1]``, one JSON line ``{"port": N}`` on stdout once every
 server has loaded the model, llama.cpp's own complaints on stderr. The end of stdin ends the process.
 
-A process of its own, because llama.cpp cannot be stopped safely inside the caller's: the destructor of
+It is a process of its own because llama.cpp cannot be stopped safely inside the caller's: the destructor of
 ``xllamacpp.Server`` waits, holding the GIL, until every request in flight has ended, so a client in the same process
-that still waits for an answer can never give up.
+that still waits for an answer could never stop.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The embedded engine: a llama.cpp server on this machine that lives exactly as long as a ``with`` block.
 
-It is reached over loopback HTTP like any other llama.cpp server; ``_engine_process`` says why it has its own process.
+It is reached over loopback HTTP like any other llama.cpp server; ``_engine_process`` explains its separate process.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LocalEngine:
 
     @property
     def base_url(self) -> str:
-        """Where an OpenAI client finds the running engine, as in ``http://127.0.0.1:41231/v1``."""
+        """The address of the running engine for an OpenAI client, as in ``http://127.0.0.1:41231/v1``."""
         if self._process is None:
             raise InputError("the engine is not running; use it in a with statement")
         return f"http://{HOST}:{self._port}/v1"
@@ -80,10 +80,10 @@ class LocalEngine:
         self.close()
 
     def close(self) -> None:
-        """Stop the engine; once this returns its port is closed. Closing twice does nothing."""
+        """Stop the engine and close its port. Closing twice does nothing."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()  # there is nothing to save, and while it loads a model it would not listen
+            process.kill()  # nothing needs saving, and it does not listen while loading
             process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
@@ -94,7 +94,7 @@ class LocalEngine:
     def _start(self) -> None:
         script = str(Path(__file__).with_name("_engine_process.py"))
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
-        # A session of its own: Ctrl-C in a terminal reaches this process, which then ends the engine in order.
+        # A session of its own: Ctrl-C in a terminal reaches this process, which then stops the engine.
         self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and script
             [sys.executable, "-P", script, json.dumps(self._settings)],
             stdin=subprocess.PIPE,
@@ -109,7 +109,7 @@ class LocalEngine:
         self._wait_healthy()
 
     def _complaint(self, status: int) -> str:
-        """What llama.cpp wrote before it gave up, cut to the one line that says why."""
+        """llama.cpp's last output, cut to the one line with the reason."""
         if self._log is None:
             return f"status {status}"
         self._log.seek(0)

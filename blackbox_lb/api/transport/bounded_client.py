@@ -1,4 +1,4 @@
-"""An HTTP client that reads every answer whole: at most so large, and within so long, however it is served."""
+"""An HTTP client with bounds on the size and duration of every answer, streamed or not."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from httpx2 import USE_CLIENT_DEFAULT
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse
 
 BASE = 16 * 2**20
-"""Bytes of any answer: text, envelope, a long list of models, the ids of a long prompt."""
+"""Bytes allowed for any answer: text, envelope, a long list of models, the ids of a long prompt."""
 ENTRY = 512
-"""Bytes of a listed token; one of chat takes about 100, one of SGLang with both of its lists 160, and one of 64 blanks 400."""
+"""Bytes allowed for a listed token; one of chat takes about 100, one of SGLang with both lists 160, one of 64 blanks 400."""
 WHOLE = 300_000
 """Tokens of the largest vocabularies, for a request that asks for all of them."""
 DEADLINE = 1_200.0
 """Seconds from the request to the last byte of its answer. Gateways send a blank now and then while they wait for the model, so
-that an answer that is being served may take as long as one in a queue (``channel.REQUEST_TIMEOUT``), but not for ever."""
+an answer may take as long as a place in a queue (``channel.REQUEST_TIMEOUT``), but not for ever."""
 
 LIMIT: ContextVar[int] = ContextVar("LIMIT", default=BASE)
 
 
 def ceiling(body: Mapping[str, Any], generated: int) -> int:
-    """Bytes that the answer to ``body`` can need, several times over; ``generated``: tokens that it may generate in all."""
+    """Several times the bytes needed for the answer to ``body``; ``generated``: most tokens that it may generate in all."""
     asked = body.get("top_logprobs", body.get("logprobs"))
     listed = asked if isinstance(asked, int) and not isinstance(asked, bool) else 0
     return BASE + ENTRY * generated * (1 + (WHOLE if listed < 0 else listed))
@@ -35,7 +35,7 @@ def ceiling(body: Mapping[str, Any], generated: int) -> int:
 
 @contextmanager
 def at_most(size: int) -> Iterator[None]:
-    """Answers to what is sent in here have at most ``size`` bytes."""
+    """Limit the answers to requests inside the block to ``size`` bytes."""
     token = LIMIT.set(size)
     try:
         yield
@@ -44,7 +44,7 @@ def at_most(size: int) -> Iterator[None]:
 
 
 class BoundedClient(httpx2.AsyncClient):
-    """``httpx2.AsyncClient`` whose responses are read already, decoded, whether they were to be streamed or not.
+    """``httpx2.AsyncClient`` with responses that are already read and decoded, streamed or not.
 
     Raises:
         CorruptResponse: more bytes, packed or unpacked, than ``at_most``. ConnectionFailed: not whole after ``DEADLINE``.
@@ -78,7 +78,7 @@ async def _whole(response: httpx2.Response, where: str) -> httpx2.Response:
     limit = LIMIT.get()
     parts: list[bytes] = []
     size = 0
-    # What is refused half-way is closed here, and not by a task of the garbage collector's.
+    # A refused response is closed here, and not by a task of the garbage collector's.
     async with aclosing(response.aiter_bytes()) as received:
         async for part in received:
             size += len(part)

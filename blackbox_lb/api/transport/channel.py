@@ -1,4 +1,4 @@
-"""The one place that talks HTTP: the openai SDK's client, rate-limit budgets, retries, errors mapped to the tree in ``errors``."""
+"""The one module with HTTP: the openai SDK's client, rate-limit budgets, retries, errors mapped to the tree in ``errors``."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.secrets import Redactor
 
 RATE_LIMIT_ATTEMPTS = 20
-"""Tries of a request that is refused for its rate alone: each waits as long as the provider says, and one of them will pass."""
+"""Tries of a request refused for its rate alone: each waits as long as the provider asks, and one of them will pass."""
 NEEDED = frozenset({"logprobs", "top_logprobs", "logit_bias", "temperature", "top_p", "presence_penalty", "frequency_penalty"})
-"""Request fields without which a model cannot be adapted: what it returns, what it takes, and what makes its sampling neutral."""
+"""Request fields that adapting a model needs: the returned logprobs, the bias, and neutral sampling."""
 REQUEST_TIMEOUT = 600.0
 """Seconds for one completion: a full queue in front of a slow server is normal, silence for ten minutes is not."""
 
 OF_LOAD = frozenset({"rate limit", "overloaded", "timeout"})
-"""Refusals that fewer requests at a time would have spared."""
+"""Refusals that fewer requests at a time would have avoided."""
 CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=1_000, keepalive_expiry=5.0)
-"""Those of the SDK's own client, but that as many are kept open as are in use."""
+"""The SDK client's own limits, but with as many connections kept open as are in use."""
 MOST_QUOTED = 10_000
-"""Characters of an answer in which secrets are masked before its beginning is quoted: cut first, a part of one would be left."""
+"""Characters of an answer that are masked before it is cut for a quote: cut first, a part of a secret would be left."""
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ log = logging.getLogger(__name__)
 class Channel:
     """Requests to one API, for as long as it is open. ``attempts``: tries of a request, rate limits aside.
 
-    ``transport`` stands in for the network. ``refusals`` counts the answers that blame the server's load, and those that did not
-    come in time.
+    ``transport`` stands in for the network. ``refusals`` counts the answers that blame the server's load, and those that came
+    too late.
 
     Raises:
         InputError: no usable address. AuthenticationFailed: no key where one is needed.
@@ -96,10 +96,10 @@ class Channel:
             http_client=kind(
                 timeout=timeout,
                 limits=CONNECTIONS,
-                # A proxy for the outside world cannot reach this machine's own servers.
+                # A proxy server for the outside world cannot reach this machine's own servers.
                 trust_env=not is_loopback(httpx2.URL(self.base_url).host),
                 event_hooks={"request": [self._credentials]},
-                # The hook would add the key again on the way to whatever host a redirect names.
+                # The hook would add the key again for any host that a redirect names.
                 follow_redirects=False,
                 # Certificates take a twentieth of a second to load.
                 verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if self.base_url.startswith("http:") else True,
@@ -108,7 +108,7 @@ class Channel:
         )
 
     def for_files(self, timeout: httpx2.Timeout) -> openai.AsyncOpenAI:
-        """The SDK's client of the same API under the same key, for answers of any size; whoever takes it closes it."""
+        """The SDK's client of the same API under the same key, for answers of any size; the caller closes it."""
         return self._sdk(httpx2.AsyncClient, timeout)
 
     async def close(self) -> None:
@@ -120,28 +120,28 @@ class Channel:
         return self.base_url.removesuffix("/v1") + path
 
     def masked(self, text: str) -> str:
-        """``text`` without anything that could be a secret: whatever quotes the other side goes through here."""
+        """``text`` with everything that looks like a secret masked; all quotes of the provider go through here."""
         return masked(text, self._credentials.secrets)
 
     def parsed(self, content: bytes, parse: Callable[[bytes], Any] = loads) -> Any:
-        """What ``parse`` reads in an answer that came in a file, as of one that came alone. CorruptResponse: it is no JSON."""
+        """``parse`` an answer from a file like a live one. Raises CorruptResponse: it is no JSON."""
         return self._json(httpx2.Response(200, content=content, request=httpx2.Request("GET", self.base_url)), parse)
 
     def error_of(self, error: openai.OpenAIError) -> ProviderError:
-        """An error of the SDK's, of whichever client, as one of ours."""
+        """One of this package's errors for an error of any SDK client."""
         return self._mapped(error, None)
 
     def refusal(self, status: int | None, body: Any) -> ProviderError:
-        """What an error answer means that came in a file: its status, where it has one, and its body."""
+        """The error for an error answer from a file: its status, if it has one, and its body."""
         return self._refused(status, body, None)
 
     def drop_waiting(self) -> None:
-        """Cancel the requests that wait for their turn or for another try: nothing of theirs is on the way."""
+        """Cancel the requests that wait for their turn or for another try: none of them has been sent."""
         for task in self._waiting:
             task.cancel()
 
     async def get(self, path: str) -> Any:
-        """The JSON at ``path``. A server that is not there is not waited for, one that is loading its model is."""
+        """The JSON at ``path``. A missing server is not waited for, one that is loading its model is."""
 
         async def once() -> Any:
             try:
@@ -162,11 +162,11 @@ class Channel:
         read: Callable[[Any], Any] = lambda answer: answer,
         parse: Callable[[bytes], Any] = loads,
     ) -> Any:
-        """What ``read`` makes of the JSON answer to ``body``, after as many retries as the fault deserves.
+        """Return ``read`` of the JSON answer to ``body``, after the retries that fit the fault.
 
-        ``prompt_tokens``: about how many the prompt has; ``generated``: how many may be generated. The request waits until the
-        provider's budgets allow for them. ``around`` is called with every try; ``parse``: how the JSON is read. An answer that
-        cannot be read is asked for again as long as it is one slip among many (``Slips``).
+        prompt_tokens: approximate. generated: most tokens to generate. The request waits until the provider's budgets allow both.
+        around: called with every try. parse: reads the JSON. An unreadable answer is asked for again as long as it is one slip
+        among many (``Slips``).
 
         Raises:
             ProviderError: one of its subclasses, each with the provider's own words.

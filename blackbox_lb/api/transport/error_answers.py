@@ -1,10 +1,10 @@
-"""What an error answer means, whichever of the inference APIs it comes from: one status and one body in, one ``Fault`` out.
+"""The meaning of error answers of all inference APIs: one status and one body in, one ``Fault`` out.
 
 The same fault looks different everywhere. OpenAI wraps ``{message, type, param, code}`` in ``error``
 (https://platform.openai.com/docs/guides/error-codes), Azure adds an ``innererror`` and writes numbers as strings
 (https://learn.microsoft.com/azure/ai-services/openai/concepts/content-filter), vLLM and llama.cpp write the status into ``code``,
 SGLang leaves out the wrapper, FastAPI answers ``detail``, and gateways answer a sentence or a web page. Codes decide before
-sentences, and sentences before the status. What is kept of the provider's words holds no secret and no control character.
+sentences, and sentences before the status. The quote of the provider's words holds no secret and no control character.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ FaultKind: TypeAlias = Literal[
 server lacks a parameter. rejected: any other refusal of this request."""
 
 LONGEST_MESSAGE = 500
-"""Characters kept of the provider's words; servers that validate repeat the whole request in them."""
+"""Most characters quoted of the provider's words; servers that validate repeat the whole request in them."""
 LONGEST_SEARCHED = 20_000
-"""Characters in which a reason is looked for."""
+"""Characters that are searched for a reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class Fault:
     """One error answer, understood.
 
     ``message``, ``code``, ``param``: the provider's words, secrets masked; ``code`` as text even where it is a number.
-    ``status``: HTTP status, or the one that the body tells, None where there is neither.
-    ``parameter``: the request field that is to blame, as far as the words tell. ``limit``: the largest number that would be
-    accepted: alternatives a token (unsupported, 0 or more), entries (too many entries), or a token id (bad id).
+    ``status``: HTTP status, or the one in the body, None where there is neither.
+    ``parameter``: the request field to blame, if the words name it. ``limit``: the largest accepted number: alternatives a token
+    (unsupported, 0 or more), entries (too many entries), or a token id (bad id).
     """
 
     kind: FaultKind
@@ -67,10 +67,10 @@ class Fault:
 
 
 def classify(status: int | None, body: Any, profile_name: str = "", *, secrets: Iterable[str] = ()) -> Fault:
-    """The fault that an error answer tells of. Never raises, whatever ``body`` is.
+    """Return the fault of an error answer. Never raises, whatever ``body`` is.
 
     ``status``: HTTP status; None for an error inside a stream. ``body``: parsed JSON, with or without the outer ``error``, or text,
-    or bytes. ``profile_name``: whom the message names. ``secrets``: keys and tokens in use, masked wherever they are echoed.
+    or bytes. ``profile_name``: for the message. ``secrets``: keys and tokens in use, masked wherever they are echoed.
     """
     words = _read(body)
     status = words.status or status if status is None or status < 400 else status
@@ -81,7 +81,7 @@ def classify(status: int | None, body: Any, profile_name: str = "", *, secrets: 
     return Fault(kind, message, code, param, status, parameter, limit, profile_name)
 
 
-# --- What is meant ---------------------------------------------------------------------------------------------------------
+# --- The meaning -----------------------------------------------------------------------------------------------------------
 
 CODES: dict[FaultKind, frozenset[str]] = {
     "content filter": frozenset({"contentfilter", "responsibleaipolicyviolation", "contentpolicyviolation", "invalidprompt"}),
@@ -99,7 +99,7 @@ CODES: dict[FaultKind, frozenset[str]] = {
     "authentication": frozenset({"invalidapikey", "authenticationerror", "unauthorized", "permissiondenied"}),
     "not found": frozenset({"modelnotfound", "deploymentnotfound"}),
 }
-"""Codes and types, letters and digits only, that decide whatever the status is."""
+"""Codes and types, letters and digits only, that decide under any status."""
 
 BARE_CODES: dict[FaultKind, frozenset[str]] = {
     "rate limit": frozenset({"ratelimitexceeded", "ratelimiterror", "slowdown", "toomanyrequests"}),
@@ -108,7 +108,7 @@ BARE_CODES: dict[FaultKind, frozenset[str]] = {
     "timeout": frozenset({"timeout", "timeouterror", "requesttimeout"}),
     "not found": frozenset({"notfound", "notfounderror"}),
 }
-"""Codes and types that decide where no status tells of an error: inside a stream, or behind a gateway that answers 200."""
+"""Codes and types that decide without an error status: inside a stream, or behind a gateway that answers 200."""
 
 STATUSES: dict[int, FaultKind] = {
     401: "authentication",
@@ -127,7 +127,7 @@ STATUSES: dict[int, FaultKind] = {
 SENTENCES: tuple[tuple[FaultKind, str], ...] = (
     ("content filter", r"content management policy|flagged as potentially violating|content exists risk"),
     ("quota", r"insufficient balance|spending limit|out of call volume quota"),
-    # Gemini's limits per minute use OpenAI's sentence, but go on to say when to come back.
+    # Gemini's limits per minute use OpenAI's sentence, but go on with the time to wait.
     ("quota", r"exceeded your current quota(?!.*retry in)"),
     # OpenAI and Groq answer 429 to a request that is larger than a whole minute's tokens, which no wait makes smaller.
     ("rejected", r"^request too large\b"),
@@ -139,7 +139,7 @@ SENTENCES: tuple[tuple[FaultKind, str], ...] = (
     ("bad id", r"logit_bias keys must be"),
     ("authentication", r"(?:incorrect|invalid) api key|api key not valid"),
 )
-"""Sentences that decide whatever the status is, in this order. ``limit`` is the largest accepted, ``beyond`` the least refused."""
+"""Sentences that decide under any status, in this order. ``limit`` is the largest accepted, ``beyond`` the least refused."""
 
 PARAMETERS = {
     name: re.compile(pattern or rf"\b{name}\b", re.IGNORECASE)
@@ -212,12 +212,12 @@ def _unsupported(words: _Words, said: str) -> Verdict | None:
     return None
 
 
-# --- What is said ----------------------------------------------------------------------------------------------------------
+# --- The words -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """``codes``: every code and type, letters and digits only. ``status``: the status that the body tells."""
+    """``codes``: every code and type, letters and digits only. ``status``: the status in the body."""
 
     message: str
     code: str | None = None
@@ -257,7 +257,7 @@ def _read_dict(body: dict[str, Any]) -> _Words:
 
 
 def _layers(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """``body`` and what it wraps, outermost first."""
+    """``body`` and the objects inside it, outermost first."""
     inner: Any = body
     while isinstance(inner, dict):
         yield inner
@@ -270,7 +270,7 @@ def _message(inner: dict[str, Any]) -> str:
         said = "; ".join(_complaint(part) for part in said)
     metadata = inner.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
-    # OpenRouter's own message is "Provider returned error"; the reason stands in what it passes on.
+    # OpenRouter's own message is "Provider returned error"; the reason stands in the error inside.
     return (
         f"{_text(said)}: {_text(raw)}"
         if raw
@@ -303,26 +303,26 @@ def _json(text: str) -> Any:
 
 
 def _without_tags(text: str) -> str:
-    """The words of a web page; any other text as it is."""
+    """The words of a web page; any other text unchanged."""
     if not re.search(r"<(?:!doctype|html|head|body|title|h1|p)\b", text[:LONGEST_SEARCHED], re.IGNORECASE):
         return text
     page = re.sub(r"<(script|style)\b.*?(?:</\1\s*>|$)|<!--.*?(?:-->|$)", " ", text, flags=re.S | re.I)
     return html.unescape(re.sub(r"<[^>]*(?:>|$)", " ", page))
 
 
-# --- What may be shown -----------------------------------------------------------------------------------------------------
+# --- The safe quote --------------------------------------------------------------------------------------------------------
 
 LONG = re.compile(r"[A-Za-z0-9]{32,}", re.ASCII)
-"""What may be a key of any issuer. In words of this package it would be a fingerprint or a hash, so that only here it is masked."""
+"""Possible keys of any issuer. This package's own words hold fingerprints and hashes of this shape, so it is masked only here."""
 
 
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
-    """A server's words without ``secrets`` and whatever looks like one: what ``redacted`` takes out, and every ``LONG`` word."""
+    """A server's words without ``secrets`` and the like: the masks of ``redacted``, and every ``LONG`` word."""
     return LONG.sub(MASK, redacted(text, secrets))
 
 
 def _printable(text: str) -> str:
-    """On one line, without what could move a terminal's cursor or reverse its text."""
+    """The text on one line, without characters that move a terminal's cursor or reverse its text."""
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())
 
 

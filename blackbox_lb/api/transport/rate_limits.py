@@ -1,4 +1,4 @@
-"""Budgets of requests and tokens: what a provider's answers say may still be sent, and how long to wait where it is too little.
+"""Budgets of requests and tokens: the remainder by a provider's answers, and the wait where it is too small.
 
 The provider keeps a bucket for requests and one for tokens. A bucket holds ``limit``, a request takes its share out when it is
 admitted, and it fills up again at ``limit`` per minute without pause: the header ``reset`` is the time until it is full, so one
@@ -9,7 +9,7 @@ are the prompt's and ``max_tokens``, and refused requests count). Limits per day
 prompt and generated, and enforces them per minute (https://docs.fireworks.ai/serverless/rate-limits).
 
 ``Budgets`` mirrors these buckets. Its own count moves with every request that it lets through, at once, so that workers who ask
-together do not all see the same remainder. Headers are late: requests sent after the one they answer may or may not be in them.
+together do not all see the same remainder. Headers are late: they may or may not count requests sent after theirs.
 So they bound the count, and it is moved only as far as a bound requires.
 """
 
@@ -25,7 +25,7 @@ from email.utils import parsedate_to_datetime
 from blackbox_lb.errors import ProfileError
 
 FACTS = ("limit", "rate", "remaining", "reset", "window")
-"""Of a bucket: its limit for each window, or per second; what is left; the time until it is full; the window, in seconds."""
+"""Facts of a bucket: its limit for each window, or per second; its remainder; the time until it is full; the window, in seconds."""
 KINDS = ("requests", "tokens", "prompt-tokens", "generated-tokens")
 
 OPENAI_HEADERS: Mapping[str, str] = {
@@ -34,14 +34,14 @@ OPENAI_HEADERS: Mapping[str, str] = {
     for fact, word in zip(FACTS, ("limit", "", "remaining", "reset", "renewalperiod"), strict=True)
     if word
 }
-"""What OpenAI and Azure send; only Azure sends the window (``renewalperiod``)."""
+"""The headers of OpenAI and Azure; only Azure sends the window (``renewalperiod``)."""
 
 MINUTE = 60.0
 DAY = 86_400.0
 MEMORY = 600.0
-"""Seconds for which requests are remembered: a request that is answered later than that has timed out."""
+"""Seconds for which requests are remembered: a later answer has timed out."""
 SHORTEST = 0.001
-"""Seconds; a caller who sleeps for less than this burns the processor for nothing."""
+"""Shortest wait in seconds; a caller who sleeps for less burns the processor for nothing."""
 NOW = 1e-6
 """Seconds that count as none: clocks of uptime or of the epoch resolve no finer."""
 ROUNDING = 2.0
@@ -68,8 +68,8 @@ def parse_duration(text: str) -> float | None:
 def retry_after(headers: Mapping[str, str], now_utc: datetime | None = None) -> float | None:
     """Seconds that a refusal asks to wait: ``retry-after-ms``, else ``retry-after`` in seconds or as an HTTP date.
 
-    A date counts from ``now_utc``, else from the answer's own ``date``, else from this machine's clock. What is negative, past
-    or no number is as good as absent (None). https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
+    A date counts from ``now_utc``, else from the answer's own ``date``, else from this machine's clock. A negative, past or
+    invalid value counts as absent (None). https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
     """
     fields = _lowered(headers)
     milliseconds = _number(fields.get("retry-after-ms"))
@@ -87,11 +87,11 @@ def retry_after(headers: Mapping[str, str], now_utc: datetime | None = None) -> 
 
 
 class Budgets:
-    """How long requests must wait so that a provider need not refuse them. No clock of its own: ``now`` is in seconds.
+    """The waits of requests that avoid a provider's refusals. No clock of its own: ``now`` is in seconds.
 
-    ``names``: ``FACT-KIND`` -> a header's name, where FACT is limit (for each window, a minute unless told), rate (a limit per
+    ``names``: ``FACT-KIND`` -> a header's name, where FACT is limit (for each window, by default a minute), rate (a limit per
     second), remaining, reset or window, and KIND requests, tokens, prompt-tokens or generated-tokens. Where only ``remaining``
-    is sent, the most that was ever seen stands for the limit. A kind that no header has told anything about is open.
+    is sent, the largest seen value stands for the limit. A kind without any header is open.
 
     Not for several threads. Workers that ask one at a time, first come first served, keep large requests from being overtaken.
 
@@ -133,7 +133,7 @@ class Budgets:
         """Learn from an answer's headers, refusals included.
 
         ``started``: the ``now`` at which ``wait`` let the answered request through, with the same ``tokens`` and ``generated``. It
-        tells which requests the headers cannot know; without it headers only ever lower what may be sent.
+        shows which requests the headers cannot count; without it headers only ever lower the budget.
         """
         fields = _lowered(headers)
         shares = _shares(tokens, generated)
@@ -142,13 +142,13 @@ class Budgets:
             bucket.learn(told, now, started, shares[kind])
 
     def refused(self, seconds: float, now: float) -> None:
-        """After a 429 nothing starts for ``seconds`` (those of ``retry_after``, or the caller's own); no number counts as 0."""
+        """Let nothing start for ``seconds`` after a 429 (those of ``retry_after``, or the caller's own); no number counts as 0."""
         if math.isfinite(seconds):
             self._paused_until = max(self._paused_until, now + seconds)
 
 
 class _Bucket:
-    """One of the provider's buckets as far as it is known. ``level``: what may start now, from 0 to the limit; None: anything."""
+    """One of the provider's buckets as far as it is known. ``level``: the amount that may start now, up to the limit; None: any."""
 
     def __init__(self) -> None:
         self._limit: float | None = None
@@ -195,8 +195,8 @@ class _Bucket:
     def _corrected(self, remaining: float, now: float, started: float | None, share: float) -> float:
         """The own count, moved into the bounds that ``remaining`` sets.
 
-        The provider counted when it admitted the request, so that all later ones and the refill since are missing from
-        ``remaining``, or when it answered, so that neither is: the truth lies between.
+        The provider counted when it admitted the request, so that ``remaining`` lacks later ones and the refill since, or when it
+        answered, so that it lacks neither: the truth lies between.
         """
         own = self._refilled(now)
         if started is None:
@@ -213,7 +213,7 @@ class _Bucket:
 
 
 class _Log:
-    """How much was started since any moment of the last ``MEMORY`` seconds."""
+    """The amount started since any moment of the last ``MEMORY`` seconds."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
@@ -232,9 +232,9 @@ class _Log:
 
 
 def _window(limit: float | None, remaining: float | None, reset: str | None) -> float | None:
-    """Seconds in which the bucket fills, by the time until it is full; None where the headers do not tell.
+    """Seconds in which the bucket fills, by the time until it is full; None where the headers do not show it.
 
-    Only a reset far beyond a minute's tells of a longer window; a bare number may be seconds or milliseconds and tells nothing.
+    Only a reset far beyond a minute's shows a longer window; a bare number may be seconds or milliseconds and shows nothing.
     """
     if limit is None or remaining is None or reset is None or _number(reset) is not None:
         return None
@@ -255,7 +255,7 @@ def _lowered(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _number(text: str | None) -> float | None:
-    """A number of zero or more; -1 is how Azure says that it does not know."""
+    """A number of zero or more; Azure sends -1 for unknown."""
     if text is None or not re.fullmatch(_NUMBER, text.strip()):
         return None
     value = float(text)

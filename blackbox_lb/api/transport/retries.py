@@ -1,4 +1,4 @@
-"""Trying again: which faults pass by themselves, and how long to leave the other side alone."""
+"""Retries: the faults that pass by themselves, and the pause before the next try."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ATTEMPTS = 6
 SLOW_ATTEMPTS = 2
 """Tries of a request that nobody answers in time, where each takes many minutes."""
 FIRST_SLIPS, MORE_SLIPS, SLIPS_A_GOOD = 2, 5, 0.25
-"""Unreadable answers that are asked for again: before any could be read, after that, and more for each that could."""
+"""Unreadable answers that are asked for again: before the first readable one, after it, and more for each readable one."""
 LONGEST_WAIT = 20.0
-"""Seconds; a provider's own retry-after may ask for more and gets it, up to ``LONGEST_RETRY_AFTER``."""
+"""Seconds; a provider's own retry-after may be longer, up to ``LONGEST_RETRY_AFTER``."""
 LONGEST_RETRY_AFTER = 120.0
 
 
@@ -26,17 +26,17 @@ def is_passing(error: BaseException) -> bool:
 
 
 class Slips:
-    """Tells an answer that was damaged on its way, which a second one replaces, from a server that never speaks its dialect.
+    """Separates a damaged answer, which a second one replaces, from a server that never speaks its dialect.
 
-    Every answer is paid for. So the first that cannot be read are asked for again ``FIRST_SLIPS`` times in all, and where some were
-    read already, as long as at most one in five is bad. ``good``, ``bad``: completion requests so far that gave such an answer.
+    Every answer costs money. So the first unreadable ones are asked for again ``FIRST_SLIPS`` times in all, and after readable ones
+    as long as at most one in five is bad. ``good``, ``bad``: completion requests so far with such an answer.
     """
 
     def __init__(self) -> None:
         self.good, self.bad = 0, 0
 
     def passing(self, error: BaseException) -> bool:
-        """Whether what was answered is worth asking for again; counts it. A model without logprobs never had any."""
+        """Whether to ask for an unreadable answer again; counts it. A model without logprobs never had any."""
         if not isinstance(error, CorruptResponse | NoLogprobs):
             return False
         self.bad += 1
@@ -46,7 +46,7 @@ class Slips:
 
 
 def asked_pause(headers: Mapping[str, str]) -> float:
-    """Seconds that the other side wants to be left alone."""
+    """The pause that the server asks for, in seconds."""
     return min(retry_after(headers) or 0.0, LONGEST_RETRY_AFTER)
 
 
@@ -54,7 +54,7 @@ backoff = wait_exponential_jitter(multiplier=0.5, max=LONGEST_WAIT, jitter=1.0)
 
 
 def retry_pause(state: RetryCallState) -> float:
-    """Seconds until the next try: exponential with jitter, or longer where the other side says so."""
+    """Seconds until the next try: exponential with jitter, or longer where the server asks for it."""
     error = state.outcome.exception() if state.outcome else None
     response = getattr(error.__cause__ if error else None, "response", None)
     return max(backoff(state), 0.0 if response is None else asked_pause(response.headers))

@@ -1,6 +1,6 @@
 """The wire: requests as dictionaries, answers as completions; pure functions that never touch a network.
 
-A provider profile chooses, row by row, how a request is written and in which dialect its answer is read.
+A provider profile decides, row by row, the form of a request and the dialect of its answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The envelope of an answer: its choices, their texts, and what it says about the number of tokens.
+"""The envelope of an answer: its choices, their texts, and its counts of tokens.
 
 Every dialect's choices are read as those of a chat completion, so that the rest of the wire knows one envelope.
 """
@@ -14,7 +14,7 @@ from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
 
 MOST_TOKENS = 2**31
-"""No answer has as many; numbers beyond fit into no column."""
+"""Largest number of tokens; numbers beyond fit into no column."""
 
 
 def quoted(answer: Any) -> str:
@@ -26,7 +26,7 @@ def quoted(answer: Any) -> str:
 
 
 def listed_choices(profile: Profile, answer: Any) -> list[dict[str, Any]]:
-    """The answer's choices, in its own order; one that is no object is an empty one, which nothing can be read from.
+    """The answer's choices, in its own order; one that is no object is an empty, unreadable one.
 
     Raises:
         CorruptResponse: there are none, or two with the same ``index``.
@@ -67,7 +67,7 @@ def is_blank(choice: Mapping[str, Any], text: str) -> bool:
 
 
 def text_of(choice: Mapping[str, Any]) -> str:
-    """What the user gets: the content, or the refusal in its place."""
+    """The text for the user: the content, or the refusal in its place."""
     message = choice.get("message")
     if is_filtered(choice):
         return str((message or choice).get("content") or choice.get("text") or "")
@@ -79,7 +79,7 @@ def text_of(choice: Mapping[str, Any]) -> str:
 def count(answer: Mapping[str, Any], *names: str) -> int | None:
     """The first of the fields ``names`` of the answer's ``usage`` that is a whole number from 0; None where none is.
 
-    ValueError: a number that no answer has tokens.
+    ValueError: the number is larger than any answer's.
     """
     usage = answer.get("usage")
     values = [usage.get(name) for name in names] if isinstance(usage, Mapping) else []
@@ -92,13 +92,13 @@ def count(answer: Mapping[str, Any], *names: str) -> int | None:
 def lengths(
     total: int | None, listed: Sequence[int], reasons: Sequence[str], *, end_token_listed: bool | None, most_cut: int = 0
 ) -> list[tuple[int | None, bool]]:
-    """For each choice, how many tokens it says it generated and whether all of them are listed.
+    """For each choice, its number of generated tokens and whether all of them are listed.
 
-    ``total``: completion tokens of the answer, over all choices. ``listed``: tokens listed of each choice. Where several choices do
-    not sum to the total nobody knows which one is short, so none counts as whole. A choice that stopped may have one more than it
+    total: completion tokens of the answer, over all choices. listed: listed tokens of each choice. Where several choices do
+    not sum to the total, any of them may be short, so none counts as whole. A choice that stopped may have one more than it
     lists unless the end token is sure to be listed: gpt-4o counted it among ``completion_tokens`` and did not list it,
-    gpt-4o-mini does neither. ``most_cut``: most tokens of a stop text that a choice which stopped may have generated without
-    listing them; a single choice is then as whole as it can be, and of several nobody knows how long each is.
+    gpt-4o-mini does neither. most_cut: most tokens of a stop text that a stopped choice may have generated without
+    listing them; a single choice is then as whole as it can be, and the lengths of several are not known.
     """
     if total is None:
         return [(None, True) for _ in listed]

@@ -19,7 +19,7 @@ PROMPT_FIELDS: Mapping[Endpoint, tuple[str, bool]] = {
 """The field of a body that holds the prompt, and whether it takes messages rather than one text or token ids."""
 
 INCLUDE = "message.output_text.logprobs"
-"""What the Responses API calls token logprobs (https://platform.openai.com/docs/api-reference/responses/create)."""
+"""The Responses API's name of token logprobs (https://platform.openai.com/docs/api-reference/responses/create)."""
 
 
 def asks_logprobs(rules: EndpointRules, top_logprobs: int) -> bool:
@@ -30,8 +30,8 @@ def asks_logprobs(rules: EndpointRules, top_logprobs: int) -> bool:
 def most_completions(profile: Profile, endpoint: Endpoint, top_logprobs: int) -> int:
     """The most completions that one request may ask for.
 
-    A dialect may know of one alone, whatever the provider's other endpoints take. Without lists of tokens it is one, too: only the
-    sum over all completions of a request would tell how long they are.
+    A dialect may allow a single one, whatever the provider's other endpoints take. Without lists of tokens it is one, too: only
+    their sum over all completions of a request is known.
     """
     rules = profile.endpoint(endpoint)
     return profile.sampling.n if DIALECTS[rules.dialect].several and asks_logprobs(rules, top_logprobs) else 1
@@ -47,15 +47,15 @@ def build_request(
     bias: Mapping[int, float] | None = None,
     n: int = 1,
 ) -> dict[str, Any]:
-    """The JSON body that draws ``n`` completions from softmax((logits + bias) / temperature), nothing truncated.
+    """Build the JSON body that draws ``n`` completions from softmax((logits + bias) / temperature), nothing truncated.
 
-    A ``prompt`` of token ids is sent as they are. ``bias`` maps token ids to nats; it must already fit the profile's limits (see
-    ``compile``). Without alternatives (``sampling.top_logprobs`` 0) nothing is said of logprobs, so that a model that refuses or
+    A ``prompt`` of token ids is sent as it is. ``bias`` maps token ids to nats; it must already fit the profile's limits (see
+    ``compile``). Without alternatives (``sampling.top_logprobs`` 0) logprobs are not mentioned, so that a model that refuses or
     lacks them answers too.
 
     Raises:
-        ProfileError: the provider has no such endpoint, or it lists fewer alternatives, gives fewer completions a request, or takes
-            no seed, no bias or fewer stop texts, where that is asked for.
+        ProfileError: the provider has no such endpoint; or more alternatives, completions a request or stop texts are wanted than
+        it gives, or a seed or bias that it does not take.
         InputError: a prompt of several messages on the completions endpoint, or one of token ids on another.
     """
     rules = profile.endpoint(endpoint)
@@ -76,7 +76,7 @@ def build_request(
 
 
 def logit_bias(profile: Profile, bias: Mapping[int, float]) -> dict[str, float] | list[list[float]]:
-    """The value of ``logit_bias`` in the form that the provider takes; whole values as integers where it takes no others."""
+    """The value of ``logit_bias`` in the provider's form; whole values as integers where it takes no others."""
     if not profile.bias.fractions:
         bias = {token: int(value) if value == int(value) else value for token, value in bias.items()}
     if profile.bias.format == "pairs":
@@ -122,13 +122,13 @@ def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> 
 
 
 def _others(profile: Profile, row: str) -> str:
-    """A remedy: the endpoints whose ``row`` is true, where there are any."""
+    """A remedy: the endpoints with a true ``row``, if there are any."""
     names = [name for name, rules in profile.endpoints.items() if getattr(rules, row)]
     return f"; use --endpoint {' or '.join(names)}" if names else ""
 
 
 def takes_messages(endpoint: Endpoint) -> bool:
-    """Whether prompts of this endpoint are messages, which the server puts into the model's chat template."""
+    """Whether prompts of this endpoint are messages, to which the server applies the model's chat template."""
     return PROMPT_FIELDS[endpoint][1]
 
 

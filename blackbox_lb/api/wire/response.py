@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 Fault: TypeAlias = NoLogprobs | CorruptResponse
 SHAPE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueError)
-"""What Python raises where an answer has another shape than its dialect."""
+"""Python's errors for an answer of another shape than its dialect."""
 
 
 def read_answer(
     profile: Profile, endpoint: Endpoint, answer: Any, sampling: Sampling, vocabulary: Vocabulary | None, n: int
 ) -> list[Completion]:
-    """``parse_response`` of an answer to a request for ``n`` completions. One with more or fewer is read where it is whole.
+    """``parse_response`` of an answer to a request for ``n`` completions. One with more or fewer is accepted where it is whole.
 
     Raises:
-        CorruptResponse: more or fewer than ``n``, and their tokens are not those that the provider counts.
+        CorruptResponse: more or fewer than ``n``, and their tokens differ from the provider's count.
     """
     found = parse_response(profile, endpoint, answer, sampling, vocabulary)
     if len(found) != n and not all(each.whole for each in found):
@@ -52,17 +52,17 @@ def parse_response(
 ) -> list[Completion]:
     """All completions of one answer, in the order of its choices.
 
-    A sampled token that nothing names is ``UNNAMED`` in ``token_ids``, and its completion is not whole. A completion that a content
+    A sampled token without a name is ``UNNAMED`` in ``token_ids``, and its completion is not whole. A completion that a content
     filter withheld has no positions and is not whole; nor has one without logprobs, where the endpoint gives none or none were
-    asked for. The same becomes of a choice that cannot be read where another one of the answer can: the answer is paid. Is such a
-    choice blank (``is_blank``) and does the provider count as many tokens as the other choices list, it is a whole completion of
-    no tokens.
+    asked for. An unreadable choice counts the same where another one of the answer is readable, because the answer was paid for.
+    If such a choice is blank (``is_blank``) and the provider counts as many tokens as the other choices list, it is a whole
+    completion of no tokens.
 
     Raises:
         NoLogprobs: no choice with token logprobs, which were asked for.
         CorruptResponse: no choices, or none without a NaN or positive logprob, a missing id, a list out of step with the tokens;
             neither logprobs nor a count of the tokens of a text.
-        ProfileError: tokens are told by their bytes or text and ``vocabulary`` is missing, or not the model's.
+        ProfileError: tokens are identified by bytes or text and ``vocabulary`` is missing, or not the model's.
     """
     if isinstance(answer, Answer):
         try:
@@ -108,7 +108,7 @@ def _parsed(
 
 @contextmanager
 def _described(profile: Profile, answer: Any) -> Iterator[None]:
-    """Whatever goes wrong in here because the answer has another shape than its profile says is a CorruptResponse."""
+    """Turn every error in here, by an answer of another shape than its profile's, into CorruptResponse."""
     try:
         yield
     except BlbError:
@@ -121,7 +121,7 @@ def _described(profile: Profile, answer: Any) -> Iterator[None]:
 
 
 def _attempt(reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any], answer: Any) -> tuple[Completion, Fault | None]:
-    """The completion as far as it can be read, and why it cannot be read any further."""
+    """The readable part of the completion, and the reason why the rest is not readable."""
     try:
         with _described(reader.profile, answer):
             positions = _read(reader, endpoint, choice)
@@ -152,7 +152,7 @@ def _read(reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any]) ->
 
 
 def _others(profile: Profile, endpoint: Endpoint) -> str:
-    """A remedy: the other endpoints that give logprobs, where there are any."""
+    """A remedy: the other endpoints that give logprobs, if there are any."""
     names = [name for name, rules in profile.endpoints.items() if rules.ask_logprobs != "no" and name != endpoint]
     return f", or --endpoint {' or '.join(names)}" if names else ""
 
@@ -166,8 +166,8 @@ def _sizes(
     faults: Sequence[Fault | None],
     sampling: Sampling,
 ) -> list[tuple[int | None, bool]]:
-    """For each choice, how many tokens it says it generated and whether all of them were read."""
-    # The provider counts the tokens of a choice that was withheld or cannot be read: the sum then says nothing of the others.
+    """For each choice, its number of generated tokens and whether all of them were read."""
+    # The provider counts the tokens of a withheld or unreadable choice: the sum then gives no number for the others.
     hidden = [
         is_filtered(choice) or (fault is not None and not each.whole)
         for choice, each, fault in zip(choices, read, faults, strict=True)
@@ -187,11 +187,11 @@ def _sizes(
     confirmed = total is not None and all(complete for _, complete in sizes)
     if confirmed or not any(faults):
         return sizes
-    return [(None, fault is None) for fault in faults]  # a blank choice was none, as far as anyone knows
+    return [(None, fault is None) for fault in faults]  # a blank choice may have had no token
 
 
 def _lacks_a_token(read: Completion, size: int | None, listed: Callable[[], bytes | None]) -> bool:
-    """Whether the one token that is counted and not listed is part of the text, and so no end token, as far as that can be told."""
+    """Whether the one counted, unlisted token is part of the text, and so no end token, as far as this can be known."""
     if size is None or size != len(read.token_ids) + 1:
         return False
     spelled = listed()
@@ -199,7 +199,7 @@ def _lacks_a_token(read: Completion, size: int | None, listed: Callable[[], byte
 
 
 def _check_text(completion: Completion) -> None:
-    """UnicodeEncodeError, a ValueError, for half of a surrogate pair: it is no text, and no file takes it."""
+    """Raise UnicodeEncodeError, a ValueError, for half of a surrogate pair: it is no text, and no file takes it."""
     for text in (completion.text, completion.finish_reason, completion.model, completion.fingerprint):
         text.encode()
 
@@ -209,14 +209,14 @@ def _total(answer: dict[str, Any]) -> int | None:
 
 
 def _longest(stop: Sequence[str]) -> int:
-    """Most tokens that one of the stop texts can be: one for each of its bytes, and one for a space that a tokenizer puts first."""
+    """Most tokens of a stop text: one for each of its bytes, and one for a space that a tokenizer puts first."""
     return max((len(text.encode()) + 1 for text in stop), default=0)
 
 
 def _cut_at_once(profile: Profile, choice: dict[str, Any], total: int | None, sampling: Sampling) -> bool:
-    """Whether the completion began with a stop text, so that nothing of it is listed: llama.cpp then says nothing of logprobs.
+    """Whether the completion began with a stop text, so that nothing is listed: llama.cpp then sends no logprobs.
 
-    There may be a text all the same, that of the token in whose middle the stop text begins.
+    There may be a text all the same, that of the token in which the stop text begins.
     """
     if profile.logprobs.stop_text_listed or total is None or not 0 < total <= _longest(sampling.stop):
         return False
@@ -224,7 +224,7 @@ def _cut_at_once(profile: Profile, choice: dict[str, Any], total: int | None, sa
 
 
 def _up_to_stop(completion: Completion, total: int | None) -> Completion:
-    """Without the tokens past the stop text that the legacy endpoint of OpenAI lists and does not count."""
+    """The list without the tokens past the stop text that OpenAI's legacy endpoint lists and does not count."""
     if total is None or not 0 < total < len(completion.token_ids) or completion.finish_reason != "stop":
         return completion
     names = ("token_ids", "logprobs", "top_ids", "top_logprobs", "propensities", "bounded")
@@ -233,7 +233,7 @@ def _up_to_stop(completion: Completion, total: int | None) -> Completion:
 
 
 def _check_counted(profile: Profile, endpoint: Endpoint, completions: Sequence[Completion]) -> None:
-    """Raise CorruptResponse for a text of which nothing tells how many tokens it has."""
+    """Raise CorruptResponse for a text without a count of its tokens."""
     for each in completions:
         if each.text and not len(each.token_ids) and each.generated is None:
             raise CorruptResponse(

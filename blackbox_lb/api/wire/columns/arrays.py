@@ -1,6 +1,6 @@
 """The columns of a chat answer's list as the arrays of a completion: the checks of ``position.Reader``, for all positions at once.
 
-Where one of them would complain, or would have to look closer at a position, it raises ``Aside`` and ``position.Reader`` looks.
+Where one would complain, or would have to look closer at a position, it raises ``Aside`` and ``position.Reader`` takes over.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Table = tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]
 
 
 def arrays_of(reader: PositionReader, choice: dict[str, Any], columns: LogprobColumns) -> dict[str, Any]:
-    """The fields of a ``Completion`` that the list ``columns`` of ``choice`` fills, as ``position.Reader`` would fill them.
+    """The fields of a ``Completion`` from the list ``columns`` of ``choice``, equal to those of ``position.Reader``.
 
     Raises:
-        Aside: it is not sure that this is what that reader makes of it.
+        Aside: the equality is not certain.
     """
     if choice["logprobs"].get("refusal"):
         raise Aside("two lists")
@@ -48,7 +48,7 @@ def arrays_of(reader: PositionReader, choice: dict[str, Any], columns: LogprobCo
 
 
 def _sampled(reader: PositionReader, choice: dict[str, Any], named: Any) -> Any:
-    """The sampled ids (t,): those that the choice lists, where it does, and then no other is named."""
+    """The sampled ids (t,): those listed in the choice, if it lists them, and then no other is named."""
     given = reader.sampled_ids(choice, len(named))
     if given is None:
         return named
@@ -85,7 +85,7 @@ def _sorted(columns: LogprobColumns) -> Table:
 
 
 def _sure(reader: PositionReader, widths: Any) -> Any:
-    """How many of each position's alternatives no unlisted token can be more likely than; see ``position.likeliest``."""
+    """The number of a position's alternatives that are surely more likely than all unlisted tokens; see ``position.likeliest``."""
     if reader.asked < 0:
         return widths
     replaced = reader.rules.sampled_in_list == "replaces the last"
@@ -110,7 +110,7 @@ def _own(reader: PositionReader, ids: Any, columns: LogprobColumns, listed: Tabl
 
 
 def _cut(listed: Table, sure: Any) -> Table:
-    """The alternatives that are sure, as narrow as the longest row of them."""
+    """The certain alternatives, as narrow as the longest row of them."""
     ids, logprobs = (each[:, : int(sure.max(initial=0))] for each in listed)
     beyond = np.arange(ids.shape[1]) >= sure[:, None]
     return np.where(beyond, np.int32(NO_TOKEN), ids), np.where(beyond, -np.inf, logprobs)

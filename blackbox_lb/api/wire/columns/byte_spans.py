@@ -1,8 +1,8 @@
-"""Where the fields of a regular list of logprobs are in its bytes: found for all entries at once, every byte accounted for.
+"""The places of the fields of a regular list of logprobs in its bytes: found for all entries at once, every byte accounted for.
 
-A server writes all entries of a list alike: the same keys in the same order with the same blanks. So what stands between two fields
-is learned where it first stands and compared everywhere else. What is left are the fields: token strings, lists of bytes, numbers.
-A list that is not of this kind raises ``Aside``.
+A server writes all entries of a list alike: the same keys in the same order with the same blanks. So the text between two fields
+is read once and compared everywhere else. The rest are the fields: token strings, lists of bytes, numbers.
+A list of another kind raises ``Aside``.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import msgspec
 import numpy as np
 
 LONGEST = 900
-"""Bytes of a token or of its list of bytes: a longer one is no token."""
+"""Most bytes of a token or of its list of bytes."""
 WIDEST = 23
-"""Characters of a number: the 17 digits of a float64 with sign, point and exponent."""
+"""Most characters of a number: the 17 digits of a float64 with sign, point and exponent."""
 BEFORE = 32
 """Bytes before a list that are read together with it."""
 BLANKS = b" \t\r\n"
 OPENING = re.compile(rb'"logprobs":[ \t\r\n]*\{[ \t\r\n]*"content"[ \t\r\n]*:[ \t\r\n]*(?=\[)')
-"""What stands before a list."""
+"""The text before a list."""
 ORDERS = (("logprob", "bytes"), ("bytes", "logprob"))
-"""OpenAI's and vLLM's order of the fields behind the token, and SGLang's."""
+"""The order of the fields behind the token, of OpenAI and vLLM, and of SGLang."""
 BETWEEN = {
     (True, False): b',"top_logprobs":[{"token":"',
     (True, True): b',"top_logprobs":[]},{"token":"',
     (False, False): b'},{"token":"',
     (False, True): b'}]},{"token":"',
 }
-"""What stands between two entries, without blanks, by whether each is a position's own."""
+"""The text between two entries, without blanks, by whether each is a position's own."""
 LAST = {True: (b",", b'"top_logprobs"', b":", b"[", b"]", b"}", b"]"), False: (b"}", b"]", b"}", b"]")}
-"""What stands behind the last entry."""
+"""The text behind the last entry."""
 
 _BYTE = np.uint64(8)
 _TOKEN, _BYTES = (np.uint64(int.from_bytes(name, "little")) for name in (b'"token"', b'"bytes"'))
@@ -45,17 +45,17 @@ _BLANK = b"[ \t\r\n]*"
 _FIELD = {"bytes": rb"null|\[[^\]]*\]", "logprob": rb"[^,}\] \t\r\n]+"}
 _KEEP = np.frombuffer(b"".join(b"\0" * (WIDEST - n) + b"\xff" * n + b"\0" for n in range(WIDEST + 1)), "<u8").reshape(-1, 3)
 _PAD = np.frombuffer(b"".join(b" " * (WIDEST - n) + b"\0" * n + b"," for n in range(WIDEST + 1)), "<u8").reshape(-1, 3)
-"""By the length of a number: what to keep of the 24 bytes that end behind it, and what to put in place of the rest."""
+"""By the length of a number: the mask for the 24 bytes that end behind it, and the filling for the rest."""
 
 
 class Aside(Exception):
-    """Not of the plain kind."""
+    """The answer is not of the plain kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """A list from ``begin`` to ``end``. Of its n entries, each (n,): where token strings, without their quotes, and lists of bytes
-    begin and end; the logprobs. ``own``: the entry is a position's own, and those behind it up to the next such its alternatives.
+    """A list from ``begin`` to ``end``. Of its n entries, each (n,): begin and end of token strings, without their quotes, and of
+    lists of bytes; the logprobs. ``own``: the entry is a position's own, and the next ones up to another such its alternatives.
     """
 
     begin: int
@@ -101,7 +101,7 @@ def _spans(content: bytes, begin: int, colons: list[Any], own: Any, order: tuple
 
 
 def _keys(content: bytes) -> tuple[Any, Any, list[tuple[int, int]]]:
-    """The colons behind keys of entries, these keys' last eight bytes, and where what precedes a list begins and ends."""
+    """The colons behind keys of entries, these keys' last eight bytes, and begin and end of the text before a list."""
     colons = np.flatnonzero(np.frombuffer(content, np.uint8) == ord(":"))
     colons = colons[np.searchsorted(colons, BEFORE) :]
     names = words_at(content, colons - 8)
@@ -128,7 +128,7 @@ def _entries(colons: Any, names: Any) -> tuple[list[Any], Any, tuple[str, str]]:
 
 
 class _Layout:
-    """What stands between the fields of one list. Its methods raise Aside where that is not everywhere the same."""
+    """The text between the fields of one list. Its methods raise Aside where that differs between entries."""
 
     def __init__(self, content: bytes, colons: list[Any], own: Any, order: tuple[str, str]) -> None:
         self._content, self._colons, self._own, self._pattern = content, colons, own, _pattern(order)
@@ -150,7 +150,7 @@ class _Layout:
         return entry.start(1) - entry.start(), entry[2], entry[4]
 
     def starts(self, begin: int) -> Any:
-        """Where the token strings begin."""
+        """The begins of the token strings."""
         starts = np.empty_like(self._colons[0])
         for rows, sample in self._kinds:
             starts[rows] = self._colons[0][rows] + self._shape(sample)[0]
@@ -159,7 +159,7 @@ class _Layout:
         return starts
 
     def field(self, number: int) -> tuple[Any, Any]:
-        """Where what stands before a field behind the token begins and ends."""
+        """Begin and end of the text before a field behind the token."""
         colons, begins, ends = self._colons[number + 1], np.empty_like(self._colons[0]), np.empty_like(self._colons[0])
         for rows, sample in self._kinds:
             glue = sample[2 * number + 2]
@@ -169,7 +169,7 @@ class _Layout:
         return begins, ends
 
     def between(self, starts: Any) -> tuple[Any, int]:
-        """Where the last fields end, and the list."""
+        """The ends of the last fields, and of the list."""
         own, ends = self._own, np.empty_like(starts)
         kinds = 2 * own[:-1] + own[1:]
         for (one, other), expected in BETWEEN.items():
@@ -203,13 +203,13 @@ def _closing(own: bool) -> re.Pattern[bytes]:
 
 
 def _check_same(content: bytes, places: Any, glue: bytes) -> None:
-    """At each of these places stands ``glue``."""
+    """Check that ``glue`` stands at each of these places."""
     if at(content, places, len(glue)).tobytes() != glue * len(places):
         raise Aside("an entry unlike the others")
 
 
 def _numbers(content: bytes, begins: Any, ends: Any) -> Any:
-    """The numbers there (n,), read by msgspec as one list in which each is as wide. Raises Aside, and what msgspec raises."""
+    """The numbers there (n,), read by msgspec as one list of equal widths. Raises Aside, and msgspec's errors."""
     lengths = ends - begins
     if lengths.max() > WIDEST:
         raise Aside("a long number")

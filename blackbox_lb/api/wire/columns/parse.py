@@ -1,10 +1,9 @@
-"""The long lists of a chat answer from bytes to columns: no dictionary a token, and nothing that the plain reader reads otherwise.
+"""The long lists of a chat answer from bytes to columns: no dictionary a token, and the same result as the plain reader's.
 
 An answer of 1,024 tokens with 20 alternatives is 1.3 MB, nearly all of it in ``logprobs.content``. ``AnswerReader.loads`` cuts
-these lists out (``spans``) and numbers their tokens (``names``), all entries at once;
-the rest, a kilobyte, is read as any answer is. Whatever
-is not of the plain kind (a key twice, an unknown field, a number that stands for "not given" among the alternatives, an entry that
-the profile does not describe) raises ``Aside``, and the whole answer is read by ``wire.response``: that reader is the truth.
+these lists out (``spans``) and numbers their tokens (``names``), all entries at once; the rest, a kilobyte, is read normally.
+Anything not of the plain kind (a key twice, an unknown field, a number that stands for "not given" among the alternatives, an
+entry that the profile does not describe) raises ``Aside``, and ``wire.response`` reads the whole answer: that reader is the truth.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _PLACE = secrets.token_hex(16)
 
 @dataclass(frozen=True, slots=True)
 class LogprobColumns:
-    """What a list says, before any check of its numbers: t positions with ``widths`` (t,) alternatives each, n in all.
+    """The contents of a list, before any check of its numbers: t positions with ``widths`` (t,) alternatives each, n in all.
 
     ``ids`` (t,) and ``logprobs`` (t,) float64: of the sampled tokens; ``top_ids`` (n,), ``top_logprobs`` (n,): of the alternatives.
     ``token_bytes``: id -> bytes of the alternatives, where the profile's are exact.
@@ -80,7 +79,7 @@ class AnswerReader:
         self._names = TokenSpellings(*self._about)
 
     def loads(self, content: bytes) -> Any:
-        """The JSON in ``content``, an ``Answer`` where its lists could be read as such. Raises what ``loads`` does."""
+        """The JSON in ``content``, an ``Answer`` where its lists are of the plain kind. Raises the errors of ``loads``."""
         if self._plain:
             return loads(content)
         try:
@@ -101,7 +100,7 @@ class AnswerReader:
         return self._joined(loads(b"".join([*rest, content[end:]])), lists, content)
 
     def _lists(self, content: bytes) -> Iterator[tuple[int, int, LogprobColumns]]:
-        """Where each list begins and ends, and its columns."""
+        """Begin and end of each list, and its columns."""
         return ((spans.begin, spans.end, _columns(self._names, content, spans)) for spans in lists_of(content))
 
     def _joined(self, found: Any, lists: list[LogprobColumns], content: bytes) -> Answer:
@@ -124,7 +123,7 @@ def loads(content: bytes) -> Any:
 
 
 def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. ValueError where a key has two values, of which a dict would quietly keep the last."""
+    """A JSON object. Raises ValueError where a key has two values: a dict would silently keep the last."""
     table = dict(pairs)
     if len(table) < len(pairs) and any(table[name] != value for name, value in pairs):
         raise ValueError("one key of an object has two values")

@@ -1,4 +1,4 @@
-"""The tokens of one endpoint by how its entries spell them: the same bytes are the same token, and are looked at once.
+"""The tokens of one endpoint by their spelling in its entries: the same bytes are the same token, and are examined once.
 
 An entry is looked up by a hash of a part of its bytes, for all entries of a list at once, and then compared to the last byte.
 """
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
 
 MOST = 1 << 19
-"""Tokens that are remembered; twice the largest vocabularies."""
+"""Most tokens that are remembered; twice the largest vocabularies."""
 SLOTS = 20
 """Bits of a hash. The second of two spellings that share a slot is looked up in a dictionary, which takes a microsecond."""
 STEP = 32
 """Bytes that are compared at once."""
 FACTORS = [np.uint64(each) for each in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)]
 _NEEDED = np.array([0, 1 << 24, 0x0101 << 16, 0x010101 << 8, 0x01010101], "<u4")
-"""Which of four words must be equal, by how many of the last hold a part of the field."""
+"""Which of four words must be equal, by the number of the field's bytes in the last."""
 
 
 class TokenSpellings:
-    """Numbers the spellings that it sees, (token string, list of bytes) as JSON has them; ``ids`` by number."""
+    """Numbers the spellings, (token string, list of bytes) as in JSON; ``ids`` by number."""
 
     def __init__(self, profile: Profile, rules: EndpointRules, vocabulary: Vocabulary | None) -> None:
         self._identity, self._provider = Identity(profile, rules, vocabulary), profile.name
@@ -46,7 +46,7 @@ class TokenSpellings:
         self._kept = STEP
 
     def numbers(self, content: bytes, spans: Spans) -> Any:
-        """The number of each entry's spelling (n,). Raises Aside, ValueError, and what ``Identity`` raises."""
+        """The number of each entry's spelling (n,). Raises Aside, ValueError, and the errors of ``Identity``."""
         slots = self._hashed(content, spans)
         found = self._slots[slots]
         same = self._same(content, spans, found)
@@ -70,7 +70,7 @@ class TokenSpellings:
 
     @property
     def full(self) -> bool:
-        """Whether more is remembered than any vocabulary needs."""
+        """Whether the cache holds more than any vocabulary needs."""
         return len(self._bytes) > MOST
 
     @staticmethod
@@ -85,7 +85,7 @@ class TokenSpellings:
         return mixed >> np.uint64(64 - SLOTS)
 
     def _same(self, content: bytes, spans: Spans, found: Any) -> Any:
-        """Whether each entry is spelled as the one whose number is ``found``, to the last byte."""
+        """Whether each entry equals the spelling with the number ``found``, to the last byte."""
         same = found > 0
         for (begins, ends), (sizes, kept) in zip((spans.token, spans.raw), self._places, strict=True):
             lengths = ends - begins
@@ -94,9 +94,9 @@ class TokenSpellings:
         return same
 
     def _compare(self, content: bytes, same: Any, ends: Any, kept: Any, lengths: Any) -> None:
-        """Make False in ``same`` (n,) what is not equal before ``ends``, backwards to the first byte.
+        """Make False in ``same`` (n,) whatever differs before ``ends``, backwards to the first byte.
 
-        A word may hold bytes before the field: those are of its key, the same everywhere. Those behind it are not.
+        A word may hold bytes before the field: those of its key, the same everywhere. Bytes behind the field differ.
         """
         equal = words_at(content, ends - STEP, 4) == words_at(self._keep, kept - STEP, 4)
         needed = _NEEDED.take(lengths + 7 >> 3, mode="clip")

@@ -1,6 +1,6 @@
-"""How each kind of endpoint lists tokens: one module a dialect, and one row for it in ``DIALECTS``.
+"""The listing of tokens by each kind of endpoint: one module a dialect, and one row for it in ``DIALECTS``.
 
-Rows are named as the row ``dialect`` of a profile's endpoint names them.
+The row ``dialect`` of a profile's endpoint gives the name.
 """
 
 from __future__ import annotations

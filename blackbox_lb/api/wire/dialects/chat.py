@@ -16,8 +16,8 @@ from blackbox_lb.types import UNNAMED
 
 
 def positions(reader: PositionReader, choice: Choice) -> list[Position]:
-    """Every token position of ``choice``. A refusal's tokens stand in a list of their own, ``logprobs.refusal``, and count alike:
-    they were sampled from the same model, and the refusal is what the user gets."""
+    """Every token position of ``choice``. A refusal's tokens have a list of their own, ``logprobs.refusal``, and count alike:
+    they were sampled from the same model, and the user gets the refusal."""
     lists = [choice["logprobs"].get(name) for name in ("content", "refusal")]
     if lists == [None, None]:
         raise NoLogprobs(

@@ -1,4 +1,4 @@
-"""A dialect: what differs between the shapes that answers have."""
+"""A dialect: the differences between the shapes of answers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Choice: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class AnswerDialect:
-    """How answers of one shape are read.
+    """The reading of answers of one shape.
 
-    ``positions``: every token position of a choice.
-    ``spelled``: the bytes that the listed tokens of a choice spell; None where the list does not tell.
-    ``choices``: the choices of an answer, each like one of a chat completion.
-    ``several``: whether a request may ask for several completions.
-    ``in_order``: whether alternatives stand in the order of the answer's list; a mapping has none.
-    ``columns``: whether ``AnswerReader`` can read long lists from bytes to columns.
+    positions: every token position of a choice.
+    spelled: the bytes that the listed tokens of a choice spell; None where the list does not show them.
+    choices: the choices of an answer, each like one of a chat completion.
+    several: whether a request may ask for several completions.
+    in_order: whether alternatives stand in the order of the answer's list; a mapping has none.
+    columns: whether ``AnswerReader`` can read long lists from bytes to columns.
     """
 
     positions: Callable[[PositionReader, Choice], list[Position]]

@@ -1,4 +1,4 @@
-"""One token position as every dialect reads it: the sampled token, and the alternatives that are sure to be the likeliest."""
+"""One token position, for every dialect: the sampled token, and the alternatives that are sure to be the likeliest."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from blackbox_lb.types import UNNAMED
 ROUNDING = 1e-3
 """Largest positive logprob, in nats, that is float rounding rather than a broken answer; it is read as 0."""
 LEAST = -1000.0
-"""A sampled token below this many nats cannot have been sampled: such numbers stand for "not computed"."""
+"""Least logprob of a sampled token, in nats: lower numbers stand for "not computed"."""
 UNLISTED = 0.01
-"""Most probability of all tokens that are not listed, where the least that is listed has none: those are less likely still."""
+"""Most probability of all unlisted tokens, where the least listed one has none: those are less likely still."""
 LOWEST = -3e38
-"""About the least number that a float32 column holds; an alternative below it has probability 0 all the same."""
+"""About the least number in a float32 column; an alternative below it has probability 0 anyway."""
 
 
 @dataclass(slots=True)
 class Position:
-    """``top``: (id, logprob) from most likely. ``bounded``: ``logprob`` is only what the sampled token's cannot exceed.
+    """One position. top: (id, logprob) from most likely. bounded: ``logprob`` is only an upper bound of the sampled token's.
 
-    ``propensity``: its logprob under the policy that sampled it, where the provider tells both. ``bytes``: what is known of the
-    bytes of tokens seen here.
+    propensity: its logprob under the policy that sampled it, where the provider gives both. bytes: those known of the tokens
+    here.
     """
 
     id: int
@@ -42,11 +42,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class PositionReader:
-    """What a dialect needs to read one position.
+    """The data for reading one position.
 
-    ``dialect``: the answer's.
-    ``identity``: names tokens.
-    ``asked``: alternatives in the request, 0 where no logprobs were asked for, -1 for the whole vocabulary.
+    dialect: the answer's.
+    identity: names tokens.
+    asked: alternatives in the request, 0 for no logprobs, -1 for the whole vocabulary.
     """
 
     profile: Profile
@@ -56,11 +56,11 @@ class PositionReader:
     asked: int
 
     def position(self, token: int, logprob: Any, listed: Iterable[tuple[int, Any]], propensity: Any = None) -> Position:
-        """The position of a sampled token (``UNNAMED`` where nothing names it) with its alternatives (id, logprob).
+        """Return the position of a sampled token (``UNNAMED`` for one without a name) with its alternatives (id, logprob).
 
-        Where the provider put the number that stands for "not given" (the row ``logprobs.censored``), the token is not among the
-        alternatives, so that the least of them bounds its logprob; where there are none, nothing but 0 does. An alternative with
-        that number is not listed at all, nor is any that might be less likely.
+        Where the provider put the number for "not given" (the row ``logprobs.censored``), the token is not among the
+        alternatives, so the least of them bounds its logprob; without any, only 0 does. Alternatives with that number are not
+        listed at all, nor are any that might be less likely.
         """
         censored = self.profile.logprobs.censored
         known = [(each, checked_logprob(self.profile, value)) for each, value in self._told(list(listed))]
@@ -86,7 +86,7 @@ class PositionReader:
         return listed[:first] if in_order else []
 
     def _check_mass(self, known: list[tuple[int, float]], token: int, logprob: Any) -> None:
-        """CorruptResponse where an alternative has no probability and yet tokens that are not listed must have some."""
+        """Raise CorruptResponse where an alternative has no probability although unlisted tokens must have some."""
         if not known or min(value for _, value in known) > LEAST:
             return
         listed = dict(known)
@@ -102,7 +102,7 @@ class PositionReader:
         """The field of ``where`` that the row ``logprobs.propensity`` names; None where that is the logprob itself.
 
         Raises:
-            NoLogprobs: the field is missing, so that what the token was sampled from is not known.
+            NoLogprobs: the field is missing, so the sampling policy's logprob is not known.
         """
         name = self.profile.logprobs.propensity
         if name == "logprob":
@@ -142,11 +142,11 @@ def checked_logprob(profile: Profile, value: Any, *, sampled: bool = False) -> f
 
 
 def likeliest(rules: EndpointRules, listed: Iterable[tuple[int, float]], asked: int) -> list[tuple[int, float]]:
-    """The alternatives, most likely first, of which it is sure that no unlisted token is more likely.
+    """The alternatives, most likely first, that are surely more likely than every unlisted token.
 
     Where the sampled token replaces the last of the ``asked`` alternatives, only those before the last are sure; the same where
-    fewer are listed, because a server's own limit cuts a list there just as well. ``asked`` of -1 means the whole vocabulary, of
-    which all are. Tokens without an id may be several.
+    fewer are listed, because a server's own limit cuts a list there just as well. ``asked`` of -1 means the whole vocabulary, and
+    then all are sure. Tokens without an id may be several.
     """
     top = sorted(listed, key=lambda pair: (-pair[1], pair[0]))  # equal ones by id, in whatever order a mapping has them
     named = [token for token, _ in top if token != UNNAMED]

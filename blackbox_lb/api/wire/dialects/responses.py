@@ -33,7 +33,7 @@ def _choices(profile: Profile, answer: Any) -> list[Choice]:
     if status == "completed" and not parts and total:
         raise without(profile, answer, "a message, although it is complete and has tokens")
     texts = [part for part in parts if part.get("type") == "output_text"]
-    # A refusal never has logprobs in this API; a text without them was not given those that were asked for.
+    # A refusal never has logprobs in this API; a text without them lacks those that were asked for.
     silent = any(part["text"] and not part.get("logprobs") for part in texts)
     entries = [entry for part in texts for entry in part.get("logprobs") or []]
     if 0 < (total or 0) < len(entries):

@@ -1,4 +1,4 @@
-"""Which token an entry of a logprob list is: an id, found where the profile says that it stands, or none, never a guess."""
+"""The token of an entry in a logprob list: an id from the place that the profile names, or none, never a guess."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 
 class Identity:
-    """Reads ids as the row ``tokens.id``, or the endpoint's own row ``id``, says.
+    """Reads ids by the row ``tokens.id``, or the endpoint's own row ``id``.
 
     ``field NAME``: a field of each entry. ``string PREFIX``: the number behind the prefix in the token string. ``bytes``: the
     entry's bytes under ``vocabulary``; where they are null or no ordinary token's, the special token printed so. ``text``: the
     printed text under ``vocabulary``. ``latin-1``: the printed text, in which a token that is no valid UTF-8 is printed as one
-    Latin-1 letter a byte (SGLang's legacy completions, ``to_openai_style_logprobs`` in its source). A token whose identity
-    those do not settle is ``UNNAMED``.
+    Latin-1 letter a byte (SGLang's legacy completions, ``to_openai_style_logprobs`` in its source). A token without a certain
+    identity is ``UNNAMED``.
     """
 
     def __init__(self, profile: Profile, rules: EndpointRules, vocabulary: Vocabulary | None) -> None:
@@ -35,7 +35,7 @@ class Identity:
         """The id of an entry of the chat dialect, ``UNNAMED`` where it has none.
 
         Raises:
-            CorruptResponse: the entry lacks what the profile says it has.
+            CorruptResponse: the entry lacks the field that the profile names.
             ProfileError: the profile's row needs a vocabulary and there is none.
         """
         if self._kind == "field":
@@ -45,7 +45,7 @@ class Identity:
         return self.of_text(entry["token"])
 
     def of_text(self, text: str) -> int:
-        """The id of a token of which only a string is given, ``UNNAMED`` where that settles nothing.
+        """The id of a token given by a string alone, ``UNNAMED`` where that is not enough.
 
         Raises:
             ProfileError: the profile looks for the id where there is only a string, or needs a vocabulary and there is none.
@@ -66,7 +66,7 @@ class Identity:
         return UNNAMED if found is None else found
 
     def check(self, named: int, sampled: int) -> None:
-        """Raise ProfileError where the vocabulary names a token other than the one that the server says it sampled."""
+        """Raise ProfileError where the vocabulary names a token other than the server's sampled one."""
         if UNNAMED not in (named, sampled) and named != sampled:
             raise ProfileError(
                 f"{self._provider} sampled token {sampled}, which under this vocabulary is token {named}: the vocabulary is not "
@@ -85,7 +85,7 @@ class Identity:
         raw = None if given is None else checked_bytes(self._provider, given)
         name = text.encode("utf-8", "surrogatepass")
         if raw is not None and not self._exact and REPLACEMENT in raw:
-            return UNNAMED  # the bytes of the printed text, in which any fragment of a character prints so
+            return UNNAMED  # any fragment of a character prints with these bytes
         ordinary = None if raw is None else vocabulary.id_of(raw)
         special = vocabulary.id_of_special(text) if raw in (None, name) else None
         found = {token for token in (ordinary, special) if token is not None}
@@ -112,7 +112,7 @@ class Identity:
 
 
 def checked_bytes(provider: str, value: Any) -> bytes:
-    """``value``, a list of numbers from 0 to 255, as bytes. Raises CorruptResponse where it is no list: of a number Python would
+    """``value``, a list of numbers from 0 to 255, as bytes. Raises CorruptResponse where it is no list: from a number Python would
     make that many zero bytes."""
     if not isinstance(value, list):
         raise CorruptResponse(f"{provider} returned the token bytes {str(value)[:40]!r}; they are a list of numbers")
