@@ -1,4 +1,4 @@
-"""``blb check``: whether a bias can mend a decision, from a few greedy answers and first lists, before anything is collected."""
+"""``blb check``: whether a bias can correct a decision, from a few greedy answers and first lists, before a collection."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
 LOOKED_AT = 60
-"""Prompts that a check looks at: they tell a share of right decisions to about 6 %, for 120 short requests."""
+"""Prompts that a check looks at: they give a share of right decisions to about 6 %, for 120 short requests."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checked:
-    """What a check found, and the sentence on the lists that it rests on."""
+    """The findings of a check, with a sentence on its lists."""
 
     found: Feasibility
     read: str
 
     def as_json(self) -> dict[str, Any]:
-        """For a program; null for a margin of what is not listed."""
+        """The findings for JSON; null for a margin of an unlisted answer."""
         margins = [round(float(each), 4) if np.isfinite(each) else None for each in self.found.margins]
         return {**asdict(self.found), "margins": margins, "sentence": self.found.sentence, "lists": self.read}
 
@@ -52,7 +52,7 @@ async def check(trials: Trials, examples: Sequence[Example], labels: Labels, lis
 
 
 def judged(found: FirstTokens, labels: Labels, right: Bools | None = None) -> Feasibility:
-    """Whether a bias can mend the decisions at these first positions; ``right`` (p,): whether the greedy answers are right."""
+    """Judge whether a bias can correct the decisions at these first positions; ``right`` (p,): whether greedy answers are right."""
     numbers = [labels.of(example) for example in found.examples]
     known = np.array([number is not None for number in numbers], np.bool_)
     if not known.any():

@@ -1,4 +1,4 @@
-"""Forecast: what a command will ask for at most, stage by stage, told before its first request."""
+"""Forecast: the most that a command will ask for, stage by stage, before its first request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example, Sampling
 
 CHARACTERS_A_TOKEN = 4
-"""Of an English prompt."""
+"""Characters a token of an English prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ForecastStage:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Requests, and tokens at most; ``prompt_tokens`` are what is likely. Sums by ``+``."""
+    """Requests, and tokens at most; ``prompt_tokens`` are the likely number. Sums by ``+``."""
 
     requests: int = 0
     completions: int = 0
@@ -71,7 +71,7 @@ class Forecast:
 
 
 def forecast(trials: Trials, stages: Iterable[ForecastStage | Forecast]) -> Forecast:
-    """What ``stages`` take together, if nothing of them were stored."""
+    """The sum of ``stages``, with nothing of them stored."""
     return sum((stage if isinstance(stage, Forecast) else _of(trials, stage) for stage in stages), Forecast())
 
 
@@ -92,7 +92,7 @@ def _of(trials: Trials, stage: ForecastStage) -> Forecast:
 
 
 def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
-    """What a fit asks for at most: training, the validation of every candidate, the test, and whole distributions."""
+    """The most that a fit asks for: training, the validation of every candidate, the test, and whole distributions."""
     most, positions = _candidates(plan.sweep), task.train[:1] * bool(plan.full_vocab)
     firsts = [ForecastStage(task.train[: plan.limit], 1, 1)] if plan.reads_answers else []
     settings = dict.fromkeys(plan.settings)
@@ -115,7 +115,7 @@ def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
 
 
 def _candidates(sweep: Sweep) -> int:
-    """How many biases a sweep makes at most; cross-validation of l2 proposes two."""
+    """Most biases of a sweep; cross-validation of l2 proposes two."""
     own = [each.facts.swept for each in estimators(sweep).values()]
     return len(sweep.tau) * sum(math.prod(_values(getattr(sweep, field)) for field in fields) for fields in own)
 
@@ -129,7 +129,7 @@ def _count(setting: Setting, samples: int) -> int:
 
 
 def eval_stages(task: Task, biases: Mapping[str, Mapping[int, float]], plan: EvalPlan) -> list[ForecastStage]:
-    """What an evaluation asks for at most: every arm of every setting on the test prompts, and what decisions here read."""
+    """The most that an evaluation asks for: every arm of every setting on the test prompts, and the lists for decisions here."""
     firsts = [ForecastStage(other.decision.lists(), 1, 1) for other in plan.alternatives if other.decision is not None]
     return firsts + [
         ForecastStage(

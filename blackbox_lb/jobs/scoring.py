@@ -20,7 +20,7 @@ from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.types import Completion, Example, Prompt, Split
 
 Settings: TypeAlias = Mapping[str, Any]
-"""What a request was asked with, the prompt aside, as the store has it."""
+"""The settings of a request without the prompt, as in the store."""
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
@@ -41,7 +41,7 @@ class RewardMean:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Biased less base on the ``prompts`` prompts that both have completions of: paired, not adjusted for being one of several."""
+    """Biased less base on the ``prompts`` prompts with completions of both: paired, not adjusted for multiple comparisons."""
 
     reward: RewardMean
     prompts: int
@@ -49,7 +49,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ScoredCompletion:
-    """One completion and its reward: ``nats``, ``value`` as a user reads it; both None where there was nothing to score."""
+    """One completion and its reward: ``nats``, and ``value`` in the user's own unit; both None where there was nothing to score."""
 
     split: Split
     example: str
@@ -62,9 +62,9 @@ class ScoredCompletion:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The completions of one split that were drawn alike: ``request`` is the hash of ``settings``.
+    """The completions of one split and one way of drawing: ``request`` is the hash of ``settings``.
 
-    ``examples``: of the split, of which those in ``scored`` have completions; ``scores`` are theirs, in that order.
+    ``examples``: of the split; those in ``scored`` have completions, with ``scores`` in that order.
     """
 
     split: Split
@@ -82,17 +82,17 @@ class Group:
 
     @property
     def completions(self) -> int:
-        """How many have a reward."""
+        """The number of completions with a reward."""
         return sum(row.size for row in self.scores.reward)
 
     @property
     def mean_reward(self) -> RewardMean:
-        """As a user reads it."""
+        """The mean reward in the user's own unit."""
         return RewardMean.of(np.array([row.mean() for row in self.scores.reward if row.size]))
 
     @property
     def accuracy(self) -> float | None:
-        """Mean over prompts; None where an example has no answer to tell by."""
+        """Mean over prompts; None where an example has no answer."""
         return None if self.scores.correct is None else _mean(self.scores.correct)
 
     @property
@@ -101,7 +101,7 @@ class Group:
         return _mean(self.scores.tokens)
 
     def difference(self, base: Group) -> Difference | None:
-        """To a group of the same split; None where no prompt is in both."""
+        """The difference to a group of the same split; None where no prompt is in both."""
         rows, base_rows = (dict(zip(each.scored, each.scores.reward, strict=True)) for each in (self, base))
         shared = [name for name in self.scored if name in base_rows and rows[name].size and base_rows[name].size]
         if not shared:
@@ -127,8 +127,8 @@ async def rescore(
 ) -> list[Group]:
     """The stored completions of the task's prompts, scored: a group for each split and request; base before biased.
 
-    ``reward_of`` makes the reward for the token limit that a request was drawn with. ``keep`` chooses requests by their settings.
-    ``watch`` gets every completion. Nothing is sampled; only a remote reward asks anybody for anything, a judge within ``budget``.
+    ``reward_of`` makes the reward for the token limit of a request. ``keep`` chooses requests by their settings.
+    ``watch`` gets every completion. Nothing is sampled; only a remote reward sends requests, a judge within ``budget``.
 
     Raises:
         InputError: no stored completion is of a prompt of the task, or a reward is not finite.
@@ -140,7 +140,7 @@ async def rescore(
         report.remark(task.note)
     for request in sorted(requests, key=lambda name: _order(requests[name])):
         settings = requests[request]
-        if "prefix" in settings or not keep(settings):  # what follows a given beginning is no answer of its own
+        if "prefix" in settings or not keep(settings):  # a continuation of a given beginning is no answer of its own
             continue
         stored = _by_prompt(store.prompts(request))
         others += sum(len(keys) for prompt, keys in stored.items() if prompt not in known)

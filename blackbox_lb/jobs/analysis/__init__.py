@@ -1,1 +1,1 @@
-"""``blb analyze``: what a bias does to each token that is generated under it."""
+"""``blb analyze``: the effect of a bias on each token that is generated under it."""

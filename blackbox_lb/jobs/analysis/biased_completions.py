@@ -1,4 +1,4 @@
-"""Biased: completions that were drawn with a bias, from the store where fit and eval leave them, and how far each token moved."""
+"""Biased: completions drawn with a bias, from the store of fit and eval, and the shift of each token."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from blackbox_lb.types import Endpoint, EndTokens, Example, Prompt
 from blackbox_lb.vocabulary import Vocabulary
 
 COUNT = parse_reward("length", max_tokens=1)
-"""Any reward will do: none is read."""
+"""A reward that is never read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Biased:
-    """Completions that were drawn with the bias at temperature 1. examples: (x,) what ``rollouts.prompts`` counts.
+    """Completions drawn with the bias at temperature 1. examples: (x,) the numbering of ``rollouts.prompts``.
 
-    endpoint: through which they came. left_out: completions that could not be read.
+    endpoint: their source. left_out: number of unreadable completions.
     """
 
     rollouts: Rollouts
@@ -49,7 +49,7 @@ class Biased:
 
     @property
     def words(self) -> str:
-        """Where they come from."""
+        """The source of the completions, in words."""
         return (
             f"{len(self.rollouts.keys)} completions with this bias at temperature 1, of {len(self.examples)} prompts, "
             f"{len(self.rollouts.token_ids):,} tokens"
@@ -58,14 +58,14 @@ class Biased:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shifts:
-    """values: (m,) nats at the positions of the biased completions, NaN where none is known, and where they come from."""
+    """values: (m,) nats at the positions of the biased completions, NaN where none is known; and their source."""
 
     values: Vector
     source: Source
 
 
 async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples: int) -> None:
-    """``samples`` completions of each example with the bias, and without it where whole lists of the base are needed.
+    """Draw ``samples`` completions of each example with the bias, and without it where whole lists of the base are needed.
 
     Raises:
         ProviderError: the API failed; what was received is kept.
@@ -76,7 +76,7 @@ async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples:
 
 
 def biased_completions(path: Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None, report: Reporter) -> Biased:
-    """Those in the rollout store ``path`` that this bias's model gave through the profile's provider; nothing is asked for.
+    """Read the completions under this bias from the rollout store ``path``, for the bias's model and the profile's provider.
 
     Raises:
         StoreError: no such store. InputError: the bias is empty, or no such completion is in it. NoLogprobs: none lists tokens.
@@ -122,7 +122,7 @@ def _requests(store: RolloutStore, bias: Bias, profile: Profile, entries: list[l
 
 
 def _as_learned(bias: Bias, requests: Mapping[str, Any]) -> list[str]:
-    """The requests with the ``max_tokens`` that the bias was learned with, if there are any, else all."""
+    """The requests with the ``max_tokens`` of the bias's training, if there are any, else all."""
     limit = None if bias.sampling is None else bias.sampling.max_tokens
     same = [name for name, each in requests.items() if each["sampling"]["max_tokens"] == limit]
     return same or list(requests)
@@ -139,9 +139,9 @@ def _end_tokens(profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
 
 
 def _read(store: RolloutStore, requests: Iterable[str], ends: EndTokens) -> tuple[Rollouts, tuple[Example, ...], Counter[str]]:
-    """The completions of these requests with their lists in memory, what they answer, and how many are left out.
+    """The completions of these requests with their lists in memory, their examples, and the number left out.
 
-    Prompts with an instruction that ``blb eval`` tried are other prompts than the bias is for, and are passed over.
+    Prompts with an instruction of ``blb eval`` are not those that the bias is for, and are skipped.
     """
     by_prompt: dict[Prompt, list[str]] = {}
     for request in requests:
@@ -155,7 +155,7 @@ def _read(store: RolloutStore, requests: Iterable[str], ends: EndTokens) -> tupl
 
 
 def instructed(prompts: Iterable[Prompt]) -> list[Prompt]:
-    """Those that are another of the prompts with an instruction after its last message, the same one for several prompts."""
+    """The prompts that equal another one plus an instruction after its last message, the same one for several prompts."""
     bare = set(prompts)
     tails: dict[str, list[Prompt]] = {}
     for prompt in bare:
@@ -167,10 +167,10 @@ def instructed(prompts: Iterable[Prompt]) -> list[Prompt]:
 
 
 def shifts_by_lists(path: Path, biased: Biased, bias: Bias, profile: Profile, vocabulary: Vocabulary | None) -> Shifts:
-    """From the lists that came with the completions, and from base completions of the same store; nothing is asked for.
+    """Compute the shifts from the completions' own lists and base completions of the same store, without any request.
 
     Raises:
-        InputError: it is not known of which policy the provider's logprobs are. NoLogprobs: no base completions.
+        InputError: the policy of the provider's logprobs is not known. NoLogprobs: no base completions.
     """
     meaning, sent = profile.logprobs.meaning, bias.logit_bias
     if meaning in ("before bias", "after bias"):
@@ -185,11 +185,11 @@ def shifts_by_lists(path: Path, biased: Biased, bias: Bias, profile: Profile, vo
 
 
 async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, seed: int) -> Shifts:
-    """From the base model's whole distribution at ``count`` of the positions; what is in the store is not asked for again.
+    """Compute the shifts from the base's whole distribution at ``count`` of the positions; stored ones are not asked for again.
 
     Raises:
         ProfileError, InputError: the provider gives no whole distributions, or lists of another policy.
-        CorruptResponse: what it gives does not fit the lists of the completions.
+        CorruptResponse: the answer does not fit the lists of the completions.
         ProviderError: the API failed; what was received is kept.
     """
     if not trials.session.tells_base_logprobs:

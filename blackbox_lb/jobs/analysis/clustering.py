@@ -1,4 +1,4 @@
-"""Texts in clusters, by what a sentence-embedding model makes of them."""
+"""Texts in clusters, by the vectors of a sentence-embedding model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.vocabulary.embedding import EXTRA, Encoder
 
 RESTARTS = 10
-"""k-means is started this often, and the run with the least squared distance is taken."""
+"""Runs of k-means; the one with the least squared distance counts."""
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Ids: TypeAlias = npt.NDArray[np.int64]
 
 
 def cluster_labels(texts: Sequence[str | None], corpus: Iterable[str], *, encoder: Encoder, k: int = 32, seed: int = 0) -> Ids:
-    """(v,) for each of ``texts`` the nearest of ``k`` centroids of the embedded ``corpus``, a set of words; -1 for None.
+    """(v,) the nearest of ``k`` centroids of the embedded ``corpus``, a set of words, for each of ``texts``; -1 for None.
 
     Raises:
         InputError: k below 1, fewer than k different words, vectors that are not finite, or scikit-learn is not installed.
@@ -54,7 +54,7 @@ def _k_means(vectors: Floats, k: int, seed: int) -> Any:
     except ModuleNotFoundError as error:
         raise InputError(f"clusters need scikit-learn: {EXTRA}") from error
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # said below, with its remedy
+        warnings.simplefilter("ignore", ConvergenceWarning)  # reported below, with its remedy
         means = KMeans(k, n_init=RESTARTS, random_state=seed).fit(vectors)
     found = len(np.unique(means.labels_))
     if found < k:

@@ -1,4 +1,4 @@
-"""What ``blb analyze`` found, as a file: how much a bias moves each token that was generated under it, and what those tokens are.
+"""The file of ``blb analyze``: the shift of each token that was generated under a bias, and the kinds of these tokens.
 
 The intervention score S(y) is the mean of ``log pi_delta(y) - log pi_0(y)`` in nats over the places where completions drawn with
 the bias continue with y (the paper, appendix "Intervention score as realized log-probability shift").
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from blackbox_lb.jobs.evaluation.document import Number, ResultPart
 
 Source = Literal["exact", "tail model", "logprobs after the bias"]
-"""Where the ratio comes from: whole distributions of the base; its lists at the biased positions; lists of the biased policy."""
+"""Source of the ratio: whole distributions of the base; its lists at the biased positions; lists of the biased policy."""
 Side = Literal["promoted", "suppressed", "unmoved"]
 """By the sign of S: R+ and R- of the paper, and exactly 0."""
 
@@ -19,8 +19,8 @@ Side = Literal["promoted", "suppressed", "unmoved"]
 class TokenScore(ResultPart):
     """One token that was generated under the bias.
 
-    ``bytes``: its bytes in hexadecimal, "" where they are not known. ``bias``: nats as sent. ``score``: S in nats; ``se``: its
-    standard error, completions being independent, None where only one completion has the token. ``count``: positions with it.
+    ``bytes``: in hexadecimal, "" where not known. ``bias``: nats as sent. ``score``: S in nats; ``se``: its
+    standard error, completions being independent, None for a token in a single completion. ``count``: positions with it.
     ``surface``: its surface class; ``family``: the name of its family. ``contexts``: short pieces of completions with the token
     marked, "The capital of France is «Paris».", safe to print.
     """
@@ -48,9 +48,9 @@ class Band(ResultPart):
 
 
 class MinimalPair(ResultPart):
-    """Two spellings of nearly the same thing, of which the bias promotes one and suppresses the other.
+    """Two spellings of nearly the same thing: the bias promotes one and suppresses the other.
 
-    ``relation``: what is equal, such as "leading space". ``weight``: positions with either token times the difference of scores.
+    ``relation``: their common part, such as "leading space". ``weight``: positions with either token times the score difference.
     """
 
     promoted: int
@@ -68,7 +68,7 @@ class MinimalPair(ResultPart):
 class Family(ResultPart):
     """Tokens of one kind on one side. ``size``: tokens; ``count``: positions; ``mean_score``: mean of S over tokens, in nats.
 
-    ``examples``: texts of those that are moved most.
+    ``examples``: texts of the most moved ones.
     """
 
     name: str
@@ -84,7 +84,7 @@ class DeltaRow(ResultPart):
 
     ``sampled_fraction`` and ``selected_fraction``, the tokens with ``|delta| >= 5 median |delta|``, are shares of the vocabulary;
     ``sigma``, ``min`` and ``max`` are nats. ``of``: "learned" is the vector over the whole vocabulary
-    before the compile, of which only these numbers are in the file; "sent" the bias that is used.
+    before the compile, present in the file by these numbers only; "sent" the bias in use.
     """
 
     of: Literal["learned", "sent"]
@@ -108,13 +108,13 @@ class PolicyEffect(ResultPart):
 
 
 class Analysis(ResultPart):
-    """Everything that one ``blb analyze`` found; ``tokens`` from the most promoted to the most suppressed.
+    """The result of ``blb analyze``; ``tokens`` from the most promoted to the most suppressed.
 
-    ``rollouts``: where the completions come from, in words. ``completions``: how many were read, ``left_out`` how many were not
-    (cut by a filter, unreadable). ``positions``: places with a score, ``unscored`` places without one (not asked about, or without
+    ``rollouts``: the source of the completions, in words. ``completions``: number read, ``left_out``: number not read (cut by a
+    filter, unreadable). ``positions``: places with a score, ``unscored``: places without one (not asked about, or without
     a list); ``outside``: scored places whose token is missing from the list there. ``unvisited``: tokens of the vocabulary never
-    generated under the bias, None where its size is not known. ``grouping``: how families were made. ``summary``: the sentences
-    that a reader needs, the most important first.
+    generated under the bias, None where its size is not known. ``grouping``: the method for families. ``summary``: sentences for
+    the reader, the most important first.
     """
 
     format: Literal["blackbox-lb/analysis"] = "blackbox-lb/analysis"

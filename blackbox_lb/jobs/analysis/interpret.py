@@ -1,4 +1,4 @@
-"""Interpreting: from intervention scores to what a person reads: bands, families, minimal pairs, and tokens in their contexts."""
+"""Interpreting: from intervention scores to bands, families, minimal pairs, and tokens in their contexts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CONTEXTS = 3
 BEFORE, AFTER = 40, 20
 """Characters of a context before and after the token."""
 EXAMPLES = 8
-"""Tokens that a family is shown by."""
+"""Tokens shown of a family."""
 CLUSTERS, LEAST_MEMBERS = 12, 4
-"""Embedding clusters of one side at most, and tokens in one on average at least; the paper has nine to twelve families a side."""
+"""Most embedding clusters of one side, and least tokens in one on average; the paper has nine to twelve families a side."""
 NAMED_BY = 3
 """Most used tokens that name an embedding cluster."""
 
@@ -48,33 +48,33 @@ NOT_TOLD = "▯"
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What token ids read as. raw: their bytes, as far as known; names: of those without any; special: ids without a text."""
+    """The texts of token ids. raw: their bytes, where known; names: of those without any; special: ids without a text."""
 
     raw: Mapping[int, bytes]
     names: Mapping[int, str]
     special: frozenset[int] = frozenset()
 
     def text(self, token: int) -> str:
-        """As it is, not safe to print; "" where nothing is known."""
+        """The text as it is, not safe to print; "" where not known."""
         raw = self.raw.get(token)
         return raw.decode("utf-8", "replace") if raw else self.names.get(token, "")
 
     def readable(self, token: int) -> str:
-        """Safe to print, and never empty."""
+        """The text, safe to print and never empty."""
         return printable(self.text(token)) or f"<token {token}>"
 
     def surface(self, token: int) -> str:
-        """Its surface class."""
+        """The token's surface class."""
         return surface_class(self.raw.get(token), self.text(token), special=token in self.special)
 
 
 def side_of(score: float) -> Side:
-    """By sign."""
+    """The side by sign."""
     return "promoted" if score > 0 else "suppressed" if score < 0 else "unmoved"
 
 
 def bands(scores: Vector) -> tuple[Band, ...]:
-    """How many of the scores (s,) fall into each band; a score of exactly 0 falls into none."""
+    """The number of the scores (s,) in each band; a score of exactly 0 is in none."""
     rows = []
     for low, high, label, meaning in BANDS:
         inside = (scores >= (-math.inf if low is None else low)) & (scores < (math.inf if high is None else high))
@@ -159,12 +159,12 @@ def _joined(texts: Texts, tokens: Sequence[int]) -> str:
 
 
 def _unread(texts: Texts, token: int) -> str:
-    """A token without bytes: by its name, or a sign that something stands there that nobody told."""
+    """A token without bytes: its name, or a sign for an unknown text."""
     return texts.names.get(token, "" if token in texts.special else NOT_TOLD)
 
 
 def _clustered(scores: InterventionScores, texts: Texts, encoder: Encoder) -> dict[int, str]:
-    """Token -> the name of its embedding cluster among the tokens of its side: the texts that are used most."""
+    """Token -> the name of its embedding cluster on its side: the texts used most."""
     from blackbox_lb.jobs.analysis.clustering import cluster_labels
 
     names: dict[int, str] = {}
@@ -207,9 +207,9 @@ def _family(name: str, side: Side, members: Sequence[TokenScore]) -> Family:
 
 
 def minimal_pairs(tokens: Sequence[TokenScore], texts: Texts) -> tuple[MinimalPair, ...]:
-    """Pairs of nearly equal tokens, one promoted and one suppressed, by how much they are used times how far apart they are.
+    """Pairs of nearly equal tokens, one promoted and one suppressed, by usage times the difference of scores.
 
-    A pair that is related in several ways is listed once, by the closest (see ``nearly_equal``).
+    A pair with several relations is listed once, by the closest (see ``nearly_equal``).
     """
     groups: dict[tuple[str, str], list[TokenScore]] = defaultdict(list)
     order: dict[str, int] = {"space": 0, "case": 1, "ending": 2, "repetition": 3, "whitespace": 4}

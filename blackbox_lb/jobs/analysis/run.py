@@ -1,4 +1,4 @@
-"""Analyzing: from how far a bias moved each generated token to everything that can be read off."""
+"""Analyzing: from the shift of each generated token to all tables and sentences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def analyze(
     encoder: Callable[[], Encoder] | None = None,
     names: Mapping[int, str] | None = None,
 ) -> Analysis:
-    """Everything that is read off the shifts.
+    """Build the analysis from the shifts.
 
     known: the bytes of tokens, as the store has them; names: texts of others. encoder: see ``token_scores``.
     """
@@ -88,7 +88,7 @@ def _texts(
 
 
 def _ends(rollouts: Rollouts) -> frozenset[int]:
-    """Tokens that several completions end with, and that stand nowhere else: they end a turn, if they have no text."""
+    """Tokens at the end of several completions and nowhere else: they end a turn, if they have no text."""
     last = np.cumsum(rollouts.lengths)[rollouts.lengths > 0] - 1
     ids, counts = np.unique(rollouts.token_ids[last], return_counts=True)
     inside = np.delete(rollouts.token_ids, last)
@@ -103,7 +103,7 @@ def _usage(rollouts: Rollouts, owner: Ids, values: Vector, by_token: Interventio
 
 
 def _delta(bias: Bias) -> tuple[DeltaRow, ...]:
-    """Statistics of the learned vector, as the file records them, and of what is sent."""
+    """Statistics of the learned vector, from the bias file, and of the sent bias."""
     if bias.vocab_size is None:
         return ()
     sent = delta_statistics(np.array(list(bias.logit_bias.values())), bias.vocab_size)
@@ -124,7 +124,7 @@ def _delta(bias: Bias) -> tuple[DeltaRow, ...]:
 
 
 def _summary(tokens: Sequence[TokenScore], visited: int, usage: PolicyEffect, pairs: int) -> tuple[str, ...]:
-    """What a reader needs, the most important first."""
+    """Sentences for the reader, the most important first."""
     up, down = ([each for each in tokens if sign * each.score > 0] for sign in (1, -1))
     error = "" if usage.se is None else f" ± {short(usage.se)}"
     scored = "" if len(tokens) == visited else f", {len(tokens):,} of them scored"

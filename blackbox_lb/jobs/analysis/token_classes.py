@@ -1,4 +1,4 @@
-"""Surface: what a token looks like, from its text alone: its class, and which other tokens nearly spell the same."""
+"""Surface: the class of a token by its text alone, and the other tokens with nearly the same spelling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 SPECIAL = re.compile(r"<\|[^|]*\|>|</?s>|<(bos|eos|pad|unk|mask|start_of_turn|end_of_turn)>|\[(BOS|EOS|PAD|UNK|MASK|/?INST)\]")
 INSIDE_WORDS = "'’-"
 ENDINGS = (("'s", ""), ("’s", ""), ("s", ""), ("es", ""), ("ed", ""), ("ed", "e"), ("ing", ""), ("ing", "e"))
-"""What an inflected form ends in, and what its base form has instead."""
+"""Endings of inflected forms, and those of their base forms."""
 VOWELS = frozenset("aeiouy")
 SHORTEST_WORD = 3
 
@@ -81,9 +81,9 @@ def nearly_equal(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _bases(word: str) -> set[str]:
-    """What ``word`` could be a form of: itself, itself less an English ending, or with an e for ing and ed; 3 letters at least.
+    """Possible base forms of ``word``: itself, itself less an English ending, or with an e for ing and ed; 3 letters at least.
 
-    What is left of a word must hold a vowel: ``thing`` is no form of ``the``.
+    The rest of a word must hold a vowel: ``thing`` is no form of ``the``.
     """
     found = {word}
     for ending, instead in ENDINGS:

@@ -1,4 +1,4 @@
-"""From a batch's answers to the store: each line read as a live answer is, in any order, any number of times."""
+"""From a batch's answers to the store: each line is read like a live answer, in any order, any number of times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from blackbox_lb.types import Completion, Draw, Prompt
 
 OK = 200
 SHORTEST = 64
-"""Bytes of an answer that is looked for in its line: what is shorter may stand there twice, and is no answer anyway."""
+"""Shortest answer, in bytes, that is looked for in its line: a shorter one may stand there twice, and is no answer anyway."""
 UNDONE = frozenset({"batch_expired", "batch_cancelled"})
 """Codes of requests that were never begun."""
 
@@ -44,9 +44,9 @@ _OUTER = msgspec.json.Decoder(_Outer)
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the lines: ``answered`` and stored now, ``stored before`` or twice in the files, ``filtered`` prompts,
+    """Counts of lines: ``answered`` and stored now, ``stored before`` or twice in the files, ``filtered`` prompts,
     ``undone`` (expired, cancelled, or failed in a way that passes), ``refused``, ``unreadable``, ``short`` (fewer completions than
-    were asked for), and ``foreign``: of no line of ours. ``error``: the first that was refused or could not be read.
+    were asked for), and ``foreign``: not of this store. ``error``: the first refused or unreadable one.
     """
 
     lines: Counter[str] = field(default_factory=Counter)
@@ -74,7 +74,7 @@ class BatchReader:
         """Take in a file of answers or of errors; one that is not there has no lines."""
         for line in self._lines(path):
             self.tally.lines[self._line(line)] += 1
-            await asyncio.sleep(0)  # lets Ctrl-C end it: what is stored is stored, and the rest is still in the file
+            await asyncio.sleep(0)  # Ctrl-C may end it here: stored answers stay, the rest is still in the file
 
     def _lines(self, path: Path) -> Iterator[bytes]:
         asked = {"top_logprobs": self._sampling.top_logprobs}
@@ -90,7 +90,7 @@ class BatchReader:
             raise InputError(f"cannot read {path}: {error.strerror}; the same command downloads it again") from error
 
     def _line(self, line: bytes) -> str:
-        """Store what one line answers; what became of it."""
+        """Store the answer of one line; return its category in the tally."""
         try:
             document = self._session.channel.parsed(line, self._parsed)
         except CorruptResponse as error:
@@ -110,7 +110,7 @@ class BatchReader:
         return self._answered(ask, prompt, response["body"])
 
     def _parsed(self, line: bytes) -> Any:
-        """A line whose answer is parsed as a live one is: cut out, since it is nearly all of the line."""
+        """Parse a line and its answer, which is nearly all of the line, by the parser for live ones."""
         try:
             answer = bytes(_OUTER.decode(line).response.body)
         except msgspec.MsgspecError:
@@ -148,7 +148,7 @@ class BatchReader:
             self._watch(completion)
 
     def _failed(self, ask: Ask, prompt: Prompt, status: Any, body: Any) -> str:
-        """What an error line means: a prompt that is filtered is done with, what passes is undone, the rest is refused."""
+        """The category of an error line: a filtered prompt is done with, a passing failure is undone, the rest is refused."""
         told = body.get("body") or body.get("error") or body if isinstance(body, dict) else body
         code = told.get("code") if isinstance(told, dict) else None
         if isinstance(code, str) and code in UNDONE:

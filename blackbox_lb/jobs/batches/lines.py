@@ -1,4 +1,4 @@
-"""The lines of batch files: which samples of which prompt a request asks for, by a name that its answer comes back with.
+"""The lines of batch files: the samples of a prompt that each request asks for, and the name that returns with its answer.
 
 The format: https://platform.openai.com/docs/api-reference/batch/request-input
 """
@@ -51,7 +51,7 @@ class Ask:
 
     @classmethod
     def parse(cls, name: object, prefix: str) -> Ask | None:
-        """What a custom_id asked for; None where it is none of these settings."""
+        """Parse a custom_id; None where it is not of these settings."""
         match = NAME.fullmatch(name) if isinstance(name, str) else None
         if match is None or match[1] != prefix:
             return None
@@ -80,7 +80,7 @@ class Written:
 
 
 def asks(prompts: Iterable[Prompt], samples: int, request: str, there: Collection[str], most: int) -> Iterator[tuple[Prompt, Ask]]:
-    """What to ask for so that all keys are there, once: runs of at most ``most`` samples of one prompt, prompt by prompt."""
+    """Requests for all keys, each once: runs of at most ``most`` samples of one prompt, prompt by prompt."""
     for prompt in dict.fromkeys(prompts):
         name = prompt_hash(prompt)
         first = count = 0
@@ -96,7 +96,7 @@ def asks(prompts: Iterable[Prompt], samples: int, request: str, there: Collectio
 def request_line(
     profile: Profile, endpoint: Endpoint, url: str, model: str, sampling: Sampling, prompt: Prompt, ask: Ask, request: str
 ) -> Line:
-    """The line that asks for what a live request would ask for, in the same words."""
+    """The line with the same request as a live one, word for word."""
     if sampling.seed is not None:  # as ``collect`` sends it: a seed of its own for every sample
         sampling = replace(sampling, seed=(sampling.seed + int(ask.keys(request)[0][:8], 16)) & 0x7FFFFFFF)
     body = build_request(profile, endpoint, model=model, prompt=prompt, sampling=sampling, n=ask.count)
@@ -107,7 +107,7 @@ def request_line(
 
 
 def write_input(path: Path, lines: Sequence[Line]) -> Written:
-    """Write a file of lines; when this returns, a crash cannot lose it."""
+    """Write a file of lines, so that a crash cannot lose it afterwards."""
     digest = hashlib.sha256()
     try:
         with replacing(path) as draft, draft.open("xb") as file:
@@ -121,7 +121,7 @@ def write_input(path: Path, lines: Sequence[Line]) -> Written:
 
 
 def split(lines: Iterable[Line], requests: int | None, size: int | None) -> Iterator[list[Line]]:
-    """Groups of lines that fit a file each. InputError: one line alone is larger than a file may be."""
+    """Groups of lines that fit a file each. Raises InputError: one line alone is larger than a file may be."""
     group: list[Line] = []
     taken = 0
     for line in lines:
@@ -141,7 +141,7 @@ def split(lines: Iterable[Line], requests: int | None, size: int | None) -> Iter
 
 
 def names_in(path: Path) -> Iterator[str]:
-    """The custom_id of every line of an input file of ours, in which it stands first."""
+    """The custom_id of every line of one of our own input files, where it stands first."""
     with path.open("rb") as file:
         for line in _lines(file):
             yield line.split(b'"', 4)[3].decode()

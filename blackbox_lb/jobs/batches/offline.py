@@ -1,4 +1,4 @@
-"""A session with no server behind it: what a program answers later from a file, on the user's own machine."""
+"""A session without a server: a program answers later from a file, on the user's own machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 
 class OfflineSession(Session):
-    """A ``Session`` that asks nobody: its model is named, and its tokenizer is the vocabulary's.
+    """A ``Session`` without any request: its model is named, and its tokenizer is the vocabulary's.
 
     Raises, on entering:
         InputError: no model, or no vocabulary.

@@ -1,4 +1,4 @@
-"""What a collection by batch asks for: files of requests for what is neither stored nor asked for, within the command's limits."""
+"""The plan of a collection by batch: files of requests for all missing answers, within the command's limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from blackbox_lb.types import Prompt, Sampling
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One collection: what is asked how, and the jobs of its store. ``settings``: of all of its requests, ``request`` their hash.
+    """One collection: its requests, and the jobs of its store. ``settings``: of all of its requests, ``request``: their hash.
 
     ``most``: requests a file.
     """
@@ -39,7 +39,7 @@ class Setup:
 
     @classmethod
     def of(cls, trials: Trials, most: int | None = None) -> Setup:
-        """The collection that ``trials`` would make at temperature 1. ProfileError: its endpoint takes no batches."""
+        """The collection of ``trials`` at temperature 1. Raises ProfileError: its endpoint takes no batches."""
         session = trials.session
         rules = session.profile.batch
         if rules is None or session.endpoint not in rules.urls:
@@ -51,11 +51,11 @@ class Setup:
 
     @property
     def url(self) -> str:
-        """Where the requests of a batch go."""
+        """The address for the requests of a batch."""
         return self.rules.urls[self.trials.session.endpoint]
 
     def open_jobs(self) -> list[BatchRecord]:
-        """The open jobs of these settings; one that differs in nothing but the tokenizer, which no request tells, is adopted."""
+        """The open jobs of these settings; one that only differs in the tokenizer, which no request shows, is adopted."""
         session, others = self.trials.session, 0
         found: list[BatchRecord] = []
         for job in filter(lambda job: job.open, self.jobs.all()):
@@ -73,13 +73,13 @@ class Setup:
         return found
 
     def missing(self, prompts: Sequence[Prompt], samples: int, asked: Collection[str] = ()) -> Iterator[tuple[Prompt, Ask]]:
-        """What is neither stored nor among the keys that are ``asked`` for already."""
+        """The samples neither stored nor among the ``asked`` keys."""
         session = self.trials.session
         there = self.trials.store.keys(self.request).union(asked)
         return asks(prompts, samples, self.request, there, batch_of(session.profile, session.endpoint, self.sampling))
 
     def write(self, prompts: Sequence[Prompt], samples: int, jobs: Iterable[BatchRecord]) -> list[BatchRecord]:
-        """New jobs for what is neither stored nor asked for by ``jobs``: durable files and records, nothing sent."""
+        """Write new jobs for all samples neither stored nor asked for by ``jobs``: durable files and records, nothing sent."""
         wanted = list(self.missing(prompts, samples, {key for job in jobs for key in self._keys(job)}))
         if not wanted:
             return []
@@ -111,13 +111,13 @@ class Setup:
         return job
 
     def _keys(self, job: BatchRecord) -> Iterable[str]:
-        """What an open job will bring. Its file is read: the record tells only how many."""
+        """The keys of an open job's answers. Its file is read: the record only holds their number."""
         found = (Ask.parse(name, job.prefix) for name in names_in(self.jobs.input(job.name)))
         return (key for ask in found if ask is not None for key in ask.keys(self.request))
 
 
 def check_budget(budget: Budget, fresh: Sequence[BatchRecord]) -> None:
-    """Before ``fresh`` jobs are submitted: say what they may take, and ask.
+    """Announce the maximum of ``fresh`` jobs before they are submitted, and ask.
 
     Raises:
         BudgetExhausted: they could pass a limit.
@@ -143,7 +143,7 @@ def check_budget(budget: Budget, fresh: Sequence[BatchRecord]) -> None:
 
 
 def no_batch(provider: str, endpoints: Sequence[str]) -> ProfileError:
-    """Why a provider, or this endpoint of it, cannot be collected from by batch; ``endpoints``: those that can."""
+    """The reason why a provider, or this endpoint of it, takes no batches; ``endpoints``: those that do."""
     if not endpoints:
         return ProfileError(f"{provider} takes no batches, as far as its profile knows (table [batch]); leave --batch out")
     return ProfileError(f"{provider} takes batches for {', '.join(endpoints)} only; use --endpoint {endpoints[0]}")

@@ -1,6 +1,6 @@
 """A provider's files and batches, one call each: https://platform.openai.com/docs/api-reference/batch.
 
-What can be tried again is, within reason. Creating a batch cannot: whoever does not hear of one looks for it (``find``).
+Calls are retried within limits. Creating a batch is not: after a lost answer, ``find`` looks for the batch.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ METADATA = "blackbox_lb"
 """The key of a batch's metadata that holds the job's name."""
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 NOT_YET = frozenset({"pending", "running"})
-"""States of a file that Azure has not looked through yet."""
+"""States of a file that Azure has not examined yet."""
 READY_PAUSE, READY_TRIES = 1.0, 600
 PAGE = 100
 CLOCKS = 86_400.0
-"""Seconds by which the provider's clock and ours may differ, beyond doubt."""
+"""Largest difference in seconds between the provider's clock and ours, beyond doubt."""
 
 
 def ended(status: str | None) -> bool:
-    """Whether a batch in this state does nothing more."""
+    """Whether a batch in this state is finished."""
     return status in ENDED
 
 
@@ -58,7 +58,7 @@ class BatchApi:
         await self._client.close()
 
     async def upload(self, path: Path) -> str:
-        """Upload a file of requests; its id, once the provider has looked through it."""
+        """Upload a file of requests; return its id, once the provider has examined it."""
 
         async def once() -> str:
             with path.open("rb") as file:
@@ -78,7 +78,7 @@ class BatchApi:
         raise ServerFailed(f"{self._name} has not processed the file of requests {name}; run the same command again")
 
     async def create(self, job: BatchRecord, url: str) -> str:
-        """Create the batch of a job whose file is uploaded; tried once. Its id."""
+        """Create the batch of a job with an uploaded file, in a single try; return its id."""
         endpoint: Any = url
         try:
             found = await self._client.batches.create(
@@ -92,7 +92,7 @@ class BatchApi:
         return self._id(found)
 
     async def find(self, job: BatchRecord) -> str | None:
-        """The id of the job's batch, if the provider has one, those aside that it did not begin."""
+        """The id of the job's batch, if the provider has one, without those that it did not begin."""
 
         async def once() -> str | None:
             async for each in self._client.batches.list(limit=PAGE):
@@ -106,11 +106,11 @@ class BatchApi:
         return await self._tried(once)
 
     async def look(self, batch: str) -> dict[str, Any]:
-        """The batch as it is now."""
+        """The present state of the batch."""
         return self._document(await self._tried(lambda: self._client.batches.retrieve(batch)))
 
     async def cancel(self, batch: str) -> None:
-        """Ask for an end of the batch; one that has ended stays as it is."""
+        """Ask for an end of the batch; an ended one stays unchanged."""
         try:
             await self._tried(lambda: self._client.batches.cancel(batch))
         except RequestRejected:

@@ -1,4 +1,4 @@
-"""A job and its record: one file of requests, and how far it has come, durable before the next step begins."""
+"""A job and its record: one file of requests, and its progress, durable before the next step begins."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.safety.atomic_file import write_whole
 
 LARGEST = 1_000_000
-"""Bytes of a record that are read."""
+"""Largest record that is read, in bytes."""
 
 
 class BatchRecord(BaseModel):
     """One file of requests. The record holds no key and no address beyond its host.
 
-    ``name``: its own, which also stands in the batch's metadata, so that a batch whose creation was not heard of is recognised.
-    ``request``: hash of the settings of all its lines; ``prefix``: how it begins in their custom_id. ``step``: what is known to
-    have been done; "creating" means that the batch may exist. ``refused``: batches of this file that the provider did not begin.
-    ``most_prompt``, ``most_completion``: tokens at most. ``tally``: what became of its lines.
+    ``name``: its own, which also stands in the batch's metadata, so that a batch is recognised after a lost answer.
+    ``request``: hash of the settings of all its lines; ``prefix``: the beginning of their custom_id. ``step``: the last completed
+    one; "creating" means that the batch may exist. ``refused``: batches of this file that the provider did not begin.
+    ``most_prompt``, ``most_completion``: tokens at most. ``tally``: the counts of its lines.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -55,7 +55,7 @@ class BatchRecord(BaseModel):
 
     @property
     def open(self) -> bool:
-        """Whether answers may still come of it."""
+        """Whether answers may still come."""
         return self.step != "done"
 
     @property
@@ -65,10 +65,10 @@ class BatchRecord(BaseModel):
 
 
 class Jobs:
-    """The jobs of one store, in a folder beside it: of each its record, its input, and what was downloaded of its answers.
+    """The jobs of one store, in a folder beside it: for each its record, its input, and its downloaded answers.
 
     Raises, here and from every method:
-        InputError: the folder or a file in it cannot be read or written, or is none of ours.
+        InputError: the folder or a file in it cannot be read or written, or is not from this package.
     """
 
     def __init__(self, store: Path) -> None:
@@ -94,12 +94,12 @@ class Jobs:
             return sorted(map(self._read, self.folder.glob("*.json")), key=lambda job: (job.written, job.name))
 
     def save(self, job: BatchRecord) -> None:
-        """Write the record; when this returns, a crash cannot lose it."""
+        """Write the record, so that a crash cannot lose it afterwards."""
         with self._described():
             write_whole(self.folder / f"{job.name}.json", json.dumps(job.model_dump(), indent=2).encode() + b"\n")
 
     def close(self, job: BatchRecord, tally: dict[str, int] | None = None, *, keep: bool = False) -> None:
-        """Nothing more is expected of the job: its files go, unless they are to be kept; its record stays."""
+        """Close a finished job: its files are removed, unless they are to be kept; its record stays."""
         job.step, job.tally = "done", tally or job.tally
         self.save(job)
         for path in [] if keep else [self.input(job.name), self.output(job), self.errors(job)]:
@@ -107,7 +107,7 @@ class Jobs:
                 path.unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        """Remove files of requests that were cut off before they had a record: nothing of them was sent."""
+        """Remove unfinished files of requests without a record: nothing of them was sent."""
         with self._described():
             known = {job.name for job in self.all()}
             for path in [*self.folder.glob("*.jsonl"), *self.folder.glob(".*.part")]:
@@ -116,7 +116,7 @@ class Jobs:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Inside, no other process works on these jobs; a process that is killed lets go. InputError: one does."""
+        """Inside, no other process works on these jobs; a killed process releases them. Raises InputError: one does."""
         with self._described():
             lock = sqlite3.connect(self.folder / "lock", timeout=0, isolation_level=None)
         try:

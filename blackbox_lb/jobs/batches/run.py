@@ -1,6 +1,6 @@
-"""Collection by batch, step by step: write, upload, create, wait, download, ingest; whoever is stopped goes on where that was.
+"""Collection by batch, step by step: write, upload, create, wait, download, ingest; an interrupted run goes on at its last step.
 
-Each step is in the job's record before the next begins, so that a job which was killed at any moment is found as far as it came.
+Each step is in the job's record before the next begins, so that a job killed at any moment keeps its progress.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from blackbox_lb.types import Prompt
 FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 10.0, 120.0, 1.5
 """Seconds between two looks at batches that take minutes to a day."""
 LOST_LOOKS = 20
-"""Looks in a row that fail before waiting ends: the network may be away for a while."""
+"""Failed looks in a row that end the wait: the network may be away for a while."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One open job for a person: its batch, its state, requests and those answered; ``command``: what the user is to run."""
+    """One open job, for display: its batch, its state, requests and answers; ``command``: for the user to run."""
 
     name: str
     batch: str | None
@@ -41,14 +41,14 @@ class State:
     command: str | None = None
 
     def __str__(self) -> str:
-        """In words."""
+        """The state in words."""
         if self.command is not None:
             return f"{self.requests:,} requests wait for: {self.command}"
         return f"{self.batch or self.name}: {self.status}, {self.answered:,} of {self.requests:,} requests answered"
 
 
 class Pending(BlbError):
-    """Batch jobs are at work, or wait for the user's own program; nothing went wrong. ``states``: of each of them."""
+    """Batch jobs are at work, or wait for the user's own program; nothing went wrong. ``states``: of each job."""
 
     def __init__(self, states: Sequence[State], missing: int) -> None:
         super().__init__(f"{len(states)} batch jobs are not done; {missing:,} completions are still to come")
@@ -60,13 +60,13 @@ async def collect_batches(
 ) -> None:
     """Make sure, by batch, that the store holds ``samples`` completions of every prompt at temperature 1.
 
-    What is stored, or asked for by a job that is open, is not asked for again. ``wait``: until every job has ended; else one look
+    Stored samples, and those that an open job asks for, are not asked for again. ``wait``: until every job has ended; else one look
     at each. ``most``: requests a file, no more than the provider takes.
 
     Raises:
         Pending: jobs are at work, or wait for the user's own program.
         BudgetExhausted: the missing requests could pass a limit; nothing was submitted. Interrupted: jobs go on without us.
-        ProviderError: requests were refused or failed; what was answered is stored. Drifted: another model or system answered.
+        ProviderError: requests were refused or failed; answers are stored. Drifted: another model or system answered.
     """
     async with _work(Setup.of(trials, most)) as work:
         work.open += work.setup.write(prompts, samples, work.open)
@@ -76,9 +76,9 @@ async def collect_batches(
 
 
 async def cancel_batches(trials: Trials, *, wait: bool = True) -> Counter[str]:
-    """End all open jobs of these settings: those at the provider are cancelled, and what they answered before is stored.
+    """End all open jobs of these settings: those at the provider are cancelled, and their earlier answers stored.
 
-    Returns what became of their requests. Raises Pending where the provider has not ended one yet.
+    Returns the tally of their requests. Raises Pending where the provider has not ended one yet.
     """
     async with _work(Setup.of(trials)) as work:
         await work.cancel()
@@ -99,7 +99,7 @@ async def _work(setup: Setup) -> AsyncIterator[_Work]:
 
 
 class _Work:
-    """One command's work on the jobs of a store. ``lines``: what became of those of the jobs that it closed."""
+    """One command's work on the jobs of a store. ``lines``: the tally of the jobs that it closed."""
 
     def __init__(self, setup: Setup, api: BatchApi | None) -> None:
         self.setup, self.jobs, self._report = setup, setup.jobs, setup.trials.report
@@ -111,7 +111,7 @@ class _Work:
         self._told: dict[str, str] = {}
 
     async def run(self, wait: bool) -> None:
-        """Bring every open job as far as it goes. Raises Pending where it does not wait for all of them."""
+        """Advance every open job as far as possible. Raises Pending where it does not wait for all of them."""
         pause, lost = FIRST_PAUSE, 0
         while True:
             try:
@@ -149,7 +149,7 @@ class _Work:
                 self._report.remark(str(state))
 
     async def _advanced(self, job: BatchRecord) -> State | None:
-        """Bring a job as far as it goes now; its state, None once it is done."""
+        """Advance a job as far as possible now; return its state, None once it is done."""
         if self._hosted is None:
             return await self._answered_by_command(job)
         api, submission = self._hosted
@@ -188,7 +188,7 @@ class _Work:
             self._error = self._error or RequestRejected(f"{job.provider} refused the batch {job.batch_id}: {reason(document)}")
 
     async def _answered_by_command(self, job: BatchRecord) -> State | None:
-        """Take in what the user's program has written; its command where that is not there, or not whole."""
+        """Take in the output of the user's program; return its command where that is missing or incomplete."""
         output, command = self.jobs.output(job), self.setup.rules.command or ""
         if job.cancelled or output.exists():
             tally = await self._read(job)
@@ -221,7 +221,7 @@ class _Work:
         self._report.remark(f"batch {job.batch_id or job.name} {job.status or 'done'}: {tally.sentence()}{where}")
 
     def report(self, prompts: Sequence[Prompt], samples: int) -> None:
-        """Raise what kept completions from the store, where any are missing."""
+        """Raise the error that kept completions from the store, where any are missing."""
         if self._drifted is not None:
             raise self._drifted
         missing = sum(ask.count for _, ask in self.setup.missing(prompts, samples))
@@ -234,7 +234,7 @@ class _Work:
         raise ServerFailed(again)
 
     async def cancel(self) -> None:
-        """Ask for the end of every open job; one that was never submitted is closed."""
+        """Ask for the end of every open job; close those that were never submitted."""
         for job in list(self.open):
             job.cancelled = True
             if self._hosted is not None and job.step == "creating":  # only a batch that exists can be cancelled

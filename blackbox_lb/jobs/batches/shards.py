@@ -1,4 +1,4 @@
-"""A shard: one of n disjoint parts of the prompts, so that n machines collect what one would."""
+"""A shard: one of n disjoint parts of the prompts, so that n machines together collect the whole."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from blackbox_lb.store import prompt_hash
 from blackbox_lb.types import Example, Prompt
 
 DIGITS = 16
-"""Hexadecimal digits of a prompt's hash that decide: 64 bits, so that no number of shards favours one."""
+"""Hexadecimal digits of a prompt's hash that decide: 64 bits, so that every shard is equally likely."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
     """Shard ``index``, from 1, of ``count``.
 
-    A prompt belongs to the shard that its own hash names, whatever stands before or behind it: prompts that are appended or put
-    in another order move none of the others, and equal prompts are never drawn twice. Sizes differ as those of random parts do.
+    A prompt's own hash decides its shard, whatever stands before or behind it: appended or reordered prompts
+    move none of the others, and equal prompts are never drawn twice. Sizes differ like those of random parts.
     """
 
     index: int
@@ -27,7 +27,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """The shard that ``text`` names, as in "2/4". InputError: it names none."""
+        """Parse ``text``, as in "2/4". Raises InputError: it names no shard."""
         match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
         index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1 <= index <= count:
@@ -37,7 +37,7 @@ class Shard:
         return cls(index, count)
 
     def __str__(self) -> str:
-        """As ``parse`` takes it."""
+        """The shard in the form for ``parse``."""
         return f"{self.index}/{self.count}"
 
     def holds(self, prompt: Prompt) -> bool:

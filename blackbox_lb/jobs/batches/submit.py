@@ -1,8 +1,8 @@
-"""Submission: a file is uploaded, and its batch created once, as far as that can be known.
+"""Submission: a file is uploaded, and its batch created once, as far as this can be known.
 
 Creating a batch is the one step that cannot be repeated. Its job is marked first, and a marked job is looked for among the
-provider's batches, by its file and by its name in their metadata, before it is created again. What cannot be proven: that a batch
-which was asked for, and whose answer was lost, is not listed later than ``SETTLING`` seconds after that.
+provider's batches, by its file and by its name in their metadata, before it is created again. One assumption stays: a batch
+whose creation was not confirmed is listed within ``SETTLING`` seconds.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from blackbox_lb.jobs.batches.provider_api import BatchApi
 from blackbox_lb.jobs.batches.record import BatchRecord
 
 SETTLING = 10.0
-"""Seconds after which a batch that was created shows in the provider's list."""
+"""Seconds until a new batch shows in the provider's list."""
 QUEUE_FULL = "token_limit_exceeded"
-"""The code of a batch that was not begun because others wait: it can be, once they have ended."""
+"""The code of a batch that was not begun because others wait: it can begin once they have ended."""
 
 
 class Submission:
@@ -31,7 +31,7 @@ class Submission:
         self._setup, self._api = setup, api
 
     async def submit(self, job: BatchRecord) -> None:
-        """Bring a job that is not submitted yet to a running batch. Ctrl-C in mid-creation waits until it was heard of."""
+        """Turn an unsubmitted job into a running batch. Ctrl-C in mid-creation waits for the answer."""
         jobs, budget = self._setup.jobs, self._setup.trials.budget
         if job.step == "written":
             job.file_id = await self._api.upload(jobs.input(job.name))
@@ -46,13 +46,13 @@ class Submission:
         budget.check()
 
     async def settle(self, job: BatchRecord) -> None:
-        """Find out whether the batch of a job exists whose creation was not heard of."""
+        """Find out whether the batch of a job with an unconfirmed creation exists."""
         await asyncio.sleep(max(0.0, min(SETTLING, (job.tried or 0.0) + SETTLING - time.time())))
         job.batch_id = await self._api.find(job)
         self._step(job, "running" if job.batch_id else "uploaded")
 
     def put_back(self, job: BatchRecord, document: Mapping[str, Any]) -> bool:
-        """Whether a batch that failed can be created again, when others have ended; then it is one that was never created."""
+        """Whether a failed batch can be created again after others have ended; it then counts as never created."""
         if job.status != "failed" or not any(each.get("code") == QUEUE_FULL for each in _complaints(document)):
             return False
         job.refused.append(job.batch_id or "")
@@ -75,7 +75,7 @@ class Submission:
         raise AssertionError("the last attempt returns or raises")  # pragma: no cover
 
     async def _not_heard_of(self, job: BatchRecord, error: ProviderError, *, last: bool) -> None:
-        """After a creation that failed: raise, or leave the job as it is to be tried again."""
+        """After a failed creation: raise, or leave the job to be tried again."""
         rate = isinstance(error, RateLimited)
         if rate or not (is_passing(error) or isinstance(error, CorruptResponse)):
             self._step(job, "uploaded")  # a refusal: nothing was created

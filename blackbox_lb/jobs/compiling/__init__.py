@@ -1,1 +1,1 @@
-"""``blb compile``: a bias made to fit a provider's limits, what that keeps, and its plot."""
+"""``blb compile``: a bias within a provider's limits, the gain that it keeps, and its plot."""

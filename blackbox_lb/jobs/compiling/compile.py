@@ -1,7 +1,7 @@
-"""Compiling a bias: what was learned, within what the provider takes, and what that loses.
+"""Compiling a bias: the learned values within the provider's limits, and the loss.
 
 A provider takes so many entries, in a range, perhaps whole numbers, perhaps no special tokens; a token that is not listed has
-bias 0. Which tokens are listed and with which values is the business of ``estimate.sparse``; the loss is reported.
+bias 0. ``estimate.sparse`` chooses the listed tokens and their values; the loss is reported here.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from blackbox_lb.estimate.sparse.sparsify import Sparse
 
 STEPS = (10, 30, 100, 300, 1_024)
-"""Entries at which the gain that is kept is looked at: a factor of about 3, and the limits that providers have."""
+"""Numbers of entries for the table of the kept gain: steps of about 3, and the limits of providers."""
 
 
 def losses(sparse: Sparse, entries_limit: int | None, *, integers: bool) -> Compiled:
-    """What compiling to ``sparse`` kept and lost, as the bias file records it."""
+    """The loss of compiling to ``sparse``, as the bias file records it."""
     return Compiled(
         entries_limit=entries_limit,
         integers=integers,
@@ -44,7 +44,7 @@ def compile_bias(
     integers: bool = False,
     highest_id: int | None = None,
 ) -> Bias:
-    """``bias`` as ``profile`` takes it, closest to the learned policy on the logged positions of ``next_token``.
+    """Compile ``bias`` for ``profile``, closest to the learned policy on the logged positions of ``next_token``.
 
     Ids above ``highest_id`` (None: no such limit) are left out and counted as dropped. The result has no verdict: it is another
     policy, and has not been judged. An entry whose value changed has no standard error.
@@ -72,9 +72,9 @@ def _entry(old: Entry | None, token: int, value: float) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept with at most ``entries`` tokens, of which ``listed`` are used: ``kept`` is a share of the estimated gain (1 less
-    the KL lost as a share of the KL between the learned policy and the base), ``kl_lost`` in nats per token. chosen: it is what
-    was compiled.
+    """The gain with at most ``entries`` tokens, ``listed`` of them used: ``kept`` is a share of the estimated gain (1 less the KL
+    lost as a share of the KL between the learned policy and the base), ``kl_lost`` is in nats per token. chosen: it is the
+    compiled one.
     """
 
     entries: int
@@ -88,10 +88,10 @@ class Kept:
 def gain_by_entries(
     bias: Bias, profile: Profile, next_token: NextToken, made: Bias, *, highest_id: int | None = None
 ) -> list[Kept]:
-    """The gain kept at 10, 30, 100, 300 and 1,024 entries, at all that ``bias`` has, and at those that ``made`` was compiled to.
+    """The gain kept at 10, 30, 100, 300 and 1,024 entries, at all of ``bias``'s own, and at the limit of ``made``.
 
-    Fractions first, then whole numbers, whether or not the provider takes fractions. The row of ``made``, which ``compile_bias``
-    gave for the same arguments, tells of it; the others are from a quick search (see ``sparsify``), and may keep a little less than
+    Fractions first, then whole numbers, whether or not the provider takes fractions. ``made``, from ``compile_bias`` with the same
+    arguments, has its own row; the others are from a quick search (see ``sparsify``), and may keep a little less than
     a compile would: on 45,000 logged positions .0002 of the gain at most.
     """
     table, done = _known(bias, next_token), made.compiled or Compiled()
@@ -107,7 +107,7 @@ def gain_by_entries(
             if (step, whole) == (chosen, done.integers):
                 kept, lost = done.kept_share or 0.0, done.kl_lost_nats_per_token or 0.0
                 row = Kept(step, whole, len(made.entries), kept, lost, chosen=True)
-            elif row is not None and row.listed <= step:  # what so many more could not better
+            elif row is not None and row.listed <= step:  # so many more could not improve on it
                 row = replace(row, entries=step, chosen=False)
             else:
                 found = _sparse(bias, profile, table, highest_id, step, whole, patience=0)
@@ -117,7 +117,7 @@ def gain_by_entries(
 
 
 def _known(bias: Bias, next_token: NextToken) -> NextToken:
-    """Ids that were never listed change nothing at the logged positions: sent where there is room, else counted as dropped."""
+    """Ids never listed change nothing at the logged positions: they are sent where there is room, else counted as dropped."""
     return next_token.with_tokens(list(bias.logit_bias))
 
 

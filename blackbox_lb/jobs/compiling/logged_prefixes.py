@@ -1,4 +1,4 @@
-"""Logged prefixes: what a store's base completions tell of the next token, for whoever needs no task and no reward."""
+"""Logged prefixes: next-token distributions from a store's base completions, without a task or a reward."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from blackbox_lb.vocabulary import Vocabulary
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefixes:
-    """``next_token`` at every position of ``completions`` of the base at temperature 1; ``remarks``: what was left out, and why."""
+    """``next_token`` at every position of ``completions`` of the base at temperature 1; ``remarks``: omissions and reasons."""
 
     next_token: NextToken
     completions: int
@@ -30,11 +30,11 @@ class Prefixes:
 
 
 def logged_prefixes(path: str | Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None = None) -> Prefixes:
-    """The positions of all base completions of the bias's model in the rollout store ``path``; nothing is asked for.
+    """Read the positions of all base completions of the bias's model in the rollout store ``path``, without any request.
 
-    They were drawn without a bias at temperature 1, whatever their prompts. profile: of the provider that the bias is for, whose
-    own completions the store may hold under a name that no packaged profile has. vocabulary: of the model; which tokens end a
-    completion is read from it where they are not known to be listed. Without it such completions are left out, where others are.
+    They were drawn without a bias at temperature 1, whatever their prompts. profile: of the bias's provider, whose own completions
+    may be in the store under a name that no packaged profile has. vocabulary: of the model; it identifies the tokens that end a
+    completion where they may be unlisted. Without it such completions are left out, if there are others.
 
     Raises:
         StoreError: no such store. InputError: none of its completions is of that model, or a vocabulary is needed.
@@ -96,7 +96,7 @@ def _left_out(store: RolloutStore, base: Mapping[str, dict[str, Any]], used: Col
 
 
 def _end_tokens(providers: Collection[str], profile: Profile, vocabulary: Vocabulary | None) -> EndTokens:
-    """How these providers list the token that ends a completion, as a fit through them would read it."""
+    """The listing of end tokens by these providers, as a fit would read it."""
     listed = {_listed(name, profile) for name in providers}
     if listed == {True}:
         return EndTokens(True)

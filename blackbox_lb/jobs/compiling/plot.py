@@ -35,7 +35,7 @@ def _matplotlib() -> Any:
 def gain_plot(rows: Sequence[Kept], limit: int | None, title: str, path: Path) -> None:
     """Write the gain kept over the entries (log axis), fractions and whole numbers, as .png, .svg or .pdf.
 
-    What was compiled is marked by a ring. limit: the provider's, drawn where it is within the picture.
+    A ring marks the compiled one. limit: the provider's, drawn where it is within the picture.
 
     Raises:
         InputError: see ``check_plot``; or the file cannot be written.
@@ -65,7 +65,7 @@ def gain_plot(rows: Sequence[Kept], limit: int | None, title: str, path: Path) -
 
 
 def _scale(axis: Any, rows: Sequence[Kept]) -> None:
-    """Ticks where something was computed, printed as plain numbers where there is room for them."""
+    """Ticks at the computed points, as plain numbers where there is room for them."""
     places = sorted({row.entries for row in rows})
     axis.set_xscale("log" if places[0] > 0 else "linear")  # an empty bias has 0 entries at most
     room = [following >= 1.3 * place for place, following in pairwise(places)] + [True]

@@ -1,4 +1,4 @@
-"""Arms: the policies that an evaluation compares. The base, each bias, what a user would try instead, and that with each bias."""
+"""Arms: the policies of an evaluation: the base, each bias, each alternative, and the alternatives with each bias."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Completion, Example, Message, Prompt
 
 BASE = "base"
-"""The name of the policy without anything."""
+"""The name of the base policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What a user would try instead of a bias: one of these, the others as they are without it.
+    """An alternative to a bias: one of these fields is set, the others keep their defaults.
 
     ``instruction`` is added to the prompt; ``temperature`` replaces that of the setting; ``max_tokens`` cuts completions earlier,
     while the reward keeps its own T; ``best_of`` completions are drawn for an answer (see ``draw``). ``shots`` are messages before
-    the prompt; ``own_bias`` makes a ``bias`` (token id -> nats) of its own once there is a session; ``decision`` says a label for
-    each prompt without drawing. ``cost``: what it costs in requests, in words.
+    the prompt; ``own_bias`` makes a ``bias`` (token id -> nats) of its own once there is a session; ``decision`` chooses a label
+    for each prompt without drawing. ``cost``: in requests, in words.
     """
 
     name: str
@@ -46,11 +46,11 @@ class Alternative:
 
     @property
     def alone(self) -> bool:
-        """Whether no bias can be sent with it: it sends its own, or nothing is drawn."""
+        """Whether no bias can be sent with it: it sends its own, or draws nothing."""
         return self.own_bias is not None or self.decision is not None
 
     async def ready(self, trials: Trials) -> Alternative:
-        """With the bias of its own. InputError, BiasError: there is none for this task, or the provider does not take it."""
+        """The alternative with its own bias. Raises InputError, BiasError: the task has none, or the provider does not take it."""
         if self.own_bias is None:
             return self
         bias, longest = await self.own_bias(trials)
@@ -58,7 +58,7 @@ class Alternative:
         return replace(self, bias=bias, max_tokens=min(longest, trials.reward.max_tokens), cost=cost)
 
     def applies(self, setting: Setting) -> bool:
-        """Whether it changes what is done at ``setting``: a lower temperature, or several completions that are not the same."""
+        """Whether it has an effect at ``setting``: a lower temperature, or several completions that can differ."""
         if self.temperature is not None:
             return self.temperature < setting.temperature
         return self.best_of == 1 or not setting.deterministic
@@ -128,7 +128,7 @@ def alternatives(
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One policy at one of the settings that are judged: a bias (token id -> nats) or none, an alternative or none."""
+    """One policy at one of the judged settings: a bias (token id -> nats) or none, an alternative or none."""
 
     setting: Setting
     bias_name: str | None = None
@@ -137,7 +137,7 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """What a person reads, unique at its setting."""
+        """The name for tables, unique at its setting."""
         parts = [part for part in (self.alternative.name, self.bias_name) if part]
         return " and ".join(parts) or BASE
 
@@ -156,14 +156,14 @@ class Arm:
 
 
 def arms_at(setting: Setting, biases: Mapping[str, Mapping[int, float]], others: Sequence[Alternative]) -> tuple[Arm, ...]:
-    """The base, each bias, and each alternative that applies, alone and with each bias that it can be sent with; in this order."""
+    """The base, each bias, and each applicable alternative, alone and with each bias that it can be sent with; in this order."""
     plain: list[tuple[str | None, Mapping[int, float]]] = [(None, {}), *biases.items()]
     tried = [NO_ALTERNATIVE, *(other for other in others if other.applies(setting))]
     return tuple(Arm(setting, name, bias, other) for other in tried for name, bias in (plain[:1] if other.alone else plain))
 
 
 def unranked(trials: Trials, arm: Arm) -> str | None:
-    """Why the provider's logprobs cannot choose the best of several completions by the base model; None where they can."""
+    """The reason why the provider's logprobs cannot rank several completions by the base model; None where they can."""
     profile, where = trials.session.profile, trials.session.biased_endpoint
     if arm.alternative.best_of == 1:
         return None
@@ -177,9 +177,9 @@ def unranked(trials: Trials, arm: Arm) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ArmResult:
-    """What one arm did. ``prompt_tokens``, ``completion_tokens``: means over prompts of what is paid for one answer; ``first``: the
-    first answer of each prompt, None where it has none that can be read; ``answers``: how many were given; ``decisions``: which
-    label they say, None where the task has no labels."""
+    """The results of one arm. ``prompt_tokens``, ``completion_tokens``: means over prompts of the tokens paid for an answer;
+    ``first``: the first answer of each prompt, None for an unreadable one; ``answers``: their number; ``decisions``: the labels
+    chosen, None where the task has no labels."""
 
     arm: Arm
     scores: PolicyScores
@@ -191,11 +191,11 @@ class ArmResult:
 
 
 async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: int, labels: Labels | None = None) -> ArmResult:
-    """Completions of every example under ``arm``, scored on the examples as they are, without an instruction.
+    """Draw completions of every example under ``arm``, scored on the plain examples, without an instruction.
 
-    Greedy takes one sample a prompt. Best-of takes the first ``samples`` completions of the same policy, as many more as make up
-    whole groups, and answers with that of each group whose mean token logprob is highest: so it shares the draws of the policy
-    without it, and gives fewer answers.
+    Greedy takes one sample a prompt. Best-of groups the first ``samples`` completions of the same policy, plus enough to fill the
+    last group, and answers with the completion of each group with the highest mean token logprob: so it shares the draws of the
+    policy without it, and gives fewer answers.
 
     Raises:
         InputError: a score is not finite. NoLogprobs: completions that should be ranked came without.
@@ -238,10 +238,10 @@ async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: i
 
 
 async def decide(trials: Trials, examples: Sequence[Example], arm: Arm, labels: Labels) -> ArmResult:
-    """What is decided here for every example, scored as if its label's text had been completed.
+    """Decide for every example, and score each decision like a completion with its label's text.
 
     Raises:
-        InputError: the labels cannot be told apart, or a score is not finite. ProviderError: the API failed.
+        InputError: the labels begin alike, or a score is not finite. ProviderError: the API failed.
     """
     if arm.alternative.decision is None:
         raise InputError(f"{arm.name} decides nothing here; draw it")
@@ -268,7 +268,7 @@ def _best(group: Sequence[Completion]) -> Completion:
 
 
 def _mean_logprob(completion: Completion) -> float:
-    """Nats a token; a completion that ended at once shows no token, and is the last to be taken."""
+    """Mean logprob of a token in nats; a completion without tokens is chosen last."""
     return float(completion.logprobs.mean()) if len(completion.logprobs) else -np.inf
 
 

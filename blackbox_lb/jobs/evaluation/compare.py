@@ -17,7 +17,7 @@ from blackbox_lb.rollouts.judging.verdict import PolicyScores, decide, paired
 
 Array = npt.NDArray[np.float64]
 ANSWERS = 1_000
-"""Answers that a cost is given for."""
+"""Number of answers that a cost is for."""
 
 
 def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> PolicyResult:
@@ -51,7 +51,7 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
 
 
 def _metrics(scores: PolicyScores, label: str) -> dict[str, tuple[Array, ...]]:
-    """Every metric by name, the reward first; accuracy where the reward knows it and is not it."""
+    """Every metric by name, the reward first; accuracy where the reward gives it and is not itself accuracy."""
     found = {label: scores.reward}
     if scores.correct is not None and label != "accuracy":
         found["accuracy"] = scores.correct
@@ -69,7 +69,7 @@ def mean_of(rows: Sequence[Array]) -> Mean:
 
 
 def comparisons(drawn: Sequence[ArmResult], label: str, effect: float | None = None) -> tuple[Comparison, ...]:
-    """All comparisons of the arms of all settings, with p-values adjusted for being so many.
+    """All comparisons of the arms of all settings, with p-values adjusted for their number.
 
     At each setting: every policy against the base, in every metric; and in the reward, each bias against each alternative alone,
     the two together against that alternative, and every further bias against the first. ``effect``: a difference of the reward.
@@ -142,12 +142,12 @@ def _comparison(base: ArmResult, other: ArmResult, label: str, metric: str) -> C
 
 
 def resolvable(prompts: int, rows: int) -> bool:
-    """Whether the clearest difference that so many prompts can show would be a verdict among so many comparisons."""
+    """Whether the clearest possible difference on so many prompts would be a verdict among so many comparisons."""
     return bootstrap(np.ones(prompts)).p * rows <= LEVEL
 
 
 def verdicts(found: Evaluation, name: str) -> list[Verdict]:
-    """What a bias file keeps: the rows of the bias ``name`` against the base, as they are in the evaluation."""
+    """The verdicts for a bias file: the rows of the bias ``name`` against the base, as in the evaluation."""
     completions = {(row.setting, row.name): row.completions for row in found.policies}
     return [
         Verdict(

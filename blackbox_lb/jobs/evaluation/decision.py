@@ -1,4 +1,4 @@
-"""What an arm may be other than completions under a request: decisions that are made in this program, and a bias of its own."""
+"""Arms without plain sampling: decisions that are made in this program, and biases of their own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.types import Example
 
 OwnBias: TypeAlias = Callable[[Trials], Awaitable[tuple[Mapping[int, float], int]]]
-"""Makes a bias (token id -> nats), and says how many tokens a completion under it needs at most."""
+"""Makes a bias (token id -> nats), with the most tokens that a completion under it needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """labels: (p,) the number of the label that was decided for each test prompt, -1 for none. prompt_tokens, completion_tokens:
-    means over the test prompts of what one decision pays for; what was paid for learning is not in them.
+    """labels: (p,) the number of the decided label for each test prompt, -1 for none. prompt_tokens, completion_tokens: means over
+    the test prompts of the tokens paid for a decision, without those paid for learning.
     """
 
     labels: tuple[int, ...]
@@ -28,9 +28,9 @@ class Decision(Protocol):
     """A way to decide for a label without drawing an answer."""
 
     def lists(self) -> Sequence[Example]:
-        """The prompts whose first list it reads, one token each."""
+        """The prompts with a first list to read, one token each."""
         ...
 
     async def decide(self, trials: Trials) -> Decided:
-        """A decision for each test prompt; nothing that it learns comes from the answers of these."""
+        """Decide for each test prompt, without learning from the answers of these."""
         ...

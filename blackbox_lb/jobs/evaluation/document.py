@@ -1,4 +1,4 @@
-"""What ``blb eval`` found, as a file: every policy that was tried, every comparison, and what they say in words.
+"""The file of ``blb eval``: every policy, every comparison, and their result in words.
 
 A policy is a bias or none, an instruction or none, and sampling settings; see ``arms``. All are tried on the same prompts.
 """
@@ -13,7 +13,7 @@ Number = Annotated[float, AllowInfNan(False)]
 
 
 class ResultPart(BaseModel):
-    """What every part of a result file has: it is never changed, and nothing unknown is in it."""
+    """Base of all parts of a result file: frozen, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -27,7 +27,7 @@ class Mean(ResultPart):
 
 
 class LabelScores(BaseModel):
-    """One label; None where nothing was decided as it, or nothing has it."""
+    """Scores of one label; None where no decision was for it, or no prompt has it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -39,7 +39,7 @@ class LabelScores(BaseModel):
 
 
 class Decisions(BaseModel):
-    """Decisions between labels; ``confusion``: a row for each right label, a column for each said, the last for none."""
+    """Decisions between labels; ``confusion``: a row for each right label, a column for each decided one, the last for none."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -59,18 +59,17 @@ class Decisions(BaseModel):
 
 
 class PolicyResult(ResultPart):
-    """One way to answer, and what it did on the test prompts.
+    """One policy and its results on the test prompts.
 
-    ``name`` is unique among the policies of one ``setting``, the setting that it is an alternative for; ``temperature`` is what it
-    was drawn at. ``bias``: the name of the bias, None for the base; ``entries``: how many tokens it lists. ``instruction``: what
-    was added to the prompt. ``best_of``: completions drawn for each answer, of which the one with the highest mean logprob is
-    given.
-    ``prompts`` have an answer, ``completions`` counts the answers, ``left_out`` those that nobody could score.
+    ``name``: unique among the policies of one ``setting``. ``temperature``: of its draws.
+    ``bias``: the name of the bias, None for the base; ``entries``: its number of tokens. ``instruction``: added to the prompt.
+    ``best_of``: completions drawn for each answer, the one with the highest mean logprob.
+    ``prompts`` have an answer, ``completions`` counts the answers, ``left_out`` those without a score.
     ``metrics``: by name: the reward under its label, "accuracy" where it is known, "tokens" (of the answer); fewer tokens are
-    better, more of anything else. ``prompt_tokens``, ``completion_tokens``: mean tokens that are paid for one answer, all
+    better, more of anything else. ``prompt_tokens``, ``completion_tokens``: mean tokens paid for one answer, all
     ``best_of`` completions included. ``cost``: US dollars for 1,000 answers; None without prices.
     ``kind``: completions were drawn, or the label of each prompt was decided in this program. ``shots``: messages with examples
-    before the prompt. ``decisions``: which label was said for which, None where the task has no labels.
+    before the prompt. ``decisions``: the labels chosen, None where the task has no labels.
     """
 
     name: str
@@ -99,9 +98,9 @@ class Comparison(ResultPart):
     ``verdict`` is of ``other``: HELPS where it is better than ``base``. It follows ``p``, which is adjusted for all comparisons
     of the evaluation (Holm); the intervals and ``p_sign``, of an exact sign test over the prompts where the two differ, are not.
     ``low``, ``high``: 95 % interval of the difference, the percentile bootstrap expanded for few prompts;
-    ``percentile_low``, ``percentile_high``: the paper's own, which is not. ``sd``: of the differences between prompts.
+    ``percentile_low``, ``percentile_high``: the paper's own, not expanded. ``sd``: of the differences between prompts.
     ``needed``: prompts that would show a difference of this size with 80 % power in an evaluation with as many comparisons, None
-    where it is 0; ``needed_for_effect``: the same for the effect that was wished for, None where none was or for another metric.
+    where it is 0; ``needed_for_effect``: the same for the requested effect, None without one or for another metric.
     """
 
     base: str
@@ -146,10 +145,10 @@ class ShownPrompt(ResultPart):
 
 
 class Evaluation(ResultPart):
-    """Everything that one ``blb eval`` found.
+    """The result of ``blb eval``.
 
-    ``summary``: the sentences that a reader needs, the most important first; ``notes``: how the numbers were made.
-    ``label``: the name of the reward among the metrics. ``effect``: the difference of the reward that was wished for.
+    ``summary``: sentences for the reader, the most important first; ``notes``: the methods behind the numbers.
+    ``label``: the name of the reward among the metrics. ``effect``: the requested difference of the reward.
     """
 
     format: Literal["blackbox-lb/evaluation"] = "blackbox-lb/evaluation"

@@ -1,4 +1,4 @@
-"""EvalPlan: everything that an evaluation is told."""
+"""EvalPlan: all settings of an evaluation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvalPlan:
-    """What an evaluation does. ``samples``: completions a prompt and policy. ``labels``: None where the task is no decision.
+    """The settings of an evaluation. ``samples``: completions a prompt and policy. ``labels``: None where the task is no decision.
 
-    ``effect``: a difference of the reward whose sample size is wanted. ``prices``: None where costs are not.
+    ``effect``: the difference of the reward for a sample size. ``prices``: None where not known.
     """
 
     settings: tuple[Setting, ...] = (SAMPLED, GREEDY)

@@ -1,4 +1,4 @@
-"""The whole evaluation: every arm is drawn on the same test prompts, compared, and told."""
+"""The whole evaluation: every arm is drawn on the same test prompts, compared and reported."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MOST_SHOWN = 30
 
 
 async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan: EvalPlan) -> Evaluation:
-    """Base, biases, alternatives and both together on the test prompts. What is in the trials' store is not asked for again.
+    """Judge base, biases, alternatives and both together on the test prompts. The trials' store is not asked for again.
 
-    ``biases``: by the names that the result calls them; they must fit the model's tokenizer and the provider's limits already.
+    ``biases``: by their names in the result; they must fit the model's tokenizer and the provider's limits already.
 
     Raises:
         ProviderError: the API failed; what was received is kept.
@@ -55,7 +55,7 @@ async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan:
 
 
 async def _ready(trials: Trials, other: Alternative) -> Alternative:
-    """The alternative with all that it needs of the session, refused where the endpoint or the provider does not take it."""
+    """Prepare an alternative for the session. Raises an error where the endpoint or the provider does not take it."""
     if other.shots and not takes_messages(trials.session.biased_endpoint):
         raise InputError(
             f"{other.name} stands before the prompt as messages, and the {trials.session.biased_endpoint} endpoint takes one text; "
@@ -67,7 +67,7 @@ async def _ready(trials: Trials, other: Alternative) -> Alternative:
 
 
 async def _results(trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms: Sequence[Arm]) -> list[ArmResult]:
-    """What every arm does. What is decided here comes first, so that it is refused in time, and is the same at all settings."""
+    """The results of all arms. Decisions made here come first, so that errors come in time, and are the same at all settings."""
     decided: dict[Alternative, ArmResult] = {}
     for arm in arms:
         if arm.alternative.decision is not None and arm.alternative not in decided and plan.labels is not None:
@@ -106,7 +106,7 @@ def _told(
 
 
 def _check_names(arms: Sequence[Arm]) -> None:
-    """InputError where two policies of a setting would have one name: nobody could tell their rows apart."""
+    """Raise InputError where two policies of a setting would have one name, and indistinguishable rows."""
     names = [(arm.setting.name, arm.name) for arm in arms]
     repeated = sorted({name for place, name in names if names.count((place, name)) > 1})
     if repeated:
@@ -114,7 +114,7 @@ def _check_names(arms: Sequence[Arm]) -> None:
 
 
 def _ranked(trials: Trials, arm: Arm) -> bool:
-    """Whether the arm can be drawn; one without a bias that cannot is refused, one with a bias is left out and told."""
+    """Whether the arm can be drawn; raises for an unrankable arm without a bias, leaves out one with a bias, with a remark."""
     why = unranked(trials, arm)
     if why is not None and arm.bias_name is None:
         raise InputError(f"--best-of cannot tell the best at {arm.setting.name}: {why}; drop --best-of")
@@ -124,7 +124,7 @@ def _ranked(trials: Trials, arm: Arm) -> bool:
 
 
 def _announce(trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms: Sequence[Arm]) -> None:
-    """What it will cost at most, and what the user should know of the prompts, before anything is paid for."""
+    """Announce the maximum of requests, and remarks on the prompts, before anything costs money."""
     trials.report.remark(
         f"{len(arms)} policies on {len(examples)} test prompts, {plan.samples} completions of each (one where greedy); what is in "
         "the store is not asked for again"

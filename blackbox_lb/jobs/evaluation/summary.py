@@ -1,4 +1,4 @@
-"""An evaluation in words: does the bias help, does something simpler win over it, does it add to that, and what is paid."""
+"""An evaluation in words: whether the bias helps, whether something simpler beats it, the two together, and the cost."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from blackbox_lb.rollouts.progress import chance
 
 
 def figure(value: float, *, sign: bool = False) -> str:
-    """A number for a person to read: two decimals, or three digits where those would say nothing or too much."""
+    """A number for display: two decimals, or three digits where those would be too few or too many."""
     form = ".2f" if value == 0 or 0.01 <= abs(value) < 100_000 else ".3g"
     return f"{value:{'+' if sign else ''}{form}}"
 
 
 def when(setting: str) -> str:
-    """How a sentence about a setting begins."""
+    """The beginning of a sentence about a setting."""
     return "Greedy" if setting == "greedy" else f"At {setting}"
 
 
@@ -26,8 +26,8 @@ def summarise(
 ) -> tuple[str, ...]:
     """The sentences, the most important first.
 
-    Where something simpler wins over a bias; each bias against the base; what cannot be told from it; what the two do together;
-    which bias is better; the highest policy; what is paid; and how many prompts would show the ``effect``.
+    Something simpler that beats a bias; each bias against the base; undecided comparisons; the two together;
+    the better bias; the highest policy; the cost; and the number of prompts that would show the ``effect``.
     """
     kinds = {(row.setting, row.name): row for row in policies}
     biases = {row.name for row in policies if row.bias is not None and row.name == row.bias}
@@ -48,7 +48,7 @@ def summarise(
 
 
 _RANK = {"HURTS": 0, "NO EVIDENCE": 1, "HELPS": 2}
-"""Of sentences about an alternative and a bias: first where the alternative wins, which a user must not miss."""
+"""Sentences about an alternative and a bias: first where the alternative wins, which a user must not miss."""
 
 
 def _numbers(row: Comparison) -> str:
@@ -66,7 +66,7 @@ def _reversed(row: Comparison) -> str:
 
 
 def _prompts(row: Comparison) -> str:
-    """What an insignificant difference asks for."""
+    """The advice after an insignificant difference."""
     if row.needed is None:
         return f"not significant with {row.n_prompts} prompts"
     return f"not significant with {row.n_prompts} prompts; if it is really that large, about {row.needed:,} would show it"
@@ -125,7 +125,7 @@ def _better_sentence(row: Comparison) -> str:
 
 
 def _highest(policies: Sequence[PolicyResult], label: str) -> Iterator[str]:
-    """The best of everything that was tried, once there is more than a bias and the base."""
+    """The best policy of all, once there is more than a bias and the base."""
     if len(policies) <= 2:
         return
     best = max(policies, key=lambda row: row.metrics[label].mean)
@@ -141,7 +141,7 @@ def _at(setting: str) -> str:
 
 
 def _paid(policies: Sequence[PolicyResult]) -> Iterator[str]:
-    """For each setting, what one answer costs. A bias itself costs no tokens: it changes only how many are generated."""
+    """The cost of one answer at each setting. A bias itself costs no tokens: it changes only how many are generated."""
     for setting in dict.fromkeys(row.setting for row in policies):
         rows = [row for row in policies if row.setting == setting]
         if len(rows) > 1:
@@ -164,7 +164,7 @@ def _wished(rows: Sequence[Comparison], effect: float | None, label: str) -> Ite
 
 
 def notes(rows: Sequence[Comparison], samples: int) -> tuple[str, ...]:
-    """How the numbers of a table were made."""
+    """The methods behind the numbers of a table."""
     told = (f"Means of policies: 95 % percentile bootstrap over prompts, {REPLICATES:,} replicates, unpaired, as in the paper.",)
     if not rows:
         return told

@@ -1,1 +1,1 @@
-"""What a run leaves beside its results: its settings, its numbers, and where each came from."""
+"""Records beside a run's results: its settings, its numbers, and their origin."""

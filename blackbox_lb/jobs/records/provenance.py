@@ -1,4 +1,4 @@
-"""Where a result comes from: the command, the versions, the machine, the date, and every remark that was made on the way."""
+"""The origin of a result: the command, the versions, the machine, the date, and all remarks on the way."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PACKAGES = ("blackbox-lb", "numpy", "scipy", "openai", "lm-eval", "xllamacpp")
 
 
 def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
-    """What a document records of its origin: ``command``, ``date`` (UTC), ``python``, ``machine``, ``versions``, ``remarks``.
+    """The origin for a document: ``command``, ``date`` (UTC), ``python``, ``machine``, ``versions``, ``remarks``.
 
-    ``settings``: options that a file or the environment gave, which the command line does not show.
+    ``settings``: options from a file or the environment, which the command line does not show.
     """
     return {
         "command": command_line(sys.argv[1:]),
@@ -38,12 +38,12 @@ def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """The command as a shell takes it, without the secrets that an address or an option may hold."""
+    """The command in shell syntax, without secrets in addresses or options."""
     return shlex.join(["blb", *map(redacted, arguments)])
 
 
 def _settings() -> dict[str, str]:
-    """Option -> value, of the running command's options that its command line does not give."""
+    """Option -> value, for options of the running command that are not on its command line."""
     ctx = click.get_current_context(silent=True)
     if ctx is None:
         return {}
@@ -67,7 +67,7 @@ class Remembering:
         self.remarks: list[str] = []
 
     def stage(self, title: str, completions: int) -> AbstractContextManager[Watcher]:
-        """The listener's."""
+        """The stage of the reporter behind it."""
         return self._listener.stage(title, completions)
 
     def remark(self, text: str) -> None:

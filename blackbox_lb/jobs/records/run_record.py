@@ -1,4 +1,4 @@
-"""run.json: what the runs of a folder were collected with, so that nobody resumes one under other settings unawares."""
+"""run.json: the settings of a folder's runs, so that none is resumed under other settings by accident."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DIGITS = 16
 
 
 class _Run(BaseModel):
-    """One run: what it was started with, and how far it came."""
+    """One run: its settings and its progress."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -46,7 +46,7 @@ class _Run(BaseModel):
 
 
 class _Answered(BaseModel):
-    """Who answered for one model at one address: name or system -> completions."""
+    """The systems that answered for one model at one address: name or system -> completions."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -69,12 +69,12 @@ def _hash(text: str) -> str:
 
 
 def profile_hash(profile: Profile) -> str:
-    """A hash of the rows of a profile; its title, its evidence and how requests travel in files change nothing."""
+    """A hash of the rows of a profile, without its title, its evidence and its rules for files of requests."""
     return _hash(canonical(profile.model_dump(mode="json", exclude={*ABOUT, "batch"} - {"name"})))
 
 
 def settings_of_run(trials: Trials, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """What a run that is resumed must have in common with what it was started with: no address beyond its host, and no key."""
+    """The settings that a resumed run must share with its start: no address beyond its host, and no key."""
     session = trials.session
     return {
         "provider": session.profile.name,
@@ -92,7 +92,7 @@ def settings_of_run(trials: Trials, prompts: Sequence[Prompt]) -> dict[str, Any]
 
 
 def host_of(session: Session) -> str:
-    """The host of a session's address: all of it that is ever written down."""
+    """The host of a session's address: the only part that is ever written down."""
     return urlsplit(session.base_url).hostname or ""
 
 
@@ -112,21 +112,21 @@ class Manifest:
             self._refuse_others(known)
 
     def expect(self, drift: DriftWatch) -> None:
-        """Let ``drift`` know who answered before for the same model at the same address."""
+        """Give ``drift`` the earlier answering systems for the same model at the same address."""
         found = self._answered()
         if found is not None:
             drift.models.update(found.models)
             drift.systems.update(found.systems)
 
     def start(self) -> None:
-        """Write that the run has begun. InputError where that cannot be written."""
+        """Write that the run has begun. Raises InputError where that cannot be written."""
         run = _Run(settings=self.settings, version=version("blackbox-lb"), started=_now())
         self._document.runs[self.name] = run
         self._write()
         self._written = True
 
     def end(self, drift: DriftWatch, spent: Spent, error: BaseException | None) -> None:
-        """Write how the run ended, where it began at all: by ``error``, or whole. A run whose input was wrong has ended, too."""
+        """Write the end of a begun run: by ``error``, or complete. A run with wrong input has ended, too."""
         run = self._document.runs.get(self.name)
         all_was_stored = error is None and run is not None and run.settings == self.settings
         if run is None or not (self._written or all_was_stored):

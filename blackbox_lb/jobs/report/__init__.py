@@ -1,1 +1,1 @@
-"""What came out of a run, as one page for somebody who will never open a terminal."""
+"""The result of a run as one page, for readers without a terminal."""

@@ -1,4 +1,4 @@
-"""A run folder as one value: the bias file and whichever of the other documents lie beside it, each checked as it is read."""
+"""A run folder as one value: the bias file and all other documents beside it, each checked as it is read."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class _Known(BaseModel):
-    """Of a document that grows from version to version, the part that is shown."""
+    """The displayed part of a document that grows from version to version."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Point(_Known):
-    """What a policy did on the validation prompts at the settings to deploy with; None for what is not known."""
+    """Results of a policy on the validation prompts at the settings to deploy with; None where not known."""
 
     reward: Number | None = None
     accuracy: Number | None = None
@@ -55,13 +55,13 @@ class CandidateRow(Point):
 
 
 def settings_of(settings: Mapping[str, object]) -> str:
-    """Settings that are set, as a sentence part."""
+    """The settings with a value, as a sentence part."""
     told = ((name, value) for name, value in settings.items() if value is not None)
     return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told)
 
 
 def _point(value: object) -> object:
-    """Older results give the reward of the base alone."""
+    """The point of the base; older results give its reward alone."""
     return {"reward": value} if isinstance(value, int | float) else value
 
 
@@ -82,7 +82,7 @@ class Curve(_Known):
 
 
 class TrainingSummary(_Known):
-    """What was learned from, and how many completions were left out."""
+    """Counts of the training completions, and of those left out."""
 
     rollouts: int = 0
     tokens: int = 0
@@ -92,7 +92,7 @@ class TrainingSummary(_Known):
 
 
 class UsageSummary(_Known):
-    """What a fit drew."""
+    """The completions and tokens that a fit drew."""
 
     requests: int | None = None
     completions: int
@@ -108,7 +108,7 @@ class DecisionsPair(_Known):
 
 
 class Result(_Known):
-    """What the page shows of ``result.json``, of any version of it."""
+    """The displayed part of ``result.json``, of any version of it."""
 
     uncompiled_entries: int | None = None
     kl_nats_per_completion: Number | None = None
@@ -125,9 +125,9 @@ class Result(_Known):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What lies in a run folder. None where a document is missing.
+    """The documents of a run folder. None where one is missing.
 
-    ``learned``: the whole vector before the compile. ``examples_from``: where ``examples`` come from, or why there are none.
+    ``learned``: the whole vector before the compile. ``examples_from``: the source of ``examples``, or why there are none.
     """
 
     folder: Path
@@ -141,7 +141,7 @@ class Run:
 
     @property
     def outdated(self) -> tuple[str, ...]:
-        """Sentences about documents that were written before the bias was."""
+        """Sentences about documents older than the bias."""
         return (
             *_older(self.bias, self.evaluation, "evaluation.json", "blb eval"),
             *_older(self.bias, self.analysis, "analysis.json", "blb analyze"),
@@ -149,13 +149,13 @@ class Run:
 
     @property
     def provenances(self) -> dict[str, dict[str, Any]]:
-        """File name -> where it comes from, of the documents that say so."""
+        """File name -> its origin, for the documents that record it."""
         documents = {"result.json": self.result, "evaluation.json": self.evaluation, "analysis.json": self.analysis}
         return {name: each.provenance for name, each in documents.items() if each is not None and each.provenance}
 
 
 def _older(bias: Bias, document: Evaluation | Analysis | None, name: str, command: str) -> Iterator[str]:
-    """A sentence where a document was written before the bias."""
+    """A sentence where a document is older than the bias."""
     date = None if document is None else document.provenance.get("date")
     try:
         older = date is not None and datetime.fromisoformat(date) < bias.created
@@ -166,7 +166,7 @@ def _older(bias: Bias, document: Evaluation | Analysis | None, name: str, comman
 
 
 def read_run(folder: Path) -> Run:
-    """Read the run folder that ``blb fit`` wrote, and what ``blb eval`` and ``blb analyze`` added.
+    """Read the run folder of ``blb fit``, with the documents of ``blb eval`` and ``blb analyze``.
 
     Raises:
         InputError: no such folder, or a document that is damaged.

@@ -11,11 +11,11 @@ from blackbox_lb.jobs.report.tables import Cell, PageTable, count, number, numbe
 
 NONE = "no label"
 FAINTEST, STRONGEST = 0.04, 0.85
-"""Opacity of a cell that nothing, or all of its row, falls into."""
+"""Opacity of a cell with none, or with all, of its row."""
 
 
 def confusion(figure: Any, setting: str, pair: DecisionsPair, colours: dict[str, str]) -> tuple[str, PageTable]:
-    """Draw both matrices side by side into ``figure``; returns what they show, for who cannot see it, and their numbers."""
+    """Draw both matrices side by side into ``figure``; return a text alternative, and their numbers."""
     names = [row.label for row in pair.base.labels]
     figure.set_size_inches(1.6 + 1.15 * len(names) + 2.2, 1.5 + 0.42 * len(names))
     axes = figure.subplots(1, 2, sharey=True)

@@ -1,4 +1,4 @@
-"""Completions of one prompt side by side, before and after the bias, with what differs between them."""
+"""Completions of one prompt side by side, before and after the bias, with their differences marked."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from blackbox_lb.types import Prompt
 
 BASE, BIASED = "without the bias", "with the bias"
 MOST_EXAMPLES = 24
-"""Prompts that are shown; more nobody reads."""
+"""Most prompts that are shown."""
 MOST_WORDS = 1_500
-"""Words of a completion up to which differences are marked: finding them takes a time that grows with the square."""
+"""Longest completion with marked differences, in words: the time to find them grows with the square."""
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
 
@@ -32,8 +32,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One completion. ``correct`` and ``reward`` are None where they are not known; ``stop_changed``: it ended for another reason
-    than the first side did. ``marked``: whether the pieces tell the differences.
+    """One completion. ``correct`` and ``reward`` are None where not known; ``stop_changed``: it ended for another reason
+    than the first side did. ``marked``: whether the pieces show the differences.
     """
 
     policy: str
@@ -48,14 +48,14 @@ class Side:
 
     @property
     def stopped(self) -> str:
-        """How it ended, in words."""
+        """The end of the completion, in words."""
         known = {"stop": "ended by itself", "length": "cut off at the token limit", "content_filter": "content filter"}
         return known.get(self.finish_reason, self.finish_reason or "end not told")
 
 
 @dataclass(frozen=True, slots=True)
 class ExampleCard:
-    """One prompt; the first of ``sides`` is what the others are compared with."""
+    """One prompt; the first of ``sides`` is compared with the others."""
 
     id: str
     prompt: str
@@ -90,7 +90,7 @@ def _against(side: Side, other: Side) -> Side:
 
 
 def evaluated(evaluation: Evaluation) -> tuple[tuple[ExampleCard, ...], str]:
-    """The examples of an evaluation and where they come from."""
+    """The examples of an evaluation and their source."""
     rows = tuple(
         ExampleCard(shown.id, shown.prompt, shown.answers, compared([_side(answer) for answer in shown.completions]))
         for shown in evaluation.examples[:MOST_EXAMPLES]
@@ -108,10 +108,10 @@ def _told(shown: int, there: int, where: str) -> str:
 
 
 def stored(path: Path, bias: Bias) -> tuple[tuple[ExampleCard, ...], str]:
-    """Prompts that the store at ``path`` holds a completion of with ``bias`` and, by the same request, without one.
+    """Prompts in the store at ``path`` with a completion under ``bias`` and, by the same request, one without a bias.
 
     Greedy completions where there are any, else those of the setting with the most prompts. Returns the examples and, in words,
-    where they come from or why there are none.
+    their source or why there are none.
 
     Raises:
         StoreError: the file is no store, or one of a newer version.

@@ -1,4 +1,4 @@
-"""The pictures of the page: each drawn once with matplotlib, with its text alternative and the numbers it shows."""
+"""The pictures of the page: each drawn once with matplotlib, with its text alternative and its numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BINS = 40
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """``alternative``: what the picture shows, for who cannot see it. ``figure``: matplotlib's."""
+    """``alternative``: the picture in words, for screen readers. ``figure``: matplotlib's."""
 
     name: str
     title: str
@@ -38,7 +38,7 @@ class Plot:
 
 
 def plots(run: Run, label: str) -> dict[str, Plot]:
-    """Name -> every picture that the run folder has the numbers for; ``label``: what the reward is read as.
+    """Name -> every picture with numbers in the run folder; ``label``: the displayed name of the reward.
 
     Raises:
         InputError: matplotlib is missing.
@@ -57,7 +57,7 @@ def plots(run: Run, label: str) -> dict[str, Plot]:
 
 
 def _confusion(result: Result) -> Plot | None:
-    """The confusion matrices of the first setting that decisions were judged at."""
+    """The confusion matrices of the first setting with judged decisions."""
     if not result.decisions:
         return None
     setting, pair = next(iter(result.decisions.items()))
@@ -174,7 +174,7 @@ def _pareto(result: Result, label: str) -> Plot | None:
 
 
 def _kl(each: CandidateRow) -> float | None:
-    """Measured, else as logged completions estimate it where that is trusted."""
+    """The measured KL, else the estimate from logged completions where it is trusted."""
     if each.kl_nats_per_completion is not None:
         return each.kl_nats_per_completion
     found = (each.off_policy or {}).get("kl")

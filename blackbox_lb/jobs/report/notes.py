@@ -1,4 +1,4 @@
-"""Lists of facts beside the tables: what it cost, what was counted, what is missing, and where everything comes from."""
+"""Lists of facts beside the tables: costs, counts, missing parts, and origins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blackbox_lb.jobs.report.verdict_text import rows_of
 from blackbox_lb.rollouts.progress import short
 
 Facts = Iterator[tuple[str, str]]
-"""Names and what is said of them."""
+"""Names and their facts."""
 
 
 def _blb(command: str, run: Run) -> str:
@@ -20,12 +20,12 @@ def _blb(command: str, run: Run) -> str:
 
 
 def eval_command(run: Run) -> str:
-    """What judges the bias."""
+    """The command that judges the bias."""
     return _blb("eval", run)
 
 
 def costs(run: Run) -> Facts:
-    """What was drawn and what it is worth in tokens."""
+    """The completions drawn and their tokens."""
     result, evaluation = run.result, run.evaluation
     if result is not None and result.usage is not None:
         used = result.usage
@@ -57,7 +57,7 @@ def _kl(result: Result | None) -> str:
 
 
 def counts(run: Run) -> Facts:
-    """Everything that was dropped, clipped, rounded, bounded or left out, zeros included."""
+    """Everything dropped, clipped, rounded, bounded or left out, zeros included."""
     bias, result = run.bias, run.result
     if result is not None and result.training is not None:
         found = result.training
@@ -105,7 +105,7 @@ def _analysed(found: Analysis) -> Facts:
 
 
 def chosen_by(run: Run) -> str:
-    """How the strength and size were chosen; empty without the numbers."""
+    """The method of choosing the strength and size; empty without the numbers."""
     if run.result is None or not run.result.validation.tried:
         return ""
     tried = run.result.validation.tried
@@ -138,7 +138,7 @@ def learned(run: Run) -> str:
 
 
 def missing(run: Run) -> Iterator[tuple[str, str, str]]:
-    """What is not shown, what it would say, and the command that adds it, "" where there is none."""
+    """The missing parts, their use, and the command that adds each, "" where there is none."""
     same = "with the options of the fit (provider, model, task, reward)"
     judge = _blb("eval", run)
     if not rows_of(run):
@@ -191,7 +191,7 @@ def origin(run: Run) -> Facts:
 
 
 def written(found: Mapping[str, Any]) -> str:
-    """When, where and with what a document was written, as far as it records that."""
+    """Date, machine and versions of a document, where it records them."""
     versions = found.get("versions")
     named = ", ".join(f"{key} {value}" for key, value in versions.items()) if isinstance(versions, dict) else ""
     parts = (found.get("date"), f"Python {found['python']}" if "python" in found else None, found.get("machine"), named)

@@ -26,7 +26,7 @@ from blackbox_lb.safety.printable import UNSAFE
 from blackbox_lb.safety.secrets import redacted, redaction
 
 OF_TOKENS = ("delta", "score")
-"""Plots that show tokens; the others but "confusion" show how the strength was chosen."""
+"""Plots of tokens; the others but "confusion" show the choice of the strength."""
 ORDER = ("HURTS", "HELPS", "NO EVIDENCE")
 
 
@@ -111,7 +111,7 @@ def _asset(name: str) -> str:
 
 
 def _label(run: Run) -> str:
-    """What the reward is read as."""
+    """The displayed name of the reward."""
     rows = rows_of(run)
     if rows:
         return rows[0].metric

@@ -1,4 +1,4 @@
-"""Every table of the page as rows of cells: what is read, what it sorts by, and a bar around 0 where there is an interval."""
+"""Every table of the page as rows of cells: text, sort key, and a bar around 0 where there is an interval."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from blackbox_lb.jobs.report.verdict_text import VerdictRow, amount, change, int
 from blackbox_lb.rollouts.progress import short
 
 MOST_ROWS = 2_000
-"""Rows of a token table in the page: a megabyte of HTML, which a phone still sorts at once."""
+"""Most rows of a token table in the page: a megabyte of HTML, which a phone still sorts at once."""
 SIGNS = str.maketrans({"\n": "⏎", "\r": "␍", "\t": "⇥"})
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """An interval with its point, each from -1 to 1 of the widest interval of its kind; ``label`` says it in words."""
+    """An interval with its point, each from -1 to 1 of the widest interval of its kind; ``label``: in words."""
 
     low: float
     point: float
@@ -36,7 +36,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``value`` is what the column sorts by, where that is not the text. ``kind``: text, number, token, word or bar."""
+    """``value``: the sort key, where that is not the text. ``kind``: text, number, token, word or bar."""
 
     text: str
     value: float | str | None = None
@@ -145,7 +145,7 @@ def verdict_table(rows: Sequence[VerdictRow]) -> PageTable:
 
 
 def comparisons_table(evaluation: Evaluation) -> PageTable:
-    """All that an evaluation compared."""
+    """All comparisons of an evaluation."""
     rows = [of_comparison(each) for each in evaluation.comparisons]
     wished = any(row.needed_for_effect is not None for row in rows)
     columns = (
@@ -172,7 +172,7 @@ def _percentile(row: VerdictRow) -> Cell:
 
 
 def policies_table(evaluation: Evaluation) -> PageTable:
-    """What was tried, with what a user pays for it."""
+    """The policies tried, with their costs to a user."""
     metrics = list(dict.fromkeys(name for policy in evaluation.policies for name in policy.metrics))
     costs = any(policy.cost is not None for policy in evaluation.policies)
     columns = ["policy", "setting", *metrics, "prompt tokens", "completion tokens"]
@@ -227,7 +227,7 @@ def entries_table(bias: Bias) -> PageTable:
 
 
 def token_tables(bias: Bias, analysis: Analysis | None) -> list[PageTable]:
-    """The bias itself, and whatever an analysis says of its tokens."""
+    """The bias itself, and its tokens in an analysis."""
     of = () if analysis is None else (scores_table, bands_table, families_table, pairs_table, delta_table)
     return [entries_table(bias), *(found for each in of if analysis and (found := each(analysis)).rows)]
 
@@ -244,7 +244,7 @@ def _odds(nats: float) -> Cell:
 
 
 def scores_table(analysis: Analysis) -> PageTable:
-    """The tokens that were generated under the bias, those that it moves most first."""
+    """The tokens generated under the bias, the most moved first."""
     columns = ("token", "id", "S (nats)", "std. error", "bias (nats)", "positions", "class", "family", "contexts")
     rows = [_scored(each) for each in sorted(analysis.tokens, key=lambda each: -abs(each.score))]
     caption = "Tokens generated under the bias: how much likelier (S above 0) or unlikelier it made them"
@@ -260,7 +260,7 @@ def _scored(each: TokenScore) -> list[Cell]:
 
 
 def bands_table(analysis: Analysis) -> PageTable:
-    """Tokens by how strongly they are moved."""
+    """Tokens by the size of their shift."""
     rows = [[Cell(band.label), count(band.count), Cell(band.meaning)] for band in analysis.bands]
     return table("bands", "Tokens by score band, as in the paper", ("score", "tokens", "meaning"), rows)
 

@@ -1,4 +1,4 @@
-"""A verdict in words for somebody who has never seen one: how much of what changed, how sure that is, and what follows."""
+"""A verdict in words for newcomers: the change, its certainty, and the conclusion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GLOSSES = {
     "T/len": "the token limit over the length of the completion: twice as short scores twice as high",
     "correct x T/len": "0 for a wrong answer, for a right one the token limit over its length: short right answers score highest",
 }
-"""Metric -> what it measures."""
+"""Metric -> its meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def of_comparison(row: Comparison) -> VerdictRow:
 
 
 def rows_of(run: Run) -> tuple[VerdictRow, ...]:
-    """The bias against the base: the verdict in the bias file, else what the evaluation compared of the two; maybe nothing."""
+    """The bias against the base: the verdict in the bias file, else the evaluation's comparison of the two; maybe nothing."""
     if run.bias.verdict:
         return tuple(of_verdict(row) for row in run.bias.verdict)
     if run.evaluation is None:
@@ -137,7 +137,7 @@ def changed(row: VerdictRow) -> str:
 
 
 def _share(row: VerdictRow) -> str:
-    """The change relative to the base, where that says something."""
+    """The change relative to the base, where that is meaningful."""
     if row.metric == "accuracy" or row.base <= 0 or not math.isfinite(row.difference / row.base):
         return ""
     share = row.difference / row.base
@@ -145,7 +145,7 @@ def _share(row: VerdictRow) -> str:
 
 
 def measured(row: VerdictRow) -> str:
-    """What was measured: base, biased, difference, interval."""
+    """The measurement: base, biased, difference, interval."""
     if row.unchanged:
         return f"{amount(row.metric, row.base)} without and with the bias; no test prompt shows any change"
     return (
@@ -155,7 +155,7 @@ def measured(row: VerdictRow) -> str:
 
 
 def plain(row: VerdictRow, compared: int) -> str:
-    """What a row means in plain language; ``compared``: how many rows were judged together."""
+    """A row in plain language; ``compared``: number of rows judged together."""
     prompts = f"{row.n_prompts:,} prompts that were not used to learn it"
     if row.unchanged:
         return f"The bias changed nothing that this measures: on all {prompts} both sides came out the same."
@@ -198,7 +198,7 @@ def _said(part: Judged) -> str:
 
 
 def _aside(parts: Sequence[Judged]) -> str:
-    """What the rows beside the one that counts add, where they say something else."""
+    """The results of the other rows, where they differ from the one that counts."""
     worse = sorted({_name(row.metric) for first, *more in parts for row in more if row.verdict == "HURTS" != first.verdict})
     if worse:
         return f"; {_and(worse)} {'gets' if len(worse) == 1 else 'get'} worse"

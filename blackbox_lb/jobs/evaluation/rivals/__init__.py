@@ -1,1 +1,1 @@
-"""Rivals: what a user would do instead of a bias where the answers are few labels. One module each, one row in ``table``."""
+"""Rivals: the alternatives to a bias where the answers are few labels. One module each, one row in ``table``."""

@@ -1,4 +1,4 @@
-"""``--calibrate``: label probabilities divided by what the model says of no content, or on average.
+"""``--calibrate``: label probabilities divided by those without content, or by their average.
 
 contextual: Zhao et al. 2021, "Calibrate Before Use". batch: Zhou et al. 2023, "Batch Calibration".
 """
@@ -59,10 +59,10 @@ class Calibrated:
 
 
 def content_free(examples: Sequence[Example]) -> tuple[Example, ...]:
-    """Prompts without content: those of ``examples`` with "N/A", "[MASK]" and nothing in the place of what varies between them.
+    """Prompts without content: those of ``examples`` with "N/A", "[MASK]" and nothing in the place where they differ.
 
-    What all last user messages begin and end with, up to the border of a word, stays; the other messages are those of the first
-    prompt. An input that would have no text at all is left out.
+    The common beginning and end of all last user messages, up to the border of a word, stay; the other messages are those of the
+    first prompt. An input without any text is left out.
     """
     if not examples:
         return ()
@@ -89,7 +89,7 @@ def _asked(example: Example) -> str:
 
 
 def _around(texts: Sequence[str]) -> tuple[str, str]:
-    """What all of ``texts`` begin and end with, in whole words; nothing where all are the same."""
+    """The common beginning and end of all of ``texts``, in whole words; nothing where all are the same."""
     if len(set(texts)) < 2:
         return "", ""
     before = _common(texts)
@@ -99,7 +99,7 @@ def _around(texts: Sequence[str]) -> tuple[str, str]:
 
 def _common(texts: Sequence[str]) -> str:
     """The longest beginning of all of ``texts`` that does not end in a word."""
-    ends = zip(min(texts), max(texts), strict=False)  # what these two share, all between them do
+    ends = zip(min(texts), max(texts), strict=False)  # all texts between these two share their beginning
     found = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], ends))
     while found and found[-1].isalnum():
         found = found[:-1]

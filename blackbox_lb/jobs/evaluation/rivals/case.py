@@ -1,4 +1,4 @@
-"""Case: a decision task as its rivals see it."""
+"""Case: the data of a decision task for its rivals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from blackbox_lb.tasks.sets.labels import Labels
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """seed: fixes what is chosen by chance. listed: alternatives of a first list, None for as many as help."""
+    """seed: fixes all random choices. listed: alternatives of a first list, None for as many as help."""
 
     task: Task
     labels: Labels
@@ -22,7 +22,7 @@ class Case:
     listed: int | None = None
 
     def right(self) -> Ids:
-        """(n,) the number of each training row's label, -1 where it has none. InputError: all rows have the same."""
+        """(n,) the number of each training row's label, -1 where it has none. Raises InputError: all rows have the same."""
         found = [self.labels.of(example) for example in self.task.train]
         numbers = np.array([-1 if number is None else number for number in found], np.int64)
         kinds = np.unique(numbers[numbers >= 0])

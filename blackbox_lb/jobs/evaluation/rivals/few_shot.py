@@ -11,7 +11,7 @@ from blackbox_lb.types import Example, Message
 
 
 def few_shot(case: Case, given: object) -> Alternative:
-    """As many training examples as ``given``, labels in turn, each label's in an order that the seed fixes.
+    """``given`` training examples, labels in turn, each label's in an order that the seed fixes.
 
     InputError: more than there are training rows with a label.
     """

@@ -42,8 +42,8 @@ class LabelLists:
 async def label_lists(trials: Trials, examples: Sequence[Example], title: str, case: Case) -> LabelLists:
     """Read the first list of each of ``examples``, drawn unless it is in the store.
 
-    A prompt without a list has no decision. A label that a list misses gets the list's least probability, or its part of what the
-    list leaves out, whichever is less. How many there are of both is told.
+    A prompt without a list has no decision. A label that a list misses gets the list's least probability, or its part of the
+    unlisted mass, whichever is less. A remark counts both.
 
     Raises:
         InputError: a label begins with no token of its own. NoLogprobs: no list came. ProviderError: the API failed.
@@ -68,7 +68,7 @@ async def label_lists(trials: Trials, examples: Sequence[Example], title: str, c
 
 
 async def own_tokens(trials: Trials, labels: Labels) -> list[Ids]:
-    """(l,) the tokens that begin a spelling of each label and of no other. InputError: a label has none."""
+    """(l,) the tokens that begin a spelling of each label and of no other. Raises InputError: a label has none."""
     found = await label_tokens(trials, labels)
     counts = Counter(token for ids in found for token in ids.tolist())
     own = [np.array([token for token in ids.tolist() if counts[token] == 1], np.int64) for ids in found]
@@ -82,7 +82,7 @@ async def own_tokens(trials: Trials, labels: Labels) -> list[Ids]:
 
 
 def _row(completion: Completion, tokens: Sequence[Ids]) -> tuple[Vector, int]:
-    """(l,) nats, and how many of them are bounds."""
+    """(l,) nats, and the number of bounds among them."""
     ids = completion.top_ids[0] if len(completion.top_ids) else np.zeros(0, np.int32)
     if not (ids >= 0).any():
         return np.full(len(tokens), np.nan), 0

@@ -1,4 +1,4 @@
-"""``--labels-only``: everything but the labels is forbidden, by a bias that no training made."""
+"""``--labels-only``: all tokens but the labels' are suppressed, by a bias without training."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def labels_only(case: Case, _given: object) -> Alternative:
 async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], int]:
     """Token id -> the provider's highest bias in nats, and the tokens of the longest label.
 
-    Of labels of one token these are the tokens that begin a spelling. A fixed bias acts alike at every position, so of longer ones
-    all tokens are allowed: the model may then mix them. Where the provider takes fewer entries than there are spellings, each label
-    keeps its first ones.
+    For labels of one token these are the tokens that begin a spelling. A fixed bias acts alike at every position, so for longer
+    ones all tokens are allowed: the model may then mix them. Where the provider takes fewer entries than there are spellings, each
+    label keeps its first ones.
 
     Raises:
-        InputError: a label that no tokens spell which can be biased, or fewer entries than labels.
+        InputError: no tokens that can be biased spell a label, or there are fewer entries than labels.
     """
     tokens, rules = AnswerTokens(trials), trials.session.profile.bias
     highest, found = trials.session.highest_id, []

@@ -1,4 +1,4 @@
-"""Every rival of a bias on decision tasks: the option of ``blb eval`` that asks for it, and what makes it."""
+"""Every rival of a bias on decision tasks: the option of ``blb eval`` for it, and its maker."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from blackbox_lb.tasks.sets.labels import Labels
 RIVALS: Mapping[str, Callable[[Case, object], Alternative]] = MappingProxyType(
     {"labels_only": labels_only, "threshold": threshold, "calibrate": calibrated, "few_shot": few_shot, "classifier": classifier}
 )
-"""Field of the options -> one of its values, or True, as an alternative."""
+"""Field of the options -> maker of an alternative, from one of its values or True."""
 
 
 def rivals(
     wanted: Mapping[str, object], task: Task, labels: Labels | None, *, seed: int = 0, listed: int | None = None
 ) -> tuple[Alternative, ...]:
-    """The rivals that are ``wanted``: by field, the values that were given, or whether its flag was.
+    """Make the ``wanted`` rivals: by field, the values given, or whether its flag was.
 
     Raises:
-        InputError: one is wanted and the task has no labels, or one that it refuses.
+        InputError: one is wanted and the task has no labels, or does not suit it.
     """
     given = {name: value if isinstance(value, tuple) else (value,) * bool(value) for name, value in wanted.items()}
     asked = [(name, value) for name in RIVALS for value in given.get(name, ())]

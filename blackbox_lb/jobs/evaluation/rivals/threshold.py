@@ -23,7 +23,7 @@ from blackbox_lb.types import Example
 
 
 def threshold(case: Case, _given: object) -> Alternative:
-    """Offsets from the training answers. InputError: all training rows have the same label."""
+    """Learn offsets from the training answers. Raises InputError: all training rows have the same label."""
     case.right()
     rows, prompts = len(case.task.train), len(case.task.test)
     return Alternative(
@@ -52,7 +52,7 @@ class Thresholds:
 
 
 def offsets(logprobs: npt.ArrayLike, right: npt.ArrayLike) -> Vector:
-    """(l,) nats, mean 0: those under which the right labels are likeliest; -inf for a label that no row has.
+    """(l,) nats, mean 0: the offsets with the likeliest right labels; -inf for a label without a row.
 
     Maximises ``sum_i log softmax(logprobs_i + offset)[right_i]``, which is concave, over logprobs (n, l) in nats. right: (n,)
     numbers of labels. Rows with NaN, or with -1, are left out.
