@@ -1,4 +1,4 @@
-"""The rollout store and its upkeep: checking, saving what a damaged one still holds, merging, Parquet."""
+"""The rollout store and its upkeep: checking, rescuing a damaged one, merging, Parquet."""
 
 from __future__ import annotations
 

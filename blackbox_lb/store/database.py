@@ -1,4 +1,4 @@
-"""The SQLite file under a rollout store: opened, migrated, locked, and each of its errors told in a sentence.
+"""The SQLite file under a rollout store: opened, migrated, locked, and each of its errors put into a sentence.
 
 Write-ahead log, ``synchronous = FULL``: writers of any number of processes take turns, readers never wait
 (https://www.sqlite.org/wal.html).
@@ -19,7 +19,7 @@ from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
 from blackbox_lb.store.schema import APPLICATION_ID, DEFAULTS, MIGRATIONS, TABLES, statements
 
 PATIENCE = 30.0
-"""Seconds to wait for another writer: thousands of times what a commit takes, so only a lock that stays runs into it."""
+"""Seconds to wait for another writer: thousands of times a commit, so only a lock that stays runs into it."""
 
 _KEPT = "what was stored before is kept"
 _REMEDIES = {
@@ -33,9 +33,9 @@ _REMEDIES = {
 }
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH, None)
-"""No code: a text that is no UTF-8. A table or column that our own statement does not find was there once, too."""
+"""No code: a text that is not UTF-8. A table or column missing for our own statement was there once, too."""
 _OURS = (OSError, OverflowError, UnicodeEncodeError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
-"""Errors that say nothing of the file."""
+"""Errors that do not concern the file."""
 
 
 def _code(error: Exception) -> int | None:
@@ -44,7 +44,7 @@ def _code(error: Exception) -> int | None:
 
 
 class Database:
-    """A connection to a store's file; ``schema`` is what the file had when it was opened, 0 for a new one.
+    """A connection to a store's file; ``schema``: the file's own at opening, 0 for a new one.
 
     ``read_only``: the file is neither created nor migrated nor written; columns and tables that its schema lacks read as their
     defaults and as empty. ``patience``: seconds to wait for another writer.
@@ -73,7 +73,7 @@ class Database:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The connection; StoreError where there is none."""
+        """The connection. Raises StoreError where there is none."""
         if self._connection is None:
             raise StoreError(f"the rollout store {self.path} is not open; open it again")
         return self._connection
@@ -96,7 +96,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All that is written inside, or nothing; durable at the end. Waits for its turn among the writers, threads included."""
+        """Write everything inside, or nothing; durable at the end. Waits for its turn among the writers, threads included."""
         with self._turn, self._told("write to"):
             connection = self.connection
             connection.execute("BEGIN IMMEDIATE")
@@ -145,7 +145,7 @@ class Database:
         self._connection.execute("PRAGMA synchronous = FULL")
         with self.transaction() as db:
             # Read again: another process may have migrated meanwhile. Written even if nothing changes, so that a full disk or a
-            # file that may not be written is found before anything is paid for.
+            # read-only file is found before anything costs money.
             (schema,) = db.execute("PRAGMA user_version").fetchone()
             for script in MIGRATIONS[schema:]:
                 for statement in statements(script):
@@ -155,7 +155,7 @@ class Database:
         return int(schema)
 
     def _insist(self, attempt: Callable[[], object]) -> None:
-        """Switching to the write-ahead log does not wait for a lock by itself."""
+        """Retry the switch to the write-ahead log, which does not wait for a lock by itself."""
         end = time.monotonic() + self.patience
         while True:
             try:
@@ -193,7 +193,7 @@ class Database:
         return schema
 
     def _check_origin(self, *, empty_is_ours: bool) -> int:
-        """The schema of a file of ours."""
+        """Return the schema of a file from this package."""
         db = self.connection
         db.execute("PRAGMA trusted_schema = OFF")
         db.execute("PRAGMA cell_size_check = ON")

@@ -1,4 +1,4 @@
-"""Whether a stored row is what was stored: keys follow from contents, checksums fit, packed arrays unpack."""
+"""Checks of stored rows: keys follow from contents, checksums fit, packed arrays unpack."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TYPES: dict[str, tuple[type, ...]] = {
 
 
 def name_of(table: str, row: Row) -> str:
-    """How a message calls a row: the table and the beginning of its key."""
+    """A row's name in messages: the table and the beginning of its key."""
     first, *more = list(row.values())[: KEY_COLUMNS[table]]
     return ", ".join([f"{table} {str(first)[:12]}...", *map(str, more)])
 
 
 def sum_of(row: Row) -> int:
-    """The checksum of a row: of its other columns, in their order."""
+    """The checksum of a row, over its other columns, in their order."""
     return checksum(
         float(value) if name == "received" else int(value) if isinstance(value, bool) else value
         for name, value in row.items()
@@ -42,12 +42,12 @@ def sum_of(row: Row) -> int:
 
 
 def outside_of(arrays: Arrays) -> int:
-    """How many sampled tokens are missing from their list of alternatives."""
+    """The number of sampled tokens missing from their list of alternatives."""
     return int((~(arrays.top_ids == arrays.token_ids[:, None]).any(axis=1)).sum())
 
 
 def check_row(table: str, row: Row) -> None:
-    """StoreCorrupt: in words, what of the row is not what was stored."""
+    """Raise StoreCorrupt with the damage of the row in words."""
     try:
         _CHECKS[table](row)
     except UnicodeError as error:
@@ -55,7 +55,7 @@ def check_row(table: str, row: Row) -> None:
 
 
 def _checked(row: Row) -> Row:
-    """The row, if each value is of its column's type and the checksum, where there is one, is theirs."""
+    """The row, if each value has its column's type and the checksum, where there is one, fits."""
     for name, value in row.items():
         if not isinstance(value, TYPES[name]):
             raise StoreCorrupt(f"its {name} is of the kind {type(value).__name__}")
@@ -65,7 +65,7 @@ def _checked(row: Row) -> Row:
 
 
 def prompt_of(row: Row) -> Prompt:
-    """The prompt in a row of ``prompts``. StoreCorrupt: its hash is not that of its messages, or these are none."""
+    """The prompt in a row of ``prompts``. Raises StoreCorrupt: its hash is not that of its messages, or these are none."""
     text = _hashed(row, "prompt", "messages")
     try:
         messages = tuple(Message(**each) for each in json.loads(text))
@@ -77,7 +77,7 @@ def prompt_of(row: Row) -> Prompt:
 
 
 def settings_of_row(row: Row) -> dict[str, Any]:
-    """The settings in a row of ``requests``. StoreCorrupt: its hash is not theirs, or they are no object."""
+    """The settings in a row of ``requests``. Raises StoreCorrupt: its hash is not theirs, or they are no object."""
     text = _hashed(row, "request", "settings")
     try:
         loaded = json.loads(text)
@@ -100,7 +100,7 @@ def _hashed(row: Row, tag: str, column: str) -> str:
 
 
 def completion_of(row: Row) -> Completion:
-    """The completion in a row of ``completions``. StoreCorrupt: what of it is damaged; StoreError: it is of a newer format."""
+    """The completion in a row of ``completions``. StoreCorrupt: the damage in words; StoreError: it is of a newer format."""
     _keyed(row)
     arrays = unpack(row["tokens"])
     _counted(row, len(arrays.token_ids))
@@ -119,7 +119,7 @@ def completion_of(row: Row) -> Completion:
 def sampled_of(row: Row) -> Sampled:
     """The sampled columns in a row of ``completions``. StoreCorrupt, StoreError: as ``completion_of``.
 
-    Only they are inflated where the row has a checksum that speaks for the rest.
+    Only they are inflated where the row has a checksum that covers the rest.
     """
     _keyed(row)
     if row["checksum"] is None:
@@ -141,7 +141,7 @@ def _counted(row: Row, tokens: int) -> None:
 
 
 def distribution_of(row: Row) -> FloatArray:
-    """The logprobs (v,) in a row of ``next_tokens``. StoreCorrupt: what of it is damaged."""
+    """The logprobs (v,) in a row of ``next_tokens``. Raises StoreCorrupt with the damage in words."""
     arrays = unpack(_checked(row)["tokens"])
     if arrays.top_ids.shape[0] != 1 or not np.array_equal(arrays.top_ids[0], np.arange(arrays.top_ids.shape[1])):
         raise StoreCorrupt(f"it has the shape {arrays.top_ids.shape} and is not one vocabulary in order")
@@ -150,12 +150,12 @@ def distribution_of(row: Row) -> FloatArray:
 
 
 def answer_of(row: Row) -> str:
-    """The answer in a row of ``rewards``. StoreCorrupt: what of it is damaged."""
+    """The answer in a row of ``rewards``. Raises StoreCorrupt with the damage in words."""
     return str(_checked(row)["answer"])
 
 
 def token_of(row: Row) -> tuple[int, bytes]:
-    """Id and bytes in a row of ``token_bytes``. StoreCorrupt: what of it is damaged."""
+    """Id and bytes in a row of ``token_bytes``. Raises StoreCorrupt with the damage in words."""
     return _checked(row)["id"], row["bytes"]
 
 

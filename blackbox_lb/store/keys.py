@@ -1,4 +1,4 @@
-"""Content hashes: what names a prompt, a request, a completion and a distribution in a store."""
+"""Content hashes: the names of prompts, requests, completions and distributions in a store."""
 
 from __future__ import annotations
 

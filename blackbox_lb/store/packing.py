@@ -13,17 +13,17 @@ from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.types import BoolArray, FloatArray, IntArray
 
 FORMATS = {1: struct.Struct("<BII"), 2: struct.Struct("<BIIB"), 3: struct.Struct("<BIIB")}
-"""The header of each format: its number, t, k, and from 2 on which of the optional columns follow.
+"""The header of each format: its number, t, k, and from 2 on the optional columns present.
 
-In 3, each alternative's logprob is given by how much further its bits are from zero than those of the one before it: lists go down,
-so that the differences are small, and run lengths are all that is left to find. On real top-20 lists that is a tenth smaller than 2
-and packed several times faster. The single row of a whole vocabulary is in no order and stays with 2.
+In 3, each alternative's logprob is the difference of its bits' distance from zero to that of the one before it: lists go down,
+so the differences are small, and only run lengths are left to find. On real top-20 lists that is a tenth smaller than 2
+and packed several times faster. The single row of a whole vocabulary is unordered and stays with 2.
 """
 NEWEST, DIFFERENCES = 3, 3
 PROPENSITIES, BOUNDED = 1, 2
 LEVEL = 6
 MOST = 1 << 30
-"""Bytes of arrays that one blob may hold: a million tokens with 100 alternatives. A stranger's few bytes cannot ask for more."""
+"""Most bytes of arrays in one blob: a million tokens with 100 alternatives. A stranger's few bytes cannot ask for more."""
 
 
 class Arrays(NamedTuple):
@@ -38,7 +38,7 @@ class Arrays(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """What a blob tells of the sampled tokens alone, shapes (t,): logprobs under the policy that sampled; bounded may be None."""
+    """The sampled tokens' part of a blob, shapes (t,): logprobs under the policy that sampled; bounded may be None."""
 
     token_ids: IntArray
     logprobs: FloatArray
@@ -46,7 +46,7 @@ class Sampled(NamedTuple):
 
 
 def pack(arrays: Arrays) -> bytes:
-    """The arrays as one blob; ``unpack`` gives them back bit for bit.
+    """Pack the arrays into one blob; ``unpack`` gives them back bit for bit.
 
     The bytes of all numbers of a column are laid out by significance, which deflates much better than number by number.
 
@@ -74,7 +74,7 @@ def pack(arrays: Arrays) -> bytes:
 
 
 def unpack(blob: bytes) -> Arrays:
-    """The arrays that ``pack`` was given.
+    """Return the arrays given to ``pack``.
 
     Raises:
         StoreCorrupt: the blob is damaged. StoreError: it is of a newer format.
@@ -97,9 +97,9 @@ def unpack(blob: bytes) -> Arrays:
 
 
 def unpack_sampled(blob: bytes, *, bounded: bool = True) -> Sampled:
-    """The sampled columns alone, which come first: their 8 t bytes are all that is inflated, unless optional columns follow.
+    """Return the sampled columns alone, which come first: only their 8 t bytes are inflated, unless optional columns follow.
 
-    bounded: whether it matters at which positions only a bound is known. What is not inflated is not checked either: see to it
+    bounded: whether to return the positions with only a bound. The rest is not checked: the caller makes sure
     that a checksum of the whole blob fits.
 
     Raises:
@@ -129,7 +129,7 @@ def _sampled(arrays: Arrays) -> Sampled:
 
 
 def _opened(blob: bytes) -> tuple[int, int, int, bytes]:
-    """t, k, which optional columns there are, and the inflated columns, of the length that these need."""
+    """t, k, the optional columns present, and the inflated columns, of the length that these need."""
     version = blob[0] if blob else 0
     if version > NEWEST:
         raise StoreError(f"a stored completion has format {version}, this version reads {NEWEST}; upgrade blackbox_lb")
@@ -174,7 +174,7 @@ def _differences(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _column(data: bytes, kind: str, *shape: int) -> npt.NDArray[Any]:
-    """The column of this shape that ``data`` begins with."""
+    """The column of this shape at the beginning of ``data``."""
     size = 4 * int(np.prod(shape))
     planes = np.frombuffer(data[:size], dtype=np.uint8).reshape(4, -1)
     return np.ascontiguousarray(planes.T).view(kind).reshape(shape)

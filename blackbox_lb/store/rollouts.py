@@ -1,7 +1,7 @@
 """The rollout store: every paid completion in one SQLite file, durable before the next request is awaited.
 
 A completion's key is a hash of everything that determined it: the request without the prompt, the prompt, and the number of the
-sample. Asking for a key that is there is free; that is all that resuming a collection means.
+sample. Asking for a stored key is free; resuming a collection means no more than that.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StoredSize:
-    """What a store holds: completions, listed tokens, and bytes of packed token data.
+    """Contents of a store: completions, listed tokens, and bytes of packed token data.
 
-    ``bounded`` tokens came without a logprob, only with a bound on it; ``outside`` were sampled and missing from their lists.
-    ``uncounted`` completions were stored by a version that did not count ``outside``.
+    ``bounded`` tokens have only a bound for a logprob; ``outside`` ones were sampled and are missing from their lists.
+    ``uncounted`` completions are from a version that did not count ``outside``.
     """
 
     completions: int
@@ -54,7 +54,7 @@ class StoredSize:
 
 
 def _storable(text: str) -> str:
-    """``text`` with half a surrogate pair, which JSON can carry and UTF-8 cannot, as U+FFFD, as tokenizers read it."""
+    """``text`` with half a surrogate pair, which JSON allows and UTF-8 does not, as U+FFFD, as tokenizers read it."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -102,13 +102,13 @@ class RolloutStore:
 
     Raises, here and from every method:
         StoreError: the path cannot be opened or written (a full disk, say), is another program's file, or of a newer version.
-        StoreBusy: another process keeps it locked. StoreCorrupt: it, or a row that was read, is damaged.
+        StoreBusy: another process keeps it locked. StoreCorrupt: it, or a row read from it, is damaged.
     """
 
     def __init__(self, path: Path | str, *, read_only: bool = False, patience: float = PATIENCE) -> None:
         self.path = Path(path)
         self._db = Database(self.path, read_only=read_only, patience=patience)
-        # By tokenizer, whose bytes this object has stored: they come with every answer.
+        # By tokenizer with bytes stored by this object: they come with every answer.
         self._shown: dict[str, set[int]] = {}
 
     def __enter__(self) -> Self:
@@ -126,7 +126,7 @@ class RolloutStore:
         return self.add_answer(settings, prompt, {sample: completion})[0]
 
     def add_answer(self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]) -> list[str]:
-        """Store the completions of one answer by sample number, in one transaction; when this returns, a crash cannot lose them.
+        """Store the completions of one answer by sample number, in one transaction, safe from a crash afterwards.
 
         Returns their keys.
         """
@@ -149,7 +149,7 @@ class RolloutStore:
         }
 
     def add_answers(self, answers: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]]) -> list[list[str]]:
-        """Store what ``rows_of`` made of several answers, all in one transaction. Returns the keys of each."""
+        """Store several results of ``rows_of``, all in one transaction. Returns the keys of each."""
         self.add_rows({table: [row for rows in answers for row in rows[table]] for table in answers[0]})
         for rows in answers:
             for row in rows["token_bytes"]:
@@ -157,18 +157,18 @@ class RolloutStore:
         return [[row["key"] for row in rows["completions"]] for rows in answers]
 
     def add_rows(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, int]:
-        """Store whole rows by table, in one transaction, those aside whose key is there. Returns how many are new, by table."""
+        """Store whole rows by table, in one transaction, without those with a stored key. Returns the number added, by table."""
         with self._db.transaction() as db:
             return {table: db.executemany(insertion(table), each).rowcount for table, each in rows.items() if each}
 
     def rows(self, table: str, *, ordered: bool = False) -> Iterator[dict[str, Any]]:
-        """All rows of a table as they are, unchecked, one by one; ``ordered``: completions by request, prompt and sample."""
+        """All rows of a table, unchecked, one by one; ``ordered``: completions by request, prompt and sample."""
         order = "ORDER BY request_hash, prompt_hash, sample" if ordered and table == "completions" else ""
         for row in self._db.stream(selection(table, order)):
             yield named(table, row)
 
     def row(self, table: str, key: Sequence[Any]) -> dict[str, Any] | None:
-        """The row with this primary key as it is, unchecked; None where there is none."""
+        """The row with this primary key, unchecked; None where there is none."""
         where = " AND ".join(f"{name} = ?" for name in TABLES[table][: len(key)])
         found = self._read(table, f"WHERE {where}", key)
         return found[0] if found else None
@@ -190,7 +190,7 @@ class RolloutStore:
             ) from error
 
     def requests(self) -> dict[str, dict[str, Any]]:
-        """Request hash -> settings (see ``collect.settings_of``) of everything that was ever asked for."""
+        """Request hash -> settings (see ``collect.settings_of``) of all requests so far."""
         return {row["hash"]: self._parsed("requests", row, settings_of_row) for row in self.rows("requests")}
 
     def keys(self, request: str) -> set[str]:
@@ -198,7 +198,7 @@ class RolloutStore:
         return {key for (key,) in self._db.read("SELECT key FROM completions WHERE request_hash = ?", (request,))}
 
     def prompts(self, request: str) -> dict[str, Prompt]:
-        """Key -> what was asked, of all stored completions of one request hash, the samples of a prompt together and in order."""
+        """Key -> prompt, of all stored completions of one request hash, the samples of a prompt together and in order."""
         rows = self._db.read(
             "SELECT key, hash, messages FROM completions JOIN prompts ON prompts.hash = prompt_hash WHERE request_hash = ? "
             "ORDER BY prompt_hash, sample",
@@ -209,15 +209,15 @@ class RolloutStore:
         return {key: known[name] for key, name, _ in rows}
 
     def again(self, keys: Collection[str]) -> Callable[[], RolloutStore]:
-        """What opens it again for reading these keys, in whatever process reaches the same file."""
+        """A function that opens it again for reading these keys, in any process with access to the same file."""
         return partial(RolloutStore, self.path.resolve(), read_only=True)
 
     def order(self, keys: Collection[str]) -> dict[str, Any]:
-        """Where each of ``keys``, all of which are here, stands: in that order reading them costs least. Here, as they come."""
+        """The places of ``keys``, all of them here, in the cheapest order to read; here the given order."""
         return {key: number for number, key in enumerate(keys)}
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
-        """The completions with these keys, in this order. Raises StoreError for one that is not there."""
+        """The completions with these keys, in this order. Raises StoreError for a missing one."""
         for key in keys:
             found = self._one("completions", key, completion_of)
             if found is None:
@@ -225,7 +225,7 @@ class RolloutStore:
             yield found
 
     def sampled(self, keys: Sequence[str], rows: int = 256) -> Iterator[list[Sampled]]:
-        """Only the sampled tokens of the completions with these keys, in this order, so many at a time; see ``completions``."""
+        """The sampled tokens alone of the completions with these keys, in this order, so many at a time; see ``completions``."""
         for begin in range(0, len(keys), rows):
             part = keys[begin : begin + rows]
             marks = ", ".join("?" * len(part))
@@ -239,33 +239,33 @@ class RolloutStore:
         return StoreError(f"{self.path} has no completion {key[:12]}...; run the same command again to collect it")
 
     def add_next_token(self, key: str, logprobs: FloatArray) -> int:
-        """Store the logprobs (v,) of a whole vocabulary; when this returns, a crash cannot lose them. Returns bytes taken."""
+        """Store the logprobs (v,) of a whole vocabulary, safe from a crash afterwards. Returns the bytes used."""
         row = next_token_row(key, logprobs, time.time())
         self.add_rows({"next_tokens": [row]})
         return len(row["tokens"])
 
     def next_token(self, key: str) -> FloatArray | None:
-        """The logprobs (v,) that were stored under ``key``; None where there are none."""
+        """The logprobs (v,) stored under ``key``; None where there are none."""
         return self._one("next_tokens", key, distribution_of)
 
     def add_rewards(self, answers: Mapping[str, str]) -> None:
-        """Store what came for remote rewards, by key, in one transaction; when this returns, a crash cannot lose it."""
+        """Store answers for remote rewards, by key, in one transaction, safe from a crash afterwards."""
         now = time.time()
         rows = [{"key": key, "answer": _storable(answer), "received": now} for key, answer in answers.items()]
         self.add_rows({"rewards": list(map(summed, rows))})
 
     def rewards(self, keys: Iterable[str]) -> dict[str, str]:
-        """What came for remote rewards, for those of ``keys`` that are there."""
+        """The stored answers for remote rewards, for those of ``keys`` that are there."""
         found = ((key, self._one("rewards", key, answer_of)) for key in keys)
         return {key: answer for key, answer in found if answer is not None}
 
     def token_bytes(self, tokenizer: str) -> dict[int, bytes]:
-        """The bytes of every token of this tokenizer that any stored answer showed."""
+        """The bytes of every token of this tokenizer in any stored answer."""
         rows = self._read("token_bytes", "WHERE tokenizer = ?", (tokenizer,))
         return dict(self._parsed("token_bytes", row, token_of) for row in rows)
 
     def spent(self, keys: Iterable[str]) -> tuple[int, int, int]:
-        """How many completions with these keys there are, and their tokens: of their prompts, one for each, and generated."""
+        """The number of completions with these keys, and their tokens: of their prompts, one for each, and generated."""
         query = (
             "SELECT CAST(prompt_tokens AS INTEGER), CAST(coalesce(generated, n_tokens) AS INTEGER) FROM completions WHERE key = ?"
         )
@@ -273,7 +273,7 @@ class RolloutStore:
         return len(rows), sum(prompt for prompt, _ in rows), sum(generated for _, generated in rows)
 
     def size(self) -> StoredSize:
-        """How much is stored, and how much of it the provider kept back."""
+        """The size of the store, and the part of it that the provider withheld."""
         sums = ", ".join(f"total(CAST({name} AS INTEGER))" for name in ("n_tokens", "length(tokens)", "bounded", "outside"))
         (row,) = self._db.read(f"SELECT count(*), {sums}, count(*) - count(outside) FROM completions")  # noqa: S608
         return StoredSize(*(int(value) for value in row))

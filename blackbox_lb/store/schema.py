@@ -1,4 +1,4 @@
-"""The schema of a rollout store: numbered migrations, and the columns that they lead to."""
+"""The schema of a rollout store: numbered migrations, and the resulting columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any
 
 APPLICATION_ID = 0x626C6221
-"""Marks the file as ours, so that somebody else's database is refused and never written to."""
+"""Marks the file as this package's, so that another program's database is refused and never written to."""
 
 MIGRATIONS = (
     """
@@ -84,13 +84,13 @@ TABLES = {
 }
 """The columns of the newest schema, in the order of the file."""
 DEFAULTS = {"bounded": 0, "fingerprint": ""}
-"""What an older schema means by a column that it lacks; NULL where nothing is said here."""
+"""Values in older schemas for columns that they lack; NULL where none is given here."""
 KEY_COLUMNS = dict.fromkeys(TABLES, 1) | {"token_bytes": 2}
-"""How many columns, from the first on, are the primary key."""
+"""The number of columns, from the first on, in the primary key."""
 
 
 def statements(script: str) -> Iterator[str]:
-    """The statements of a migration, one by one: ``executescript`` would end the transaction that they belong to."""
+    """The statements of a migration, one by one: ``executescript`` would end their transaction."""
     pending = ""
     for line in script.splitlines(keepends=True):
         pending += line
@@ -105,7 +105,7 @@ def selection(table: str, condition: str = "") -> str:
 
 
 def named(table: str, row: Sequence[Any]) -> dict[str, Any]:
-    """What ``selection`` reads, by column."""
+    """The values of ``selection``, by column."""
     return dict(zip(TABLES[table], row, strict=True))
 
 

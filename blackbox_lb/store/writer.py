@@ -1,8 +1,8 @@
-"""One thread that stores answers while others are received: what waits together is one transaction, durable when its callers go on.
+"""A thread that stores answers while others are received: waiting ones share a transaction, durable before their callers go on.
 
 A commit waits for the disk (``synchronous = FULL``), and SQLite releases the interpreter meanwhile. So the answers that arrive
-during one commit share the next, and a worker that awaits the commit of its own before it asks again is all the back-pressure there
-is: at most one answer a worker is not stored.
+during one commit share the next. A worker awaits its own commit before it asks again, and this is all the back-pressure:
+at most one answer a worker is not stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Waiting = tuple[Mapping[str, Sequence[Mapping[str, Any]]], Future[list[str]]]
 
 
 class Writer:
-    """Adds answers to ``store`` from a thread of its own. A context manager: at its end everything that was given is stored."""
+    """Adds answers to ``store`` from a thread of its own. A context manager: at its end everything given is stored."""
 
     def __init__(self, store: RolloutStore) -> None:
         self._store = store
@@ -37,7 +37,7 @@ class Writer:
         self._thread.join()
 
     async def add_answer(self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]) -> list[str]:
-        """``RolloutStore.add_answer``: when this returns, a crash cannot lose them. Stored even where the caller is cancelled.
+        """Run ``RolloutStore.add_answer``, with the same safety. Answers are stored even where the caller is cancelled.
 
         Raises:
             StoreError: they are not stored.
@@ -66,7 +66,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001  (raised where the answer came from)
             if len(batch) == 1:
                 batch[0][1].set_exception(error)
-            else:  # one that cannot be stored must not keep the others out
+            else:  # a failing one must not keep the others out
                 for each in batch:
                     self._commit([each])
             return

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What arrived. ``path`` is with its query; the names in ``headers`` are in lower case."""
+    """A received request. ``path`` is with its query; the names in ``headers`` are in lower case."""
 
     method: str
     path: str
@@ -23,7 +23,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What goes back; ``body`` becomes JSON, unless it is bytes, which go as they are."""
+    """An answer; ``body`` becomes JSON, unless it is bytes, which are sent unchanged."""
 
     status: int
     body: object
@@ -41,11 +41,11 @@ class Listener:
         self._http = _Server(answering)
 
     def start(self) -> None:
-        """Answer requests from now on."""
+        """Begin to answer requests."""
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._http.shutdown()
         self._http.hang_up()
         self._http.server_close()
@@ -75,7 +75,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no error of the server."""
+        """Ignore a client that went away: it is no error of the server."""
 
     def hang_up(self) -> None:
         """End idle keep-alive connections, so that their threads end."""
@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(payload)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
 
 def _shut(connection: socket.socket) -> None:

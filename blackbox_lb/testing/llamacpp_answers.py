@@ -1,4 +1,4 @@
-"""Dialect: what a llama.cpp server would answer to a request, were its model an ExactModel. No network here.
+"""Dialect: the answers of a llama.cpp server with an ExactModel as its model. No network here.
 
 Served: POST /v1/chat/completions, /v1/completions, /apply-template, /tokenize, /detokenize; GET /v1/models, /props, /health. A
 prompt of token ids must begin with ids that /tokenize made of a prompt. As there, a bias is added first, then top_k, top_p and
@@ -25,7 +25,7 @@ DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 
 class RefusedRequest(Exception):
-    """This request gets an error answer with this status."""
+    """An error answer with this status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class RefusedRequest(Exception):
 
 
 class Dialect:
-    """Answers by path and body; ``texts`` (v) are the texts of the tokens, "" for the end token.
+    """Answers by path and body; ``texts`` (v,) are the texts of the tokens, "" for the end token.
 
     prompt_of maps the text of a request to a prompt number of the model. Requests without a seed are numbered by the
     caller, and the number and ``seed`` fix their draw.
@@ -121,12 +121,12 @@ class Dialect:
         }
 
     def _cut(self, text: str, stops: list[str]) -> tuple[str, int]:
-        """The text before the first stop text, and how many tokens the list of logprobs lacks for it."""
+        """The text before the first stop text, and the number of tokens that the list of logprobs lacks for it."""
         found = min(((text.index(stop), stop) for stop in stops if stop in text), default=None)
         return (text, 0) if found is None else (text[: found[0]], len(self.tokenize(found[1])))
 
     def _prompt(self, body: JSON, chat: bool) -> tuple[str, list[int]]:
-        """The text of the prompt, and the tokens of the completion that it goes on with."""
+        """The text of the prompt, and the tokens of the completion so far."""
         given = body.get("prompt")
         if chat or not isinstance(given, list):
             return _prompt_text(body, chat), []
@@ -158,7 +158,7 @@ class Dialect:
         return np.random.default_rng([int(seed) & 0xFFFFFFFF, zlib.crc32(prompt.encode())])
 
     def _bias(self, given: object) -> npt.NDArray[np.float64]:
-        """Ids out of range are ignored and text keys are tokenised, as llama.cpp does."""
+        """The bias by id: ids out of range are ignored and text keys are tokenised, as in llama.cpp."""
         delta = np.zeros(self.model.vocab_size)
         pairs = list(given.items()) if isinstance(given, Mapping) else given or []
         if not isinstance(pairs, list):
@@ -206,7 +206,7 @@ def _prompt_text(body: JSON, chat: bool) -> str:
 
 
 def _listed(body: JSON, chat: bool) -> int:
-    """How many alternatives are wanted; 0 lists nothing at all, as on llama.cpp."""
+    """The number of wanted alternatives; 0 lists nothing at all, as in llama.cpp."""
     if not chat:
         return int(body.get("logprobs") or 0)
     if body.get("logprobs"):

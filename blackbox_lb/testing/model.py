@@ -44,7 +44,7 @@ class ExactModel:
         unigram: npt.ArrayLike | None = None,
         end_sharpness: float | None = None,
     ) -> None:
-        """InputError unless vocab_size >= 2 and horizon, prompts >= 1, or where ``end_sharpness`` has no end token to apply to."""
+        """Raise InputError unless vocab_size >= 2 and horizon, prompts >= 1, or for an ``end_sharpness`` without an end token."""
         if vocab_size < 2 or horizon < 1 or prompts < 1:
             raise InputError(
                 f"vocab_size {vocab_size}, horizon {horizon}, prompts {prompts}: need at least 2 tokens, 1 position, 1 prompt"

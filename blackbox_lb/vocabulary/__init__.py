@@ -1,4 +1,4 @@
-"""From bytes to token ids: a vocabulary that is read on this side, for providers that tell a token's bytes and not its id.
+"""From bytes to token ids: a vocabulary on this side, for providers that give a token's bytes and not its id.
 
 A vocabulary comes from tiktoken (OpenAI's models), from a ``tokenizer.json`` or from a ``.gguf`` file.
 """
@@ -16,10 +16,10 @@ __all__ = ["Vocabulary", "load_vocabulary", "vocabulary_of_model"]
 
 
 def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
-    """The vocabulary called ``name``: a tiktoken encoding (plugins' included), or the path of a tokenizer.json or .gguf file.
+    """Load the vocabulary ``name``: a tiktoken encoding (plugins' included), or the path of a tokenizer.json or .gguf file.
 
-    It is read once in a process; a file that changed is read again. A vocabulary that cannot encode is refused here, because
-    without a fingerprint no bias could say which tokenizer it belongs to.
+    It is read once in a process; a changed file is read again. A vocabulary that cannot encode is refused here, because
+    without a fingerprint a bias could not name its tokenizer.
 
     Raises:
         InputError: no such encoding or file, a rank file that is neither cached nor reachable, a file of another kind or with a
@@ -41,10 +41,10 @@ def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
 
 
 def vocabulary_of_model(model: str) -> str | None:
-    """The name of the encoding that an OpenAI model uses, None if it is not known.
+    """The name of an OpenAI model's encoding, None if it is not known.
 
     Dated names, Azure's ``gpt-35-turbo``, fine-tuned models (``ft:gpt-4o-mini-2024-07-18:org::id``) and names under ``openai/``
-    are understood. An Azure deployment's own name says nothing: ask with the name of the model behind it.
+    are understood. An Azure deployment's own name gives no answer: ask with the name of the model behind it.
     """
     import tiktoken.model
 
@@ -65,7 +65,7 @@ def _of_encoding(name: str) -> Vocabulary:
 
 @lru_cache(maxsize=4)
 def _of_file(path: Path, modified: int, size: int) -> Vocabulary:
-    """``modified`` and ``size`` tell a file that changed from one that was read before."""
+    """Read a file. ``modified`` and ``size`` distinguish a changed file from an earlier reading."""
     from blackbox_lb.vocabulary.gguf import read_gguf
     from blackbox_lb.vocabulary.tokenizer_json import read_tokenizer_json
 
@@ -82,7 +82,7 @@ def _of_file(path: Path, modified: int, size: int) -> Vocabulary:
 
 
 def _whole(vocabulary: Vocabulary) -> Vocabulary:
-    """``vocabulary`` itself, once it has been seen to encode."""
+    """Return ``vocabulary`` after a check that it encodes."""
     _ = vocabulary.fingerprint
     return vocabulary
 

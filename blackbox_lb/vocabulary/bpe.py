@@ -1,7 +1,7 @@
-"""Byte-pair encoding by the tokenizers library, for vocabularies that come as tables and not as a program.
+"""Byte-pair encoding by the tokenizers library, for vocabularies in tables.
 
 Byte-level BPE (GPT-2: Radford et al. 2019, section 2.2) writes bytes as 256 printable characters and joins listed pairs;
-SentencePiece BPE (Kudo and Richardson 2018) writes a space as U+2581 and joins whatever pair has the best score.
+SentencePiece BPE (Kudo and Richardson 2018) writes a space as U+2581 and joins the pair with the best score.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Encoder = Callable[[str], list[int]]
 EXTRA = "pip install 'blackbox-lb[hf]'"
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-"""U+2581, how SentencePiece writes a space."""
+"""U+2581, SentencePiece's sign for a space."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Stands for a byte of a piece that is no UTF-8, as no text has one."""
 
@@ -50,12 +50,12 @@ PATTERNS: Mapping[str, Sequence[str]] = {
     "qwen35": (QWEN35,),
     "deepseek-v3": DEEPSEEK3,
 }
-"""How a text is split into words before any pair is joined, by the name in ``tokenizer.ggml.pre``: each pattern splits further.
+"""The patterns that split a text into words before any pair is joined, by the name in ``tokenizer.ggml.pre``; each splits further.
 
-From llama.cpp's ``llama_vocab``. Left out are those that llama.cpp approximates and the models' own tokenizers do otherwise.
+From llama.cpp's ``llama_vocab``, without those that llama.cpp only approximates.
 """
 WHOLE_WORDS = frozenset({"llama-bpe", "llama-v3", "llama3"})
-"""Of these, a word that is a token is taken whole, whatever its merges say ("ignore_merges")."""
+"""Of these, those that keep a word which is a token whole, whatever its merges ("ignore_merges")."""
 
 
 def _characters() -> dict[int, str]:
@@ -70,7 +70,7 @@ BYTE_OF = {character: byte for byte, character in CHARACTER_OF.items()}
 
 
 def bytes_of_piece(piece: str) -> bytes | None:
-    """The bytes that a piece of a byte-level vocabulary stands for; None if a character of it stands for no byte."""
+    """The bytes of a piece of a byte-level vocabulary; None if a character of it stands for no byte."""
     try:
         return bytes(BYTE_OF[character] for character in piece)
     except KeyError:
@@ -78,7 +78,7 @@ def bytes_of_piece(piece: str) -> bytes | None:
 
 
 def byte_level_encoder(ids: Mapping[str, int], merges: Iterable[tuple[str, str]], pre: str, literal: Mapping[str, int]) -> Encoder:
-    """Encoder of a byte-level vocabulary. ``literal``: tokens that are found in the text as they are, before anything else.
+    """Encoder of a byte-level vocabulary. ``literal``: tokens that are matched in the text first, as they are.
 
     Raises:
         InputError: no pre-tokenizer ``pre`` is known, or the extra ``hf`` is missing.
@@ -116,7 +116,7 @@ def sentencepiece_encoder(
 
 
 def splitter(pre: str) -> PreTokenizer:
-    """The pre-tokenizer that splits a text into words, each pattern of ``pre`` after the other, and writes them as characters.
+    """The pre-tokenizer that splits a text into words, by each pattern of ``pre`` in order, and writes them as characters.
 
     Raises:
         InputError: no pre-tokenizer ``pre`` is known.
@@ -147,7 +147,7 @@ def _tokenizer(
 
 
 def _encoder(tokenizer: Tokenizer, unknown: Callable[[str], list[bytes]]) -> Encoder:
-    """``unknown``: what of a text no token writes; the library would leave it out without a word."""
+    """``unknown``: the token for text without one; the library would silently leave it out."""
 
     def encode(text: str) -> list[int]:
         missing = unknown(text)

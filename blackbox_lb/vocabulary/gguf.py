@@ -92,7 +92,7 @@ def _ids(tokens: list[Token], *kinds: int) -> dict[str, int]:
 
 
 def _raw(piece: str) -> bytes:
-    """The bytes of the file behind a piece."""
+    """The bytes of the file for a piece."""
     return piece.encode("utf-8", "surrogateescape")
 
 

@@ -1,4 +1,4 @@
-"""The table of a vocabulary: which bytes a token id stands for, and which one id stands for given bytes."""
+"""The table of a vocabulary: the bytes of a token id, and the one id for given bytes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 class Vocabulary:
     """All tokens of one tokenizer.
 
-    ``name``: the encoding or the file. ``ordinary``: the bytes of each token that stands for text. ``special``: the ids of the
-    tokens that stand for no text (end of turn, padding), by the name that APIs print; two names may share an id. ``size``: the
-    highest id + 1, in tokens; a .gguf file counts the padding of the model's output too, as its server does. ``encoder``: text
-    to ids, special tokens read as text.
+    name: the encoding or the file. ordinary: the bytes of each token that stands for text. special: the ids of the tokens that
+    stand for no text (end of turn, padding), by their printed name in APIs; two names may share an id. size: the highest id + 1, in
+    tokens; a .gguf file counts the padding of the model's output too, as its server does. encoder: text to ids, special tokens
+    read as text.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Vocabulary:
 
     @cached_property
     def shared(self) -> Mapping[bytes, tuple[int, ...]]:
-        """Byte strings that several ordinary tokens stand for, with those ids: bytes alone cannot tell them apart.
+        """Byte strings of several ordinary tokens, with those ids: bytes alone cannot distinguish them.
 
         SentencePiece vocabularies have them: Gemma 3 writes a line feed as ``\\n`` (107) and as ``<0x0A>`` (248). Byte-level
         vocabularies have none.
@@ -90,7 +90,7 @@ class Vocabulary:
         Raises:
             InputError: a byte of the text has no token in this vocabulary.
         """
-        # JSON can carry half a surrogate pair, which has no UTF-8: tiktoken reads it as U+FFFD, and so do all here.
+        # JSON allows half a surrogate pair, which has no UTF-8: tiktoken reads it as U+FFFD, and so does all code here.
         return self.encoder(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""OpenAI's vocabularies, as tiktoken knows them: which one a model uses, and how it is read without internet."""
+"""OpenAI's vocabularies in tiktoken: the encoding of each model, and how to read it without internet."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_encoding(name: str) -> Vocabulary:
     for token in set(range(encoding.n_vocab)).difference(special.values()):
         try:
             ordinary[token] = encoding.decode_single_token_bytes(token)
-        except KeyError:  # ids between the special tokens belong to nothing
+        except KeyError:  # ids between the special tokens have no token
             continue
     # Two names of one id: the plainer one first, so that a token is never printed as reserved.
     ordered = dict(sorted(special.items(), key=lambda item: (item[1], "reserved" in item[0], item[0])))
@@ -53,7 +53,7 @@ def read_encoding(name: str) -> Vocabulary:
 
 
 def cache_folder() -> Path | None:
-    """Where tiktoken keeps rank files; None where its cache is switched off by an empty variable."""
+    """tiktoken's folder of rank files; None where an empty variable switches its cache off."""
     for variable in ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"):
         if variable in os.environ:
             return Path(os.environ[variable]) if os.environ[variable] else None
@@ -61,7 +61,7 @@ def cache_folder() -> Path | None:
 
 
 def cache_name(address: str) -> str:
-    """The name under which tiktoken keeps the file of a web address in its cache."""
+    """The name of a web address's file in tiktoken's cache."""
     return hashlib.sha1(address.encode(), usedforsecurity=False).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Token identity: a token is an id under a tokenizer, and a tokenizer is known by what it makes of one fixed text.
+"""Token identity: a token is an id under a tokenizer, and a tokenizer is identified by its ids for one fixed text.
 
 The fingerprint needs only a way to tokenise, so the same tokenizer has the same fingerprint behind llama.cpp, vLLM, or tiktoken.
 """
@@ -19,13 +19,13 @@ PROBE_TEXT = (
 )
 """Words, numbers, code, mathematics, scripts and whitespace: tokenizers that differ at all split some of it differently.
 
-Left out is what implementations of one tokenizer disagree on: llama.cpp and transformers split vulgar fractions differently.
+It leaves out the differences between implementations of one tokenizer: llama.cpp and transformers differ on vulgar fractions.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """``fingerprint``: see ``fingerprint()``; ``vocabulary_size``: tokens, None where the provider does not tell."""
+    """``fingerprint``: see ``fingerprint()``; ``vocabulary_size``: tokens, None where the provider does not give it."""
 
     fingerprint: str
     vocabulary_size: int | None

@@ -1,6 +1,6 @@
 """The vocabulary of a ``tokenizer.json``, the format of Hugging Face's tokenizers library.
 
-The library (extra ``hf``) reads the table and encodes; what bytes a piece stands for follows from the file's decoder.
+The library (extra ``hf``) reads the table and encodes; the bytes of a piece follow from the file's decoder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MAX_BYTES = 256 * 2**20
-"""Bytes of a tokenizer.json: eight times that of Gemma 3, which has 262,144 tokens."""
+"""Largest tokenizer.json that is read, in bytes: eight times that of Gemma 3, which has 262,144 tokens."""
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 Decode = Callable[[str], "bytes | None"]
 
@@ -72,7 +72,7 @@ def _tokenizer(path: Path, text: str) -> Tokenizer:
 
 
 def _same_ids(path: Path, added: list[dict[str, Any]], tokenizer: Tokenizer) -> None:
-    """The library numbers added tokens itself where the file leaves a gap; then no one knows which number the model means."""
+    """Raise InputError where the library changes an id: it numbers added tokens itself where the file leaves a gap."""
     for token in added:
         given = tokenizer.token_to_id(token["content"])
         if given != token["id"]:
@@ -92,7 +92,7 @@ def _flat(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 
 
 def _decoding(path: Path, decoders: list[Mapping[str, Any]]) -> tuple[Decode, Decode]:
-    """How a piece of the model's vocabulary, and how an added token, becomes bytes."""
+    """Functions from a piece of the model's vocabulary, and from an added token, to bytes."""
     kinds = {step.get("type", "unknown") for step in decoders}
     if "ByteLevel" in kinds:
         return bytes_of_piece, _utf8

@@ -1,1 +1,1 @@
-"""A store's upkeep: checking, compacting, and saving what a damaged one still holds."""
+"""A store's upkeep: checking, compacting, and rescuing a damaged one."""

@@ -1,7 +1,7 @@
-"""Rows straight from the pages of a store's file: whatever is intact of it, without asking SQLite, which stops at the first damage.
+"""Rows straight from the pages of a store's file: all intact ones, without SQLite, which stops at the first damage.
 
-The format is https://www.sqlite.org/fileformat2.html. A row is taken only if its key, its hash or its checksum says that it is what
-was stored, so it does not matter in which page, tree or log it stands, or whether anything still points there.
+The format is https://www.sqlite.org/fileformat2.html. A row is taken only if its key, its hash or its checksum fits its contents,
+so it does not matter in which page, tree or log it stands, or whether anything still points there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from blackbox_lb.store.integrity import check_row
 from blackbox_lb.store.schema import DEFAULTS, KEY_COLUMNS, TABLES
 
 PAGE_SIZE = 4096
-"""What SQLite makes by itself, and what is tried where the header says something else or nothing."""
+"""Page sizes to try: SQLite's own default, and another one where the header names it."""
 TABLE_LEAF, INDEX_LEAF, INDEX_INTERIOR = 0x0D, 0x0A, 0x02
 HEX = 64
 """Characters of a key."""
@@ -26,7 +26,7 @@ NUMBERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
 
 class Found(NamedTuple):
-    """One row: ``row`` is None where only its name is known. ``damaged``: it was read, and is not what was stored."""
+    """One row: ``row`` is None where only its name is known. ``damaged``: it was read, and its contents do not fit."""
 
     table: str
     key: tuple[Any, ...]
@@ -79,7 +79,7 @@ def found_in(path: Path) -> Iterator[Found]:
 
 
 def _places(log: BinaryIO, size: int) -> dict[int, int]:
-    """Page number -> where its newest content stands in the log; frames of earlier rounds of the log, by their salt, aside."""
+    """Page number -> place of its newest content in the log; frames of earlier rounds of the log, by their salt, do not count."""
     end, places = log.seek(0, 2), dict[int, int]()
     log.seek(16)
     salt = log.read(8)
@@ -130,7 +130,7 @@ def _payload(pages: _Pages, page: bytes, kind: int, at: int) -> bytes:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of 1 to 9 bytes, and where it ends."""
+    """A number of 1 to 9 bytes, and its end."""
     value = 0
     for place in range(at, at + 8):
         value = value << 7 | data[place] & 0x7F
@@ -167,7 +167,7 @@ def _value(kind: int, raw: bytes) -> Any:
 
 
 def _recognised(kind: int, values: Sequence[Any]) -> Found | None:
-    """What of ours these values are, by their number and kinds; entries of an index name a row."""
+    """The kind of row in these values, by their number and types; entries of an index name a row."""
     kinds = "".join({str: "s", int: "i", float: "f", bytes: "b"}.get(type(value), "0") for value in values)
     if kind == TABLE_LEAF:
         if len(values) in (12, 15, 17) and kinds.startswith("sssi"):
@@ -184,7 +184,7 @@ def _recognised(kind: int, values: Sequence[Any]) -> Found | None:
 
 
 def _checked(table: str, values: Sequence[Any]) -> Found | None:
-    """The row, if it is what was stored; only its name, if it is not; nothing, if it is none of this table."""
+    """The row, if it is intact; only its name, if it is damaged; nothing, if it is none of this table."""
     columns = TABLES[table]
     row = {name: DEFAULTS.get(name) for name in columns} | dict(zip(columns, values, strict=False))
     if "received" in row and isinstance(row["received"], int):

@@ -1,4 +1,4 @@
-"""Looking after stores: is one intact, how small can it be, several as one, and what is left of a damaged one."""
+"""Upkeep of stores: checking, compacting, merging, and rescuing a damaged one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 BATCH = 500
 """Rows a transaction: some megabytes, so memory stays flat and other writers get their turn."""
 MOST_TOLD = 1000
-"""Damaged rows that are named one by one; all are counted."""
+"""Most damaged rows named one by one; all are counted."""
 SAME = {
     "completions": ("text", "finish_reason", "model", "prompt_tokens", "whole"),
     "token_bytes": ("bytes",),
@@ -34,7 +34,7 @@ SAME = {
 
 @dataclass(slots=True)
 class Checkup:
-    """What ``check`` saw. ``rows``: read, by table. ``damaged``: of those. ``problems``: in words, at most 1,000 rows of them.
+    """The result of ``check``. ``rows``: read, by table. ``damaged``: of those. ``problems``: in words, at most 1,000 rows of them.
 
     ``unsummed``: rows of a version without checksums; their keys, hashes and packed arrays are checked, their texts are not.
     """
@@ -48,12 +48,12 @@ class Checkup:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no problem was found."""
         return not self.problems
 
 
 def check(path: Path) -> Checkup:
-    """Whether a store is what was stored: SQLite's own check, its schema, and every row by its key, hash, checksum and arrays.
+    """Check that a store is intact: SQLite's own check, its schema, and every row by its key, hash, checksum and arrays.
 
     Only reads. Raises StoreError: there is no store, or it is of another program or a newer version.
     """
@@ -118,7 +118,7 @@ class Compacted:
 
 
 def compact(path: Path) -> Compacted:
-    """Write the store's file anew without gaps and empty its log; needs free space of its size. Raises StoreError, StoreBusy."""
+    """Rewrite the store's file without gaps and empty its log; needs free space of its size. Raises StoreError, StoreBusy."""
     if not path.is_file():
         raise StoreError(f"there is no rollout store {path}; give one that blb collect or blb fit made")
     before = _bytes(path)
@@ -136,7 +136,7 @@ def _bytes(path: Path) -> int:
 class Merged:
     """Rows by table: ``added``; ``same``: there already; ``differing``: another answer under the same key, the first one stays;
 
-    ``damaged``: not what was stored, so left out.
+    ``damaged``: not intact, so left out.
     """
 
     added: Counter[str] = field(default_factory=Counter)
@@ -146,7 +146,7 @@ class Merged:
 
 
 def merge(sources: Sequence[Path], target: Path) -> Merged:
-    """Everything that the stores ``sources`` hold, in the store ``target``, which may be there already; each response once.
+    """Copy everything in the stores ``sources`` into the store ``target``, which may exist already; each response once.
 
     Sources are only read, whatever schema they have. The same call again adds nothing.
 
@@ -202,9 +202,9 @@ def batches(rows: Iterable[T]) -> Iterator[list[T]]:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Rows by table. ``lost``: what other rows or an index name and nothing intact is left of; there may be more of it.
+    """Rows by table. ``lost``: rows named by other rows or an index, without an intact copy; there may be more.
 
-    ``unsummed`` rows were stored by a version without checksums, so that damage in their texts cannot be seen.
+    ``unsummed`` rows were stored by a version without checksums, so damage in their texts cannot be seen.
     """
 
     rows: Counter[str]
@@ -213,13 +213,13 @@ class Recovered:
 
 
 def recover(old: Path, new: Path) -> Recovered:
-    """Copy every intact row of the store ``old``, out of what is left of its file and its log, into the new store ``new``.
+    """Copy every intact row of the store ``old``, from the rest of its file and its log, into the new store ``new``.
 
     ``old`` is only read, page by page and without SQLite. Completions whose prompt or settings are lost are kept: the same
-    collection finds them by their keys. A row that somebody deleted by hand may come back.
+    collection finds them by their keys. Rows deleted by hand may come back.
 
     Raises:
-        StoreError: ``old`` cannot be read or holds nothing of a store; ``new`` is there already or cannot be written.
+        StoreError: ``old`` cannot be read or holds nothing of a store; ``new`` exists already or cannot be written.
     """
     if new.exists():
         raise StoreError(f"{new} is there already; give the path of a new file, or delete it")
@@ -242,14 +242,14 @@ def recover(old: Path, new: Path) -> Recovered:
 
 
 class _Names:
-    """Which rows were met: intact, damaged, or only named by another."""
+    """The names of rows so far: intact, damaged, or only named by another."""
 
     def __init__(self) -> None:
         self._intact: dict[str, set[tuple[Any, ...]]] = {table: set() for table in TABLES}
         self._named: dict[str, set[tuple[Any, ...]]] = {table: set() for table in TABLES}
 
     def intact(self, found: Iterator[Found]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Table and contents of each intact row, once; the others are only noted."""
+        """Table and contents of each intact row, once; the others are only recorded."""
         for each in found:
             if each.table == "index":
                 self._named["completions"].add((rollout_key(*each.key),))
@@ -265,7 +265,7 @@ class _Names:
                 yield each.table, each.row
 
     def lost(self) -> Counter[str]:
-        """How many names of each table nothing intact was found for."""
+        """The number of names of each table without an intact row."""
         prompts_or_requests = self._intact["prompts"] | self._intact["requests"]
         lost = {table: self._named[table] - self._intact[table] - prompts_or_requests for table in TABLES}
         return +Counter({table: len(names) for table, names in lost.items()})

@@ -1,6 +1,6 @@
-"""Rollouts collected elsewhere: a run's own store answers, and beside it stores and exports that are only read.
+"""Rollouts collected elsewhere: a run's own store, beside stores and exports that are only read.
 
-Shards need not be merged to be learned from. What any source holds is found by its key, as if it were in the store.
+Shards can be learned from without a merge. Anything in a source is found by its key, as if it were in the store.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ PARQUET = ".parquet"
 
 
 Source: TypeAlias = "RolloutStore | ParquetSource"
-"""What rollouts are read from."""
+"""A source of rollouts."""
 
 
 def open_sources(names: Sequence[str]) -> list[Source]:
-    """Stores and exports, each for reading only, in the order of ``names``.
+    """Open stores and exports, each for reading only, in the order of ``names``.
 
     A name is a store (a file, or the folder of a run), an export (its folder, or a Parquet file of it), or a URL of an export that
     fsspec knows (https://filesystem-spec.readthedocs.io), as in s3://bucket/folder. ``*`` and ``?`` in it stand for several.
@@ -83,7 +83,7 @@ def _store(path: str, here: bool) -> RolloutStore:
 
 
 def _absolute(name: str) -> str:
-    """A name that means the same in another folder."""
+    """A name with the same meaning in another folder."""
     system, path = _filesystem(name)
     return path if _is_local(system) else name
 
@@ -105,9 +105,9 @@ def _filesystem(name: str) -> tuple[Any, str]:
 
 
 class Gathered(RolloutStore):
-    """The store at ``path``, which everything new goes into, with the sources called ``names`` beside it (``open_sources``).
+    """The store at ``path``, which gets everything new, with the sources called ``names`` beside it (``open_sources``).
 
-    What several hold is taken from the first: the store, then the sources in their order. home: which source has which key, for a
+    Of several copies the first is read: the store, then the sources in their order. home: source of each key, for a
     store that is opened again.
     """
 
@@ -125,7 +125,7 @@ class Gathered(RolloutStore):
             raise
 
     def again(self, keys: Collection[str]) -> Callable[[], Gathered]:
-        """What opens it again for reading these keys, in whatever process reaches the same files."""
+        """A function that opens it again for reading these keys, in any process with access to the same files."""
         home = {key: number for key in keys if (number := self._home.get(key)) is not None}
         return partial(Gathered, self.path.resolve(), self.names, read_only=True, home=home)
 
@@ -145,7 +145,7 @@ class Gathered(RolloutStore):
         return own.union(*(each.keys(request) for each in self.sources))
 
     def order(self, keys: Collection[str]) -> dict[str, Any]:
-        """Keys in the order in which reading them costs least: those of the store first, then source by source."""
+        """Keys in the cheapest order to read: those of the store first, then source by source."""
         found: dict[str, Any] = dict.fromkeys(key for key in keys if key not in self._home)
         for number, each in enumerate(self.sources):
             here = each.order([key for key in keys if self._home.get(key) == number])
@@ -153,13 +153,13 @@ class Gathered(RolloutStore):
         return found
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
-        """The completions with these keys, in this order. Raises StoreError for one that is nowhere."""
+        """The completions with these keys, in this order. Raises StoreError for a missing one."""
         for key in keys:
             number = self._home.get(key)
             yield from super().completions([key]) if number is None else self.sources[number].completions([key])
 
     def spent(self, keys: Iterable[str]) -> tuple[int, int, int]:
-        """How many completions with these keys there are, and their tokens: of their prompts, one for each, and generated."""
+        """The number of completions with these keys, and their tokens: of their prompts, one for each, and generated."""
         homes: dict[int | None, list[str]] = {}
         for key in keys:
             homes.setdefault(self._home.get(key), []).append(key)
@@ -169,7 +169,7 @@ class Gathered(RolloutStore):
         return completions, prompts, generated
 
     def rewards(self, keys: Iterable[str]) -> dict[str, str]:
-        """What came for remote rewards, for those of ``keys`` that are anywhere."""
+        """The stored answers for remote rewards, for those of ``keys`` that are anywhere."""
         wanted = list(keys)
         found: dict[str, str] = {}
         for each in reversed(self.sources):
@@ -177,7 +177,7 @@ class Gathered(RolloutStore):
         return found | super().rewards(wanted)
 
     def token_bytes(self, tokenizer: str) -> dict[int, bytes]:
-        """The bytes of every token of this tokenizer that any stored answer showed."""
+        """The bytes of every token of this tokenizer in any stored answer."""
         found: dict[int, bytes] = {}
         for each in reversed(self.sources):
             found |= each.token_bytes(tokenizer)

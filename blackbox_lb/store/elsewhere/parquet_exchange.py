@@ -1,4 +1,4 @@
-"""A store as Parquet files that any data tool reads, and back: the same keys, the same bits.
+"""A store as Parquet files for any data tool, and back: the same keys, the same bits.
 
 One file a table in one folder (docs/store.md has their columns): ``completions.parquet`` with prompt and settings in each row, and,
 where there are any, ``token_bytes.parquet``, ``next_tokens.parquet``, ``rewards.parquet``.
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_VALUES = 1 << 21
-"""Numbers in a row group, 8 MB of them, so that memory does not grow with the store."""
+"""Numbers in a row group, 8 MB, so that memory does not grow with the store."""
 MOST_ROWS = 5_000
 ARRAYS = ("token_ids", "logprobs", "propensities", "bounded", "top_ids", "top_logprobs")
 PLAIN = ("text", "finish_reason", "model", "prompt_tokens", "whole", "generated", "fingerprint")
-"""Columns of a completion that are the same in the store and in the file."""
+"""Columns of a completion with the same form in the store and in the file."""
 
 
 @dataclass(slots=True)
 class Transferred:
-    """Rows that were written, by table; ``there``: rows of an import whose key the store had; ``ignored``: columns of no use."""
+    """Written rows, by table; ``there``: rows of an import whose key the store had; ``ignored``: unused columns."""
 
     rows: Counter[str] = field(default_factory=Counter)
     there: Counter[str] = field(default_factory=Counter)
@@ -93,7 +93,7 @@ def export_store(path: Path, folder: Path) -> Transferred:
 
 
 def _write(path: Path, schema: pa.Schema, batches: Iterator[dict[str, Any]], *, always: bool) -> int:
-    """Under another name until it is whole. Without any row and unless ``always``, nothing is written."""
+    """Write under another name until the file is complete. Without any row and unless ``always``, write nothing."""
     pa, rows = arrow(), 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def _checked_rows(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
 
 
 def _grouped(rows: Iterator[dict[str, Any]], weight: Callable[[dict[str, Any]], int]) -> Iterator[list[dict[str, Any]]]:
-    """Rows by the row group: at most so many, and of so many numbers."""
+    """Rows by the row group: at most so many, and with at most so many numbers."""
     group, values = list[dict[str, Any]](), 0
     for row in rows:
         group.append(row)
@@ -176,7 +176,7 @@ def _others(store: RolloutStore, table: str) -> Iterator[dict[str, Any]]:
 
 
 def import_store(source: Path, path: Path) -> Transferred:
-    """Add what an export holds to the store at ``path``, which may be there already. ``source``: the folder, or one of its files.
+    """Add an export to the store at ``path``, which may exist already. ``source``: the folder, or one of its files.
 
     Rows may have been left out and columns added by other tools. Raises InputError: no such file, a column is missing or of
     another type, or a row's key does not follow from its contents; everything before it is stored.
@@ -197,7 +197,7 @@ def import_store(source: Path, path: Path) -> Transferred:
 
 
 def opened_parquet(path: Path | str, filesystem: Any = None) -> tuple[str, Any]:
-    """Which table a file holds, by its columns, and the file. InputError: it cannot be read, or has those of none."""
+    """The table in a file, by its columns, and the file. Raises InputError: it cannot be read, or has no table's columns."""
     file = _opened(path, filesystem)
     names = set(file.schema_arrow.names)
     for table, schema in schemas().items():
@@ -235,7 +235,7 @@ def _read(store: RolloutStore, table: str, path: Path, done: Transferred) -> Non
 
 
 def _row(table: str, columns: pa.Table, place: int, path: Path, number: int) -> dict[str, dict[str, Any]]:
-    """What one row of a file is in the store, by table."""
+    """The store's rows for one row of a file, by table."""
     values = {name: columns[name][place].as_py() for name in columns.column_names if name not in ARRAYS}
     arrays = {name: columns[name][place] for name in columns.column_names if name in ARRAYS}
     try:
@@ -254,7 +254,7 @@ def _row(table: str, columns: pa.Table, place: int, path: Path, number: int) -> 
 
 
 def _completion(values: dict[str, Any], arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Rows of prompts, requests and completions. ValueError: a key does not follow from what it names."""
+    """Rows of prompts, requests and completions. Raises ValueError: a key does not follow from its contents."""
     messages = canonical([{"role": each["role"], "content": each["content"]} for each in values["messages"]])
     prompt = {"hash": tagged_hash("prompt", messages), "messages": messages}
     request = {"hash": tagged_hash("request", values["settings"]), "settings": values["settings"]}

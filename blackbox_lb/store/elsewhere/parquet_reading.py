@@ -1,4 +1,4 @@
-"""Rollouts in Parquet files, read where they lie, a row group at a time: exports of stores, on this disk or in object storage."""
+"""Rollouts in Parquet files, read in place, a row group at a time: exports of stores, on this disk or in object storage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INDEX = ("key", "request_hash", "prompt_tokens", "generated")
 
 
 class _Place(NamedTuple):
-    """Where a completion is."""
+    """The place of a completion."""
 
     file: int
     group: int
@@ -33,10 +33,10 @@ class _Place(NamedTuple):
 class ParquetSource:
     """The files of one export, or of several: ``paths`` on ``filesystem``, which is fsspec's. Only reads.
 
-    Keys and counts are read at once, everything else when it is asked for.
+    Keys and counts are read at once, everything else on demand.
 
     Raises:
-        InputError: pyarrow is not installed, or a file cannot be read or has not the columns of an export.
+        InputError: pyarrow is not installed, or a file cannot be read or lacks the columns of an export.
     """
 
     def __init__(self, name: str, filesystem: Any, paths: Sequence[str]) -> None:
@@ -62,28 +62,28 @@ class ParquetSource:
         return self._requests.get(request, set())
 
     def order(self, keys: Collection[str]) -> dict[str, _Place]:
-        """Where those of ``keys`` are that are here; sorted by it, each row group is read once."""
+        """The places of those of ``keys`` that are here; in their sorted order each row group is read once."""
         return {key: place for key in keys if (place := self._places.get(key)) is not None}
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
-        """The completions with these keys, in this order. KeyError: one is not here."""
+        """The completions with these keys, in this order. Raises KeyError: one is not here."""
         for key in keys:
             place = self._places[key]
             yield self._group(place.file, place.group).completion(place.row)
 
     def spent(self, keys: Iterable[str]) -> tuple[int, int, int]:
-        """How many completions with these keys there are, and their tokens: of their prompts, one for each, and generated."""
+        """The number of completions with these keys, and their tokens: of their prompts, one for each, and generated."""
         rows = [self._spent[key] for key in keys if key in self._spent]
         return len(rows), sum(prompt for prompt, _ in rows), sum(generated for _, generated in rows)
 
     def rewards(self, keys: Iterable[str]) -> dict[str, str]:
-        """What came for remote rewards, for those of ``keys`` that are here."""
+        """The stored answers for remote rewards, for those of ``keys`` that are here."""
         wanted = set(keys)
         found = self._table("rewards", ("key", "answer"))
         return {key: answer for key, answer in found if key in wanted}
 
     def token_bytes(self, tokenizer: str) -> dict[int, bytes]:
-        """The bytes of every token of this tokenizer that any answer showed."""
+        """The bytes of every token of this tokenizer in any answer."""
         found = self._table("token_bytes", ("tokenizer", "id", "bytes"))
         return {token: raw for name, token, raw in found if name == tokenizer}
 
@@ -138,8 +138,8 @@ class _Lists:
 
     @classmethod
     def of(cls, column: pa.ListArray, kind: type[np.generic]) -> _Lists:
-        """ValueError: a value is null."""
-        # Not .flatten(), which leaves out what stands behind missing rows, and so moves the starts.
+        """Raises ValueError: a value is null."""
+        # Not .flatten(), which leaves out the values behind missing rows, and so moves the starts.
         starts, values = np.asarray(column.offsets, dtype=np.int64), column.values
         if values.null_count:
             raise ValueError("a list holds nulls")
@@ -169,7 +169,7 @@ class _Group:
 
     @classmethod
     def of(cls, name: str, table: pa.Table) -> _Group:
-        """InputError: it is not what an export wrote."""
+        """Raises InputError: the row group is not from an export."""
         columns = {each: table[each].combine_chunks() for each in table.column_names}
         try:
             return cls(
@@ -182,7 +182,7 @@ class _Group:
             raise InputError(f"{name}: {error}; it is not what an export wrote: export it again") from error
 
     def completion(self, row: int) -> Completion:
-        """InputError: the arrays of the row are not of one length."""
+        """Raises InputError: the arrays of the row are not of one length."""
         arrays: dict[str, Any] = {each: lists[row] for each, lists in self.lists.items()}
         ids, k = arrays["token_ids"], self.plain["alternatives"][row]
         tables: dict[str, Any] = {each: self._nested_row(each, row, k) for each in self.nested}
