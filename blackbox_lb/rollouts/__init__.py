@@ -1,1 +1,1 @@
-"""Completions in, numbers out: collecting, reading what was stored, fresh trials, and their verdicts."""
+"""Completions in, numbers out: collecting, reading the store, fresh trials, and their verdicts."""

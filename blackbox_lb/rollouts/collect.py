@@ -1,4 +1,4 @@
-"""Collection: prompts go through a session into the store, many at a time, and nothing that is there is asked for again."""
+"""Collection: prompts go through a session into the store, many at a time, and nothing stored is asked for again."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What ``collect`` made sure is in the store. ``keys[p][s]``: prompt p, sample s. ``received``: asked for this time."""
+    """The result of ``collect``, all in the store. ``keys[p][s]``: prompt p, sample s. ``received``: asked for this time."""
 
     keys: tuple[tuple[str, ...], ...]
     received: int
 
 
 MOST_TOKENS = 8192
-"""Completion tokens asked for by one request at most: an answer that is lost or cut off costs no more than that."""
+"""Most completion tokens of one request: an answer that is lost or cut off costs no more than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Samples of one prompt that one request asks for."""
+    """Samples of one prompt in one request."""
 
     prompt: Prompt
     samples: tuple[int, ...]
@@ -75,9 +75,9 @@ async def collect(
     """Make sure that the store holds ``samples`` completions of every prompt; ask only for those that are missing.
 
     Where the samples of one request share the price of its prompt, it asks for several. ``concurrency`` requests are in flight
-    (default: as many as the server gets faster with, see ``Pace``). When one fails for good, no new ones start, those in flight are
-    still received and stored, and the failure is raised. The answer of another model or system than before is stored under a key
-    of its own, and never taken for the one that was asked for.
+    (default: as many as make the server faster, see ``Pace``). When one fails for good, no new ones start, those in flight are
+    still received and stored, and the failure is raised. An answer of another model or system than before is stored under a key
+    of its own, and never counted as the requested one.
 
     Raises:
         ProviderError: the first failure that retries did not cure.
@@ -119,15 +119,15 @@ async def collect(
 
 
 def of_another(asked: str, completion: Completion) -> dict[str, str]:
-    """Settings that set completions of another model or system apart from those that were asked for."""
+    """Settings that separate completions of another model or system from the requested ones."""
     return {"model": f"{completion.model} ({completion.fingerprint or 'system not told'})", "asked": asked}
 
 
 def batch_of(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
-    """How many samples of a prompt one request asks for. A seed belongs to one sample, so then it is one.
+    """The number of samples of a prompt in one request. A seed belongs to one sample, so then it is one.
 
     It is one, too, where an answer does not list the tokens of each choice, or may leave out those of the stop text that ended
-    it: one sum for all would say nothing of any.
+    it: one sum for all would give no number for any.
     """
     rules = profile.sampling
     cut = bool(sampling.stop) and not profile.logprobs.stop_text_listed
@@ -137,7 +137,7 @@ def batch_of(profile: Profile, endpoint: Endpoint, sampling: Sampling) -> int:
 
 
 def _missing(stored: set[str], prompts: Sequence[Prompt], keys: Sequence[Sequence[str]], batch: int) -> list[_Request]:
-    """Requests to make, prompt by prompt, so that a server's prefix cache serves the samples of one prompt."""
+    """Requests to send, prompt by prompt, so that a server's prefix cache serves the samples of one prompt."""
     seen = set(stored)
     requests: list[_Request] = []
     for prompt, row in zip(prompts, keys, strict=True):

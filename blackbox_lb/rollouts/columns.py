@@ -1,4 +1,4 @@
-"""Completions laid end to end as the columns of ``Rollouts``; which end tokens and stop texts lose their ids."""
+"""Completions laid end to end as the columns of ``Rollouts``, with the end tokens and stop texts that lose their ids."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def columns(
 ) -> Rollouts:
     """Completions by key, with the number of the prompt and the reward in nats of each, laid end to end.
 
-    The logprob of a sampled token is the one of the policy that sampled it, where the provider tells it apart. End tokens, and
-    tokens that begin a stop text, that stand among the alternatives and never among the sampled tokens lose their ids: nothing can
-    be learned of them, and a fit that saw them predicted and never drawn would take them for forbidden.
+    The logprob of a sampled token is that of the policy that sampled it, where the provider gives it. End tokens, and tokens
+    that begin a stop text, lose their ids if they stand among the alternatives and never among the sampled tokens: they teach
+    nothing, and a fit that saw them predicted and never drawn would treat them as forbidden.
     """
     each = list(completions.values())
     width = max((completion.top_ids.shape[1] for completion in each), default=0)
@@ -55,7 +55,7 @@ def _bounded(completion: Completion) -> BoolArray:
 
 
 def openers(known: Mapping[int, bytes], stop: Sequence[str]) -> frozenset[int]:
-    """The tokens of ``known`` (id -> bytes) that a stop text may begin in: they hold it, or end with a part that it begins with."""
+    """The tokens of ``known`` (id -> bytes) in which a stop text may begin: they hold it, or end with its beginning."""
     texts = [text.encode() for text in stop]
     return frozenset(token for token, raw in known.items() if any(_opens(raw, text) for text in texts))
 
@@ -73,7 +73,7 @@ def sampled_ids(completions: Iterable[tuple[str, Completion]]) -> frozenset[int]
 
 
 def settled(end_tokens: EndTokens, sampled: frozenset[int]) -> EndTokens:
-    """With what the ``sampled`` ids tell: whether end tokens are listed, and which openers are never sampled."""
+    """Settle, by the ``sampled`` ids, whether end tokens are listed, and which openers are never sampled."""
     listed = end_tokens.listed
     if listed is None:
         listed = not end_tokens.ids.isdisjoint(sampled)
@@ -81,7 +81,7 @@ def settled(end_tokens: EndTokens, sampled: frozenset[int]) -> EndTokens:
 
 
 def _hidden(completions: Iterable[tuple[str, Completion]], end_tokens: EndTokens) -> frozenset[int]:
-    """The ids that a completion may end with and never lists."""
+    """The ids that may end a completion and are never listed there."""
     if end_tokens.listed and not end_tokens.openers:
         return frozenset()
     end_tokens = settled(end_tokens, sampled_ids(completions))

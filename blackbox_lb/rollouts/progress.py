@@ -1,4 +1,4 @@
-"""How long work tells of itself: stages with a known number of completions, and remarks. Silent unless somebody listens."""
+"""Progress of long work: stages with a known number of completions, and remarks. Silent without a listener."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from blackbox_lb.types import Completion
 
 SMALLEST_P = 0.001
-"""Smaller ones are told as this: the bootstrap resolves no finer."""
+"""Smallest p-value that is displayed: the bootstrap resolves no finer."""
 
 
 class Reporter(Protocol):
-    """Whoever shows progress to a person."""
+    """A display of progress for a person."""
 
     def stage(self, title: str, completions: int) -> AbstractContextManager[Watcher]:
         """A stage of at most ``completions`` new completions; call the watcher with each."""
@@ -24,7 +24,7 @@ class Reporter(Protocol):
 
 
 class Silent:
-    """A reporter that says nothing."""
+    """A reporter without output."""
 
     @contextmanager
     def stage(self, title: str, completions: int) -> Iterator[Watcher]:
@@ -40,12 +40,12 @@ class Silent:
 
 
 def short(value: float) -> str:
-    """A number for a person to read: three decimals, or three digits where those would say nothing or too much."""
+    """A number for display: three decimals, or three digits where those would be too few or too many."""
     return f"{value:.3f}" if value == 0 or 0.01 <= abs(value) < 100_000 else f"{value:.3g}"
 
 
 def chance(p: float) -> str:
-    """A p-value for a person to read."""
+    """A p-value for display."""
     return f"{p:.3f}" if p >= SMALLEST_P else f"<{SMALLEST_P:g}"
 
 

@@ -1,7 +1,7 @@
 """Ray as the engine of a fit: shares of the training rollouts on many cores or machines, read there and summed there.
 
 ``RAY_ADDRESS`` names a running cluster; without it, workers are started on this machine. Extra ``ray``
-(https://docs.ray.io/en/latest/ray-core/actors.html). A worker that is lost is started again, reads its share again, and gives the
+(https://docs.ray.io/en/latest/ray-core/actors.html). A lost worker is started again, reads its share again, and gives the
 same numbers.
 """
 
@@ -27,7 +27,7 @@ REMEMBERED = 64
 
 
 class _Worker:
-    """One share, read when it is first asked for anything, which may be a second time after this process was lost."""
+    """One share, read on the first request, and again after this process was lost."""
 
     def __init__(self, reading: Reading) -> None:
         passes.use(1)  # one of several on this machine
@@ -35,12 +35,12 @@ class _Worker:
         self._share: Share | None = None
 
     def told(self) -> tuple[Any, Any, Counter[str]]:
-        """The rollouts without their lists, what is unlisted, and what became of the completions."""
+        """The rollouts without their lists, the unlisted mass, and the tally of the completions."""
         share = self._read()
         return share.rollouts, share.unlisted, self._count
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What ``method`` of the share gives."""
+        """The result of ``method`` of the share."""
         return getattr(self._read(), method)(*arguments)
 
     def where(self) -> tuple[str, int]:
@@ -59,7 +59,7 @@ class _Worker:
 
 
 class Cluster:
-    """A context manager. ``workers``: shares that the rollouts are cut into, None for one a core of the cluster.
+    """A context manager. ``workers``: number of shares of the rollouts, None for one a core of the cluster.
 
     Raises:
         InputError: Ray is not installed, or no cluster answers at RAY_ADDRESS.
@@ -98,11 +98,11 @@ class Cluster:
 
     @property
     def workers(self) -> int:
-        """Shares that the rollouts are cut into."""
+        """Number of shares of the rollouts."""
         return self._wanted or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def whole(self, reading: Reading) -> tuple[Whole, Counter[str]]:
-        """All rollouts of ``reading``, each share in a worker; and what became of the completions.
+        """All rollouts of ``reading``, each share in a worker; and the tally of the completions.
 
         Raises:
             InputError, StoreError: a worker cannot read its share. NoLogprobs: nothing can be learned from any of them.
@@ -110,7 +110,7 @@ class Cluster:
         parts = reading.parts(self.workers)
         kind = self._ray.remote(
             num_cpus=self._cores_each(len(parts)),
-            scheduling_strategy="SPREAD",  # a share takes memory, of which each machine has its own
+            scheduling_strategy="SPREAD",  # a share takes memory, and each machine has its own
             max_restarts=-1,
             max_task_retries=-1,
         )(_Worker)
@@ -123,7 +123,7 @@ class Cluster:
         return Whole.of(self, rollouts, unlisted), count
 
     def _cores_each(self, workers: int) -> float:
-        """What part of a core each of them asks for, so that machine by machine there is room for all: none waits for ever."""
+        """The part of a core for each of them, so that every machine has room for its share: none waits for ever."""
         machines = [each["Resources"].get("CPU", 0.0) for each in self._ray.nodes() if each["Alive"]]
         part = 1.0
         while any(machines) and sum(int(cores / part) for cores in machines) < workers:
@@ -145,7 +145,7 @@ class Cluster:
         return found
 
     def _reference(self, value: Any) -> Any:
-        """``value`` in Ray's object store, which another machine fetches once."""
+        """``value`` in Ray's object store; another machine fetches it once."""
         known = self._sent.pop(id(value), None)
         if known is None:
             known = value, self._ray.put(value)  # the value is kept, so that its id stays its own

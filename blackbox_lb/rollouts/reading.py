@@ -1,4 +1,4 @@
-"""Which stored completions are learned from, read and scored in blocks, here or in another process."""
+"""The stored completions to learn from, read and scored in blocks, here or in another process."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from blackbox_lb.tasks import Reward
 from blackbox_lb.types import Completion, EndTokens, Example
 
 BLOCK_BYTES = 1 << 23
-"""Of listed ids and logprobs that are read from the store at a time; turning them into a table takes about eight times as much."""
+"""Bytes of listed ids and logprobs read from the store at a time; turning them into a table takes about eight times as much."""
 
 KEPT_IN_MEMORY = 1 << 26
-"""Bytes of the lists that ``ReadOnce`` keeps in memory. What is more goes to a scratch file."""
+"""Bytes of the lists that ``ReadOnce`` keeps in memory. The rest goes to a scratch file."""
 
 Encode: TypeAlias = Callable[[str], Sequence[int]]
 
 
 class CompletionSource(Protocol):
-    """Where stored completions are read: a ``RolloutStore``, or ``ReadOnce`` over one."""
+    """A source of stored completions: a ``RolloutStore``, or ``ReadOnce`` over one."""
 
     @property
     def path(self) -> Path:
         """The file of the store; scratch files go beside it."""
 
     def again(self, keys: Collection[str]) -> Callable[[], RolloutStore]:
-        """A function that opens the store again, in whatever process reaches its file."""
+        """A function that opens the store again, in any process with access to its file."""
 
     def order(self, keys: Collection[str]) -> dict[str, Any]:
-        """The keys in the order in which reading them costs least."""
+        """The keys in the cheapest order to read."""
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:
         """The completions with these keys, in this order."""
 
 
 class ReadOnce:
-    """A store and some of its completions, which are read from it once and then kept, their lists in memory or a scratch file."""
+    """A store and some of its completions, which are read once and then kept, their lists in memory or a scratch file."""
 
     def __init__(self, store: RolloutStore) -> None:
         self._store, self._kept = store, dict[str, Completion]()
@@ -81,7 +81,7 @@ class ReadOnce:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """Which stored completions are learned from, and as what; it can be sent to whatever process reaches the same files.
+    """The stored completions to learn from, and their treatment; it can be sent to any process with access to the same files.
 
     owner: key -> number of its example, in the order of reading. open: opens the store that holds them.
     """
@@ -95,7 +95,7 @@ class Reading:
     vocab_size: int | None = None
 
     def blocks(self, store: CompletionSource, count: Counter[str]) -> Iterator[Rollouts]:
-        """The rollouts, scored, so many at a time; ``count`` is told what became of the completions."""
+        """The rollouts, scored, so many at a time; ``count`` receives the category of each completion."""
         for batch in _batches(kept_completions(store, self.owner, self.encode, count)):
             prompts = [self.owner[key] for key in batch]
             scored_as = zip(prompts, batch.values(), strict=True)
@@ -103,7 +103,7 @@ class Reading:
             yield columns(batch, prompts, rewards, self.end_tokens)
 
     def nothing(self, count: Counter[str]) -> NoLogprobs:
-        """The error where ``blocks``, which told ``count``, hold no position."""
+        """The error where ``blocks``, after reporting to ``count``, hold no position."""
         return nothing_to_learn(len(self.owner), count["filtered"], self.encode)
 
     def parts(self, count: int) -> list[Reading]:
@@ -112,7 +112,7 @@ class Reading:
         return [self.only(keys[start : start + size]) for start in range(0, len(keys), size)]
 
     def only(self, keys: Sequence[str]) -> Reading:
-        """The same of these completions alone, in this order."""
+        """The reading of these completions alone, in this order."""
         owner = {key: self.owner[key] for key in keys}
         return replace(self, owner=owner, examples={p: self.examples[p] for p in set(owner.values())})
 
@@ -127,7 +127,7 @@ def reading_of(
     encode: Encode | None = None,
     vocab_size: int | None = None,
 ) -> Reading:
-    """What ``training_set`` reads of ``store``, in the order in which that costs least."""
+    """The reading of ``training_set`` from ``store``, in the cheapest order."""
     owner = {key: p for p, row in enumerate(keys) for key in row}
     owner = {key: owner[key] for key in store.order(owner)}
     if end_tokens.listed is None or end_tokens.openers:
@@ -137,7 +137,7 @@ def reading_of(
 
 
 def _read(completion: Completion, encode: Encode | None) -> tuple[str, Completion]:
-    """What becomes of a completion, and the completion to learn from."""
+    """The category of a completion, and the completion to learn from."""
     if completion.filtered:
         return "filtered", completion
     if completion.text and not len(completion.token_ids):
@@ -163,7 +163,7 @@ def _encoded(completion: Completion, encode: Encode) -> Completion:
 def kept_completions(
     store: CompletionSource, keys: Collection[str], encode: Encode | None, count: Counter[str]
 ) -> Iterator[tuple[str, Completion]]:
-    """The completions to learn from by key; ``count`` is told what became of all."""
+    """The completions to learn from by key; ``count`` receives the category of each."""
     for key, completion in zip(keys, store.completions(keys), strict=True):
         what, read = _read(completion, encode)
         count[what] += 1
@@ -194,6 +194,6 @@ def nothing_to_learn(drawn: int, filtered: int, encode: Encode | None) -> NoLogp
 
 
 def _cut(completion: Completion) -> bool:
-    """Whether it counts as whole although more tokens were generated than it lists."""
+    """Whether a completion counts as whole although more tokens were generated than it lists."""
     stopped = completion.whole and completion.finish_reason == "stop"
     return stopped and completion.generated is not None and completion.generated > len(completion.token_ids)

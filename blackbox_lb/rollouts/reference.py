@@ -32,10 +32,10 @@ IN_FLIGHT = 8
 WHOLE = 1e-3
 """A whole distribution sums to 1 within this; float32 rounding of a quarter of a million logprobs stays below it."""
 MOST_BYTES = 2**32
-"""Of distributions that are held in memory: 4,000 positions of a vocabulary of a quarter of a million."""
+"""Bytes of distributions held in memory: 4,000 positions of a vocabulary of a quarter of a million."""
 FARTHEST = 0.1
-"""Largest mean total variation between a logged list and the distribution asked for later at the same place. Engines were seen to
-agree to 2e-6 (llama.cpp) and to the last bit (vLLM in bfloat16, many at a time); a single completion in bfloat16, whose kernels
+"""Largest mean total variation between a logged list and the later distribution at the same place. Engines agree to 2e-6
+(llama.cpp) and to the last bit (vLLM in bfloat16, many at a time); a single completion in bfloat16, whose kernels
 differ, is up to .1 nat apart. Lists after two different prefixes were .36 apart."""
 
 
@@ -43,11 +43,10 @@ differ, is up to .1 nat apart. Lists after two different prefixes were .36 apart
 class Reference:
     """``exact`` (r, v): logprobs in nats at the training ``positions`` (r,).
 
-    unanswered: positions that were asked for and came back without a list. padding: ids above the tokenizer's vocabulary, which
-    name no token and are left out. disagreement: the largest difference in nats between
-    the logprob of the sampled token as it was logged and as it is here; distance: mean total variation between the logged list
-    and this one; both would be 0 were the server's arithmetic exact and the prefixes put together right. received: distributions
-    that were not in the store, in ``seconds``, taking ``stored`` bytes there.
+    unanswered: positions with an answer without a list. padding: ids above the tokenizer's vocabulary, which
+    name no token and are left out. disagreement: the largest difference in nats between the sampled token's logged logprob and
+    this one. distance: mean total variation between the logged list and this one. Both would be 0 with exact arithmetic and
+    correct prefixes. received: distributions that were not in the store, in ``seconds``, taking ``stored`` bytes there.
     """
 
     positions: Ids
@@ -62,12 +61,12 @@ class Reference:
 
     @property
     def agrees(self) -> bool:
-        """Whether the distributions are those that the completions were drawn from."""
+        """Whether the distributions are those behind the completions."""
         return self.distance <= FARTHEST
 
     @property
     def sentence(self) -> str:
-        """What was asked for, what it cost, and whether it fits what was logged."""
+        """The number asked for, the cost, and the agreement with the logged lists."""
         r, v = self.exact.shape
         cost = f"{self.received} asked for in {self.seconds:.0f} s, {self.stored / 1e3:,.0f} kB stored"
         missing = f", {self.unanswered} more came without a list" if self.unanswered else ""
@@ -81,9 +80,9 @@ class Reference:
 
 
 async def check_reference(trials: Trials, examples: Sequence[Example], count: int) -> None:
-    """Ask for one whole distribution, so that a server that gives none is known before anything is paid for.
+    """Ask for one whole distribution, so that a server without any is known before it costs money.
 
-    count: how many there will be.
+    count: number of distributions to come.
 
     Raises:
         ProfileError: the provider is not known to give them, or does not list the token that ends a completion.
@@ -117,7 +116,7 @@ async def check_reference(trials: Trials, examples: Sequence[Example], count: in
 
 
 async def ask_reference(trials: Trials, examples: Sequence[Example], training: Training, count: int, seed: int) -> Reference:
-    """The whole next-token distribution at ``count`` positions of ``training``; what is in the store is not asked for again.
+    """The whole next-token distribution at ``count`` positions of ``training``; stored ones are not asked for again.
 
     Raises:
         CorruptResponse: an answer that is no distribution over the vocabulary, or fewer than two answers with a list.
@@ -152,7 +151,7 @@ async def ask_reference(trials: Trials, examples: Sequence[Example], training: T
 
 
 def _vocabulary_size(trials: Trials, training: Training, listed: int) -> int:
-    """How many of the ``listed`` ids are tokens: a model's matrix is often padded with rows that the tokenizer has no token for."""
+    """The number of the ``listed`` ids that are tokens: a model's matrix often has rows without a token, as padding."""
     size = trials.tokenizer.vocabulary_size
     return listed if size is None else min(listed, max(size, int(training.next_token.token_ids[-1]) + 1))
 
@@ -168,7 +167,7 @@ async def _asked(asker: _Asker, examples: Sequence[Example], rollouts: Rollouts,
         async def receive(position: int) -> None:
             row = int(owner[position])
             prefix = rollouts.token_ids[starts[row] : position].tolist()
-            # llama.cpp answers with half a character, and with no list, where that is what it drew.
+            # llama.cpp answers with half a character, and no list, where it drew half a character.
             with suppress(NoLogprobs):
                 answer = await asker.distribution(examples[int(rollouts.prompts[row])].prompt, prefix, watch)
                 if answer is not None:
@@ -179,10 +178,10 @@ async def _asked(asker: _Asker, examples: Sequence[Example], rollouts: Rollouts,
 
 
 def sample_positions(rollouts: Rollouts, count: int, seed: int, usable: Bools, base: Bools | None = None) -> Ids:
-    """At most ``count`` of the positions that are ``usable`` (m,) and of a rollout that the ``base`` (n,) drew, in order.
+    """At most ``count`` positions that are ``usable`` (m,) and of a rollout that the ``base`` (n,) drew, in order.
 
-    Uniformly and without replacement; a position's rank depends on its rollout's key and ``seed`` only, so that most of those
-    drawn stay when rollouts are added.
+    Drawn uniformly without replacement; a position's rank depends on its rollout's key and ``seed`` only, so most of the
+    drawn ones stay when rollouts are added.
     """
     allowed = usable if base is None else usable & base[rollouts.rollout_of]
     ranks = np.concatenate(
@@ -201,7 +200,7 @@ def _ranks(key: str, length: int, seed: int) -> np.ndarray[tuple[int], np.dtype[
 
 @dataclass(slots=True)
 class _Asker:
-    """Whole distributions from the store, or from the server into the store. received, stored: how many came, and their bytes."""
+    """Whole distributions from the store, or from the server into the store. received, stored: their number and bytes."""
 
     trials: Trials
     rules: ReferenceRules
@@ -213,7 +212,7 @@ class _Asker:
 
     @classmethod
     def of(cls, trials: Trials) -> _Asker:
-        """InputError where the request would need the size of the vocabulary and nobody tells it."""
+        """Raise InputError where the request would need an unknown size of the vocabulary."""
         session, rules = trials.session, trials.session.profile.reference
         size = trials.tokenizer.vocabulary_size
         if rules is None or (rules.whole is None and size is None):

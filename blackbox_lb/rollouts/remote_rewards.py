@@ -46,7 +46,7 @@ Items: TypeAlias = list[tuple[str, "_Wanted"]]
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """One completion to ask about: what is told of it, the id of its example, and its tokens."""
+    """One completion to ask about: the text sent, the id of its example, and its tokens."""
 
     item: dict[str, Any]
     example: str
@@ -61,9 +61,9 @@ async def fetch_rewards(
     title: str,
     budget: Budget | None = None,
 ) -> int:
-    """Make sure that ``reward.score`` knows the remote reward of every completion; how many were asked for.
+    """Make sure that ``reward.score`` knows the remote reward of every completion; return the number asked for.
 
-    Answers that ``store`` holds are read from there, and what has no text to judge is left out. A reward that is not remote needs
+    Answers in ``store`` are read from there, and completions without a text are left out. A reward that is not remote needs
     nothing. When one request fails for good, no new ones start, those in flight are still stored, and the failure is raised.
     Requests to a judge, which has tokens, count in ``budget``.
 
@@ -88,7 +88,7 @@ async def fetch_rewards(
 
 
 def _wanted(remote: Remote, pairs: Iterable[tuple[Example, Completion]]) -> dict[str, _Wanted]:
-    """By key, what is not known yet."""
+    """The unknown rewards, by key."""
     wanted: dict[str, _Wanted] = {}
     for example, completion in pairs:
         if completion.readable or (completion.text and not completion.filtered):
@@ -99,7 +99,7 @@ def _wanted(remote: Remote, pairs: Iterable[tuple[Example, Completion]]) -> dict
 
 
 def _learn(remote: Remote, key: str, answer: str, example: str) -> bool:
-    """Take an answer in; whether it held no number."""
+    """Take in an answer; return whether it held no number."""
     number = remote.number(answer)
     value = remote.otherwise if number is None else number
     if value is None:
@@ -113,7 +113,7 @@ def _learn(remote: Remote, key: str, answer: str, example: str) -> bool:
 
 
 async def _fetch(store: RolloutStore, remote: Remote, missing: Items, report: Reporter, title: str, budget: Budget) -> int:
-    """Ask, store and take in; how many answers held no number."""
+    """Ask, store and take in; return the number of answers without a number."""
     batches = [missing[start : start + remote.batch] for start in range(0, len(missing), remote.batch)]
     unread = 0
     with report.stage(f"{title}: rewards", len(missing)) as watch:
@@ -138,7 +138,7 @@ def _client(remote: Remote) -> httpx2.AsyncClient:
     return BoundedClient(
         headers={**remote.headers(), "Content-Type": "application/json"},
         timeout=TIMEOUT,
-        # A redirect would take the credentials to whatever host it names.
+        # A redirect would take the credentials to any host that it names.
         follow_redirects=False,
         # A proxy for the outside world cannot reach this machine's own servers.
         trust_env=not is_loopback(urlsplit(remote.url).hostname or ""),
@@ -180,7 +180,7 @@ async def _once(client: httpx2.AsyncClient, remote: Remote, content: bytes) -> A
 
 
 def _refused(remote: Remote, response: httpx2.Response) -> ProviderError:
-    """The refusal as one of our errors, in the words of the other side."""
+    """The refusal as one of this package's errors, in the words of the other side."""
     if response.status_code < 400:
         to = masked(response.headers.get("location", "no address"), remote.secrets())
         return RequestRejected(f"{remote.name} answered {response.status_code}: it has moved to {to}; give that address")

@@ -1,4 +1,4 @@
-"""Scratch: large arrays in memory up to a budget, and beyond it in a file that is gone when they are."""
+"""Scratch: large arrays in memory up to a budget, beyond it in a file that lives as long as they do."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import numpy.typing as npt
 from blackbox_lb.errors import StoreError
 
 SEGMENT = 1 << 28
-"""Bytes that one mapping has at least: each holds a file descriptor, of which a process may have a few hundred."""
+"""Least bytes of one mapping: each holds a file descriptor, and a process may have a few hundred."""
 ALIGNED = 64
 
 
 class Scratch:
-    """Gives arrays: ``budget`` bytes of them in memory, what comes after in unnamed temporary files in ``folder``.
+    """Allocates arrays: ``budget`` bytes of them in memory, later ones in unnamed temporary files in ``folder``.
 
     The operating system may page the latter out, so they take no memory that another program needs. Nobody has to free them: a
     file goes when the last array in it does, or with the process.
@@ -63,7 +63,7 @@ def _mapped(folder: Path, length: int) -> mmap.mmap:
 
 
 def _reserve(file: BinaryIO, length: int) -> None:
-    """Take the space at once: to write to a mapping on a full disk would end the process."""
+    """Reserve the space at once: a write to a mapping on a full disk would end the process."""
     reserve = getattr(os, "posix_fallocate", None)  # neither on Windows nor on macOS
     if reserve is not None:
         reserve(file.fileno(), 0, length)

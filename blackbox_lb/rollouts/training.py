@@ -1,4 +1,4 @@
-"""From stored completions to what estimators read: examples, their completions and a reward become ``Rollouts``."""
+"""From stored completions to the estimators' data: examples, their completions and a reward become ``Rollouts``."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from blackbox_lb.tasks import Reward
 from blackbox_lb.types import BoolArray, EndTokens, Example
 
 LISTS_IN_MEMORY = 1 << 28
-"""Bytes of the table that stay in memory: 20 listed tokens at a million positions. What is more goes to a scratch file."""
+"""Bytes of the table that stay in memory: 20 listed tokens at a million positions. The rest goes to a scratch file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Training:
-    """Scored rollouts without their lists, which are in ``next_token``, and how many completions were left out.
+    """Scored rollouts without their lists, which are in ``next_token``, and counts of the completions left out.
 
     The lists are in memory or in a scratch file beside the store, which goes with the last ``NextToken`` that shares them.
-    ``base``: (n,) which of them the base model drew, None for all. ``incomplete``: the provider listed fewer tokens than it
-    generated, or one without an id; ``filtered``: its content filter kept text back; ``encoded``: it listed no token, and those of
-    the text were taken; ``cut``: the tokens of the stop text that ended it are counted and not listed.
+    ``base``: (n,) whether the base model drew each, None for all. ``incomplete``: the provider listed fewer tokens than it
+    generated, or one without an id; ``filtered``: its content filter withheld text; ``encoded``: it listed no token, and the
+    text's own were used; ``cut``: the tokens of the stop text that ended it are counted and not listed.
     ``whole``: all rollouts, where an engine holds them; ``rollouts`` and ``next_token`` are then a sample of them, on the support
     of all.
     """
@@ -48,7 +48,7 @@ class Training:
     whole: Whole | None = None
 
     def leaving(self, count: Counter[str], reading: Reading) -> Training:
-        """With what became of all completions of ``reading``."""
+        """The same with the tally of all completions of ``reading``."""
         return replace(
             self,
             incomplete=count["incomplete"],
@@ -59,11 +59,11 @@ class Training:
 
     @property
     def everything(self) -> Rollouts:
-        """All rollouts that are learned from, wherever their lists are."""
+        """All rollouts to learn from, wherever their lists are."""
         return self.rollouts if self.whole is None else self.whole.rollouts
 
     def seen(self, token_ids: Ids) -> Ids:
-        """(k,) how often each of ``token_ids`` was sampled."""
+        """(k,) times each of ``token_ids`` was sampled."""
         sampled = self.everything.token_ids
         counts = np.bincount(sampled, minlength=1 + int(token_ids.max(initial=0)))
         return counts[token_ids].astype(np.int64)
@@ -95,14 +95,14 @@ class Training:
 
 
 class FitEngine(Protocol):
-    """Who reads and sums what is too much for this process."""
+    """An engine that reads and sums more than this process can."""
 
     def whole(self, reading: Reading) -> tuple[Whole, Counter[str]]:
-        """All rollouts of ``reading``, and what became of the completions."""
+        """All rollouts of ``reading``, and the tally of the completions."""
 
 
 def spread_training(engine: FitEngine, store: CompletionSource, reading: Reading, most: int, seed: int = 0) -> Training:
-    """``training_set`` of what ``reading`` names, with all of it in the engine, and here a sample of about ``most`` positions."""
+    """``training_set`` of ``reading``, with all of it in the engine, and here a sample of about ``most`` positions."""
     whole, count = engine.whole(reading)
     positions, keys = whole.positions.n_positions, list(whole.rollouts.keys)
     if positions > most:
@@ -126,8 +126,8 @@ def training_set(
 ) -> Training:
     """Score the completions ``keys[p]`` of ``examples[p]``. A completion that two equal prompts share counts once.
 
-    The store is read in blocks, so that memory grows with the positions and not with what is listed at each.
-    encode: the ids of a text in the vocabulary, for completions that came without any token; their positions have no list, and
+    The store is read in blocks, so memory grows with the positions and not with the lists.
+    encode: the ids of a text in the vocabulary, for completions without any token; their positions have no list, and
     logprobs 0 that are bounds. Without it they are left out. vocab_size: lists of that many tokens are complete. given: given
     answers, which come after the completions and are learned with them.
 
@@ -139,7 +139,7 @@ def training_set(
 
 
 def _gathered(store: CompletionSource, reading: Reading, given: Rollouts | None = None) -> Training:
-    """All that ``reading`` names, and after it ``given`` answers, in this process."""
+    """Gather all of ``reading``, and after it the ``given`` answers, in this process."""
     count: Counter[str] = Counter()
     parts: list[Rollouts] = []
 
@@ -169,7 +169,7 @@ def scored(
 ) -> tuple[Rollouts, Counter[str]]:
     """The completions ``keys[p]`` of ``examples[p]`` that list all of their tokens, scored, with their lists in memory.
 
-    And how many were left out, ``incomplete`` or ``filtered``.
+    Also returns the number left out, ``incomplete`` or ``filtered``.
 
     Raises:
         NoLogprobs: no completion has a complete list of tokens with alternatives.
@@ -185,5 +185,5 @@ def scored(
 
 
 def censored(rollouts: Rollouts, next_token: NextToken, unobserved: Unobserved | None = None) -> Censored:
-    """What the provider kept back of these rollouts, as the bias file records it; ``unobserved`` is the rule of ``ips``."""
+    """The tokens of these rollouts that the provider withheld, for the bias file; ``unobserved`` is the rule of ``ips``."""
     return Censored(**asdict(Censoring.of(rollouts, next_token)), unobserved=unobserved)

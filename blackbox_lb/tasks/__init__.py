@@ -1,4 +1,4 @@
-"""Where prompts, accepted answers and rewards come from."""
+"""Sources of prompts, accepted answers and rewards."""
 
 from __future__ import annotations
 

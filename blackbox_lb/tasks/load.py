@@ -1,4 +1,4 @@
-"""From what the user named, a built-in task or files of their own, to a Task."""
+"""From the user's choice, a built-in task or files of their own, to a Task."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, Task, rest
 from blackbox_lb.types import Split
 
 HARNESS = "lm-eval:"
-"""What stands before the name of a task of lm-evaluation-harness."""
+"""The prefix of a task of lm-evaluation-harness."""
 
 BUILT_IN: dict[str, Callable[[], Task]] = {"capitals": capitals.load, "continents": continents.load}
-"""The tasks that come with the package, by name."""
+"""The built-in tasks, by name."""
 
 
 def load_task(
@@ -41,7 +41,7 @@ def load_task(
 
     ``spec``: a built-in one, or lm-eval:NAME of lm-evaluation-harness, read as ``harness`` says (:func:`load_harness`). ``data``: a
     file, a folder that the library ``datasets`` reads, or hf:NAME[/CONFIG][@SPLIT] of the hub. It keeps the splits that it has, and
-    is otherwise split three ways. ``validation`` and ``test`` are files used whole for their split; what is left of ``fractions``
+    is otherwise split three ways. ``validation`` and ``test`` are files used whole for their split; the rest of ``fractions``
     then divides ``data``. InputError: an unknown name, both a name and files, or neither. DataError: see :func:`load_examples`, and
     one prompt or id in two splits.
     """

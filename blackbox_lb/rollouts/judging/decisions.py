@@ -1,4 +1,4 @@
-"""Decisions: which label fresh completions say, with and without a bias, and how sure the model was of it."""
+"""Decisions: the labels of fresh completions, with and without a bias, and the model's confidence in them."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ async def decision_scores(
 
 
 def scores_of(labels: Labels, said: Iterable[tuple[Example, str]]) -> DecisionScores:
-    """What these answers are worth as decisions; those of examples without one of the labels are left out."""
+    """The scores of these answers as decisions; those of examples without one of the labels are left out."""
     rows = [(number, labels.said(text)) for each, text in said if (number := labels.of(each)) is not None]
     told = [-1 if number is None else number for _, number in rows]
     return DecisionScores.of(labels.names, [right for right, _ in rows], told)
 
 
 def completion_of(text: str, tokens: int) -> Completion:
-    """What stands for a decision that no model wrote: ``text``, counted as so many tokens."""
+    """A stand-in for a decision that no model wrote: ``text``, counted as so many tokens."""
     return replace(Completion.empty("stop"), text=text, whole=True, generated=tokens)
 
 
 def _confidence(completion: Completion, told: int | None, bias: Mapping[int, float] | None, begins: Sequence[Ids]) -> float:
-    """The probability of the label that was said among all labels, at the first position; NaN where no list tells it."""
+    """The probability of the decided label among all labels, at the first position; NaN where no list shows it."""
     if told is None or not len(completion.top_ids):
         return float("nan")
     shares: Vector = FirstLists(completion.top_ids[:1], completion.top_logprobs[:1]).share(bias or {}, begins)

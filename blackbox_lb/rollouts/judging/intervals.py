@@ -1,4 +1,4 @@
-"""How sure a mean is: bootstrap intervals, p-values of a difference that may be none, and how many prompts would show one."""
+"""The certainty of a mean: bootstrap intervals, p-values of a difference, and the number of prompts that would show one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Array = npt.NDArray[np.float64]
 REPLICATES = 10_000
 """Bootstrap replicates: the paper's B (appendix on bootstrap confidence intervals)."""
 LEVEL = 0.05
-"""The chance, over all rows of one verdict together, that a bias which changes nothing is said to help or to hurt."""
+"""The chance, over all rows of one verdict together, that a bias without effect gets the verdict HELPS or HURTS."""
 POWER = 0.8
-"""The chance to show a difference that is there, which a sample size is given for: the convention of Cohen 1988."""
+"""The chance to show a true difference for which a sample size is given: the convention of Cohen 1988."""
 BLOCK = 2_000_000
 """Resampled values held at once, to bound memory at 16 MB."""
 
@@ -26,7 +26,7 @@ BLOCK = 2_000_000
 class Interval:
     """The 95 % interval of a mean, and the two-sided p-value of its being 0.
 
-    ``percentile_low``, ``percentile_high``: the paper's interval, which ``low`` and ``high`` are an expansion of.
+    ``percentile_low``, ``percentile_high``: the paper's interval; ``low`` and ``high`` are an expansion of it.
     """
 
     low: float
@@ -39,11 +39,11 @@ class Interval:
 def bootstrap(values: Array, *, replicates: int = REPLICATES, seed: int = 0) -> Interval:
     """The percentile bootstrap of the mean (the paper, appendix on bootstrap confidence intervals), as it is and expanded.
 
-    ``values``: shape (n,), one number a prompt: the mean of its completions, or their paired difference. Prompts are what is
+    ``values``: shape (n,), one number a prompt: the mean of its completions, or their paired difference. Prompts are
     resampled, because completions of one prompt are not independent. The plain percentile interval is too narrow for few prompts:
     its spread misses the factor n/(n-1) and Student's t. The percentiles are moved outwards by both (Hesterberg 2015, "What
     Teachers Should Know About the Bootstrap", section 5.2); from a few hundred prompts on it is the paper's. The p-value is the
-    level of the expanded interval that just reaches 0, and never below 2^(1-n), what n differences of one sign are worth in a sign
+    level of the expanded interval that just reaches 0, and never below 2^(1-n), the p-value of n differences of one sign in a sign
     test: a handful of prompts proves nothing.
 
     Raises:
@@ -79,7 +79,7 @@ def _resampled_means(values: Array, replicates: int, seed: int) -> Array:
 def sign_test(differences: Array) -> float:
     """The p-value of an exact two-sided sign test over the (n,) differences that are not 0; 1 where all are.
 
-    It asks only how many prompts got better, so that no single prompt can decide (Conover 1999, "Practical Nonparametric
+    It only counts the prompts that got better, so no single prompt can decide (Conover 1999, "Practical Nonparametric
     Statistics", section 3.4).
     """
     from scipy import stats
@@ -89,7 +89,7 @@ def sign_test(differences: Array) -> float:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p-values adjusted step by step for being many (Holm 1979, "A simple sequentially rejective multiple test procedure").
+    """p-values adjusted step by step for their number (Holm 1979, "A simple sequentially rejective multiple test procedure").
 
     One of six rows of a bias that does nothing is beyond its own 95 % interval in up to a quarter of all cases. Of the
     adjusted ones, any is below .05 in at most 5 %, however they depend on each other.
@@ -105,9 +105,9 @@ def sample_size(effect: float, sd: float, *, level: float = LEVEL, power: float 
     """The fewest prompts at which a paired two-sided test at ``level`` shows a mean difference ``effect`` with this ``power``.
 
     ``sd``: standard deviation of the differences between prompts, in the unit of ``effect``. The power is that of the t-test with
-    noncentrality ``effect sqrt(n) / sd`` (Cohen 1988, "Statistical Power Analysis for the Behavioral Sciences", section 2.5); n is
-    found from the normal approximation ``((z(1 - level/2) + z(power)) sd / effect)^2`` upwards, and is never less than can reach
-    ``level`` in a sign test. None where the effect is 0, or so small that no number of prompts that exists shows it.
+    noncentrality ``effect sqrt(n) / sd`` (Cohen 1988, "Statistical Power Analysis for the Behavioral Sciences", section 2.5). The
+    search for n goes upwards from the normal approximation ``((z(1 - level/2) + z(power)) sd / effect)^2``, and from the least n
+    that can reach ``level`` in a sign test. None where the effect is 0, or too small for any existing number of prompts.
     """
     if effect == 0:
         return None
@@ -125,7 +125,7 @@ def sample_size(effect: float, sd: float, *, level: float = LEVEL, power: float 
 
 
 def _power(standardised: float, n: int, level: float) -> float:
-    """Of the two-sided one-sample t-test with ``n`` values; the share on the wrong side is nothing where it is wanted."""
+    """The power of the two-sided one-sample t-test with ``n`` values; the share on the wrong side is negligible at this power."""
     if math.isinf(standardised):
         return 1.0
     from scipy import stats

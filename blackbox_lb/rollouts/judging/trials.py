@@ -29,11 +29,11 @@ from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """One model under test, with everything that drawing and scoring its completions needs.
+    """One model under test, with everything for drawing and scoring its completions.
 
-    ``engine``: who reads and sums the training rollouts, None for this process. ``used``: keys of the completions that were asked
-    for through it, whether they were drawn now or were in the store. ``budget``: the one that the session charges
-    its requests to; ``drift``: who has answered so far; ``pace``: how many requests are in flight.
+    engine: reads and sums the training rollouts, None for this process. used: keys of the completions that were asked for through
+    it, drawn now or found in the store. budget: the session's own; drift: the answering systems so far; pace: the number of
+    requests in flight.
     """
 
     session: Session
@@ -58,7 +58,7 @@ class Trials:
 
     @property
     def end_tokens(self) -> EndTokens:
-        """How what ends a completion is listed: the provider's end tokens, and the tokens that may begin a stop text."""
+        """The listing of end tokens: the provider's own, and the tokens that may begin a stop text."""
         ends = self.session.end_tokens
         if not self.may_cut_stops:
             return ends
@@ -86,7 +86,7 @@ class Trials:
         scored_as: Sequence[Example] | None = None,
         scored: bool = True,
     ) -> tuple[tuple[str, ...], ...]:
-        """Keys of ``samples`` completions of every example, in the store or drawn now.
+        """Keys of ``samples`` completions of every example, found in the store or drawn now.
 
         A remote reward is fetched for them on ``scored_as`` (default: ``examples``), unless they are not to be ``scored``.
         """
@@ -114,7 +114,7 @@ class Trials:
         return done.keys
 
     async def _look_for_drift(self, received: int) -> None:
-        """Tell which changes were noted, and make sure that the server still splits texts as it did before the stage."""
+        """Report the noted changes, and check that the server still splits texts as before the stage."""
         while self.drift.remarks:
             self.report.remark(self.drift.remarks.pop(0))
         if not received or self.session.profile.tokenizer.source != "server":
@@ -141,20 +141,20 @@ class Trials:
     async def scores(
         self, title: str, examples: Sequence[Example], setting: Setting, samples: int, bias: Mapping[int, float] | None = None
     ) -> PolicyScores:
-        """Scores of such completions, from where a bias can be sent, so that base and biased differ in nothing else.
+        """Scores of such completions, from an endpoint that takes a bias, so that base and biased differ in nothing else.
 
         Raises:
-            InputError: a score is not finite, so that no policy has a mean.
+            InputError: a score is not finite, so no policy has a mean.
         """
         draw = self.draw(setting, bias, self.session.biased_endpoint)
         keys = await self.collect(title, examples, draw, samples)
         return self.scored(title, examples, (list(self.store.completions(row)) for row in keys))
 
     def scored(self, title: str, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]) -> PolicyScores:
-        """Scores of the completions of each example; what cannot be scored is told.
+        """Scores of the completions of each example; a remark counts those without a score.
 
         Raises:
-            InputError: a score is not finite, so that no policy has a mean.
+            InputError: a score is not finite, so no policy has a mean.
         """
         scores = score(self.reward, examples, completions)
         check_values(f"{title}: {self.reward.label}", np.concatenate([np.zeros(0), *scores.reward]))
@@ -167,7 +167,7 @@ class Trials:
     async def judge(
         self, examples: Sequence[Example], settings: Sequence[Setting], samples: int, bias: Mapping[int, float]
     ) -> list[Verdict]:
-        """Base against ``bias`` on ``examples`` at each of ``settings``: a verdict a metric, adjusted for being several.
+        """Compare base and ``bias`` on ``examples`` at each of ``settings``: a verdict a metric, adjusted for their number.
 
         Greedy takes one sample a prompt.
         """

@@ -1,4 +1,4 @@
-"""Judging a bias: fresh completions with and without it, paired by prompt, and a verdict that says how sure it is."""
+"""Judging a bias: fresh completions with and without it, paired by prompt, and a verdict with its certainty."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def parse_setting(spec: str) -> Setting:
 class PolicyScores:
     """Scores of one policy at one setting; each list holds one array a prompt, with one value a completion.
 
-    ``reward``: what a user reads (``Reward.value``); ``correct``: 0 or 1, None where the reward knows no right answer;
+    ``reward``: in the user's own unit (``Reward.value``); ``correct``: 0 or 1, None where the reward knows no right answer;
     ``tokens``: completion lengths. ``left_out``: completions without scores, stopped by a content filter or unreadable.
     """
 
@@ -72,13 +72,13 @@ class PolicyScores:
 
     @property
     def mean_reward(self) -> float:
-        """The mean over prompts of what a user reads; NaN where no prompt has a completion."""
+        """The mean over prompts in the user's own unit; NaN where no prompt has a completion."""
         means = [float(row.mean()) for row in self.reward if row.size]
         return float(np.mean(means)) if means else float("nan")
 
 
 def score(reward: Reward, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]) -> PolicyScores:
-    """Score the completions of each example, taken one row after the other; those without anything to score are only counted."""
+    """Score the completions of each example, row by row; those without anything to score are only counted."""
     values, correct, tokens, stopped = [], [], [], 0
     for example, row in zip(examples, completions, strict=True):
         read = [each for each in row if each.readable]
@@ -92,7 +92,7 @@ def score(reward: Reward, examples: Sequence[Example], completions: Iterable[Seq
 
 
 def check_values(label: str, values: Array) -> None:
-    """Raise InputError where values that a user reads, of shape (n,), have no mean and no variance."""
+    """Raise InputError where values of shape (n,), in the user's own unit, have no mean and no variance."""
     bad = values[~(np.abs(values) <= LARGEST)]
     if bad.size:
         raise InputError(
@@ -102,7 +102,7 @@ def check_values(label: str, values: Array) -> None:
 
 
 def compare(setting: Setting, base: PolicyScores, biased: PolicyScores, reward: Reward, *, seed: int = 0) -> list[Verdict]:
-    """A row for each metric: reward, accuracy where the reward knows it, tokens; what is read side by side goes ``together``."""
+    """A row for each metric: reward, accuracy where the reward knows it, tokens; rows displayed side by side go ``together``."""
     verdicts = [_verdict(setting, reward.label, "higher", base.reward, biased.reward, seed)]
     if base.correct is not None and biased.correct is not None and reward.label != "accuracy":
         verdicts.append(_verdict(setting, "accuracy", "higher", base.correct, biased.correct, seed))
@@ -133,7 +133,7 @@ def _verdict(
 
 
 def paired(base: Sequence[Array], other: Sequence[Array]) -> tuple[Array, Array]:
-    """(n,) the means of both of every prompt that has a completion of both.
+    """(n,) both means of every prompt with completions of both.
 
     Raises:
         InputError: no prompt has.
@@ -145,14 +145,14 @@ def paired(base: Sequence[Array], other: Sequence[Array]) -> tuple[Array, Array]
 
 
 def decide(difference: float, better: Literal["higher", "lower"], p: float) -> Literal["HELPS", "NO EVIDENCE", "HURTS"]:
-    """The verdict on a difference, by the p-value that it is judged by."""
+    """The verdict on a difference, by its p-value."""
     if p > LEVEL:
         return "NO EVIDENCE"
     return "HELPS" if (difference > 0) == (better == "higher") else "HURTS"
 
 
 def together(rows: Sequence[Verdict]) -> list[Verdict]:
-    """The rows with p-values adjusted for being many (``holm``), and the verdicts that follow."""
+    """The rows with p-values adjusted for their number (``holm``), and the verdicts that follow."""
     adjusted = holm([row.p for row in rows])
     return [
         row.model_copy(update={"p": p, "verdict": decide(row.difference, row.better, p)})

@@ -44,12 +44,12 @@ class Document:
 
     @property
     def rank(self) -> bytes:
-        """Its place in an order by hash."""
+        """Its place in the order by hash."""
         return hashlib.sha256(f"0:{self.id}".encode()).digest()
 
     @property
     def question(self) -> str:
-        """What the task asks of it, without description and few-shot examples, in single spaces."""
+        """The question itself, without description and few-shot examples, in single spaces."""
         return " ".join(str(self.task.doc_to_text(self.doc)).split())
 
 
@@ -66,7 +66,7 @@ class HarnessPrompts:
 
 @dataclass(slots=True)
 class Splits:
-    """The documents by split, where validation comes from, and how many were dropped because a later split asks the same."""
+    """The documents by split, the source of validation, and the number dropped because a later split asks the same."""
 
     parts: dict[Split, list[Document]]
     origin: str
@@ -154,14 +154,14 @@ def _drop_repeated(splits: Splits) -> None:
 
 
 class _Sampler:
-    """Stands before the harness's few-shot sampler: notes what is drawn and keeps one document out."""
+    """Stands before the harness's few-shot sampler: records the draws and keeps one document out."""
 
     def __init__(self, inner: Any, drawn: set[str]) -> None:
         self.inner, self.drawn = inner, drawn
         self.apart: dict[str, Any] | None = None
 
     def sample(self, n: int, eval_doc: Any = None, **more: Any) -> Any:
-        """What the harness's sampler draws."""
+        """Draw with the harness's sampler."""
         docs = self.inner.sample(n=n, eval_doc=eval_doc if self.apart is None else self.apart, **more)
         self.drawn.update(map(_key, docs))
         return docs
@@ -172,7 +172,7 @@ class _Sampler:
 
 
 def draw_prompts(documents: Iterable[Document], judged: frozenset[str], *, as_harness: bool = False) -> HarnessPrompts:
-    """The prompts of ``documents``, few-shot examples drawn from the harness's seed on, in the order of each task's split.
+    """The prompts of ``documents``, with few-shot examples drawn from the harness's seed on, in the order of each task's split.
 
     No document in ``judged`` is a few-shot example, nor the document itself. ``as_harness``: the harness's own pool and order,
     unless the documents are all in that pool (a task with one split).
@@ -212,7 +212,7 @@ def _drawing(task: Any, drawn: set[str]) -> Iterator[_Sampler]:
 
 
 def _remembered(render: Callable[..., Any]) -> Callable[..., Any]:
-    """A few-shot example is rendered once and not for each prompt it stands in; the pool keeps its documents alive meanwhile."""
+    """Render a few-shot example once and not for each of its prompts; the pool keeps its documents alive meanwhile."""
     known: dict[tuple[int, str], Any] = {}
 
     def once(doc: Any, template: Any = None) -> Any:

@@ -24,7 +24,7 @@ _DECLARED = re.compile(rb"^(?:task|group):[ \t]*['\"]?([^\s'\"\[\]]+)['\"]?[ \t]
 
 
 def load_leaves(name: str, data_dir: Path | None, num_fewshot: int | None) -> dict[str, Any]:
-    """The generate_until tasks that ``name`` stands for, by name: one, or those of a group, in the group's order; call ``working``.
+    """Load the generate_until tasks of ``name``: one, or those of a group, in the group's order; call ``working``.
 
     ``data_dir`` has the files that are read instead of the hub: a folder for each task of a group, called like the task or like
     its subset. InputError: not installed, no such task, one that compares likelihoods, its data cannot be had.
@@ -152,7 +152,7 @@ def _overrides(
         more["num_fewshot"] = num_fewshot
     if data_dir is not None:
         folder = _folder(data_dir, leaf, config.get("dataset_name"), alone=count == 1)
-        # what the harness calls with the task's metadata and dataset_kwargs
+        # the harness calls it with the task's metadata and dataset_kwargs
         more |= {"custom_dataset": lambda **_: read_folder(folder), "dataset_kwargs": None}
     return more
 
@@ -193,7 +193,7 @@ def _loaded(manager: Any, name: str, members: list[dict[str, Any]], data_dir: Pa
 
 @contextmanager
 def working() -> Iterator[None]:
-    """While the harness works: it is quiet, no shuffle of another run comes back from a cache, each template is compiled once.
+    """Keep the harness quiet, let no shuffle of another run come back from a cache, and compile each template once.
 
     The harness compiles a prompt's template for each document anew, which takes 20 times as long.
     """
@@ -214,7 +214,7 @@ def working() -> Iterator[None]:
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """Python's random numbers start anew from the harness's seed; the caller's own state is restored after."""
+    """Start Python's random numbers from the harness's seed; the caller's own state is restored after."""
     random = importlib.import_module("random")
     state = random.getstate()
     random.seed(SEED)

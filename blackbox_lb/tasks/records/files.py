@@ -35,7 +35,7 @@ ROLES = ("assistant", "developer", "system", "user")
 
 @dataclass(frozen=True, slots=True)
 class SourcedExample:
-    """An example and where it came from: ``source`` for messages ("train.jsonl, line 3"), ``split`` where the row names one."""
+    """An example and its origin: ``source`` for messages ("train.jsonl, line 3"), ``split`` where the row names one."""
 
     example: Example
     source: str
@@ -50,7 +50,7 @@ def load_examples(
     messages_column: str = "messages",
     require_answers: bool = True,
 ) -> list[Example]:
-    """The examples of one file in its order; the suffix (.jsonl, .csv, .tsv, .parquet) tells the format.
+    """The examples of one file in its order; the suffix (.jsonl, .csv, .tsv, .parquet) sets the format.
 
     ``require_answers=False`` admits rows without an answer, for a reward that needs none. DataError names file, line, value
     and remedy: unreadable or empty file, broken row, no prompt or two, no answer, repeated id.
@@ -85,7 +85,7 @@ def read_rows(path: str | Path, columns: ColumnNames | None = None, *, require_a
 
 
 def content_hash(prompt: Prompt, answers: tuple[str, ...]) -> str:
-    """16 hex digits that name a prompt with its answers: the id of a row that has none of its own."""
+    """16 hex digits of a prompt with its answers: the id of a row without one of its own."""
     content = [[message.role, message.content] for message in prompt.messages], answers
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 

@@ -19,18 +19,18 @@ from blackbox_lb.safety.quoting import first_line
 from blackbox_lb.tasks.records.records import MAX_BYTES, SUFFIXES, Record, read_records
 
 HUB = "hf:"
-"""What stands before the name of a data set of the hub: hf:NAME[/CONFIG][@SPLIT]."""
+"""The prefix of a data set of the hub: hf:NAME[/CONFIG][@SPLIT]."""
 
 TABLES = (".parquet", ".csv", ".tsv")
-"""What ``datasets`` reads with its own column types; JSON lines are read here, so that no string becomes a date."""
+"""Formats that ``datasets`` reads with its own column types; JSON lines are read here, so that no string becomes a date."""
 ROWS = 256
-"""Rows of a Parquet file that are unpacked at a time: of those that can be read at all, few enough for the memory."""
+"""Rows of a Parquet file that are unpacked at a time: few enough for the memory, for any readable file."""
 HUB_SECONDS = 3.0
 _NOISY = ("lm_eval", "datasets", "huggingface_hub", "fsspec", "httpx", "urllib3")
 
 
 def library(name: str, purpose: str) -> Any:
-    """The module ``name`` of the extra ``tasks``. InputError: it is not installed."""
+    """Import the module ``name`` of the extra ``tasks``. Raises InputError: it is not installed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -41,7 +41,7 @@ def library(name: str, purpose: str) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Other libraries' log lines below errors, progress bars and warnings are kept back; their settings are restored after."""
+    """Suppress other libraries' log lines below errors, progress bars and warnings; their settings are restored after."""
     datasets = library("datasets", "this data set")
     bars = datasets.utils.logging.is_progress_bar_enabled()
     levels = {name: logging.getLogger(name).level for name in _NOISY}
@@ -61,9 +61,9 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def offline_without_hub() -> Iterator[bool]:
-    """Where the hub does not answer within 3 seconds, only what is in the cache is used; yields whether it answers.
+    """Use the cache alone where the hub does not answer within 3 seconds; yields whether it answers.
 
-    Left to itself the library asks for half a minute. Behind a proxy nothing can be told beforehand, and it is left to itself.
+    The library itself would wait for half a minute. Behind a proxy server the answer cannot be known beforehand, so it decides.
     """
     config = library("datasets", "this data set").config
     constants = library("huggingface_hub.constants", "this data set")
@@ -133,7 +133,7 @@ def dataset_records(spec: str) -> dict[str, Iterator[Record]]:
 
 
 def _from_disk(folder: Path) -> Any:
-    """What ``save_to_disk`` wrote, or None where the folder is none of those."""
+    """Load the output of ``save_to_disk``; None where the folder is not one."""
     datasets = library("datasets", f"reading {folder}")
     if (folder / "dataset_dict.json").is_file():
         return datasets.load_from_disk(str(folder))
@@ -163,7 +163,7 @@ def _records(name: Path, table: Any) -> Iterator[Record]:
 
 
 def _check_size(path: Path) -> None:
-    """DataError for a table that is too large, on the disk or, because a small file can hold a huge one, as it is read."""
+    """Raise DataError for a table that is too large, on the disk or, because a small file can hold a huge one, as it is read."""
     packed = path.suffix.lower() == ".parquet"
     try:
         size = _unpacked(path) if packed else path.stat().st_size

@@ -1,4 +1,4 @@
-"""Records of a JSONL, CSV or TSV file with the line each came from, before anyone asks what they mean."""
+"""Records of a JSONL, CSV or TSV file with the line of each, before any meaning is given to them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Record:
 
     @property
     def source(self) -> str:
-        """The row as messages name it: "train.jsonl, line 3"."""
+        """The row's name in messages: "train.jsonl, line 3"."""
         return f"{self.path}, {self.unit} {self.line}"
 
     def error(self, problem: str) -> DataError:
@@ -48,7 +48,7 @@ class Record:
         return DataError(f"{self.source}: {problem}")
 
     def parsed_json(self, column: str, otherwise: object = None) -> object:
-        """The JSON in a text column; where it is none, ``otherwise`` or a DataError if that is None."""
+        """The JSON in a text column; for other text, ``otherwise`` or, if that is None, a DataError."""
         try:
             return _loads(self.values[column])
         except (ValueError, RecursionError) as error:

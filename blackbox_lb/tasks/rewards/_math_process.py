@@ -1,4 +1,4 @@
-"""A process of its own that compares mathematical expressions, so that one that takes forever can be ended from any thread.
+"""A process of its own that compares mathematical expressions, so that an endless one can be ended from any thread.
 
 Run as a script: each line on stdin is JSON, [[accepted answers], text]; each line on stdout is true, false, or the answer that is
 no mathematics. A comparison that takes more than 10 seconds of processor time ends the process. math-verify's own time limit is
@@ -22,7 +22,7 @@ SECONDS = 10
 
 @lru_cache(maxsize=4096)
 def _accepted(answer: str) -> tuple[Any, ...]:
-    """What an accepted answer parses to: as LaTeX where nothing in it says so, and as it stands."""
+    """Parse an accepted answer: as LaTeX where nothing in it marks it so, and as it stands."""
     parse = importlib.import_module("math_verify").parse
     marked = any(mark in answer for mark in ("$", r"\(", r"\[", r"\boxed"))
     forms = [answer] if marked else [f"${answer}$", answer]

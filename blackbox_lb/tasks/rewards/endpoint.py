@@ -1,4 +1,4 @@
-"""A reward that somebody else computes: what is sent for a completion, and what an answer is worth. Sending is not done here.
+"""A reward computed elsewhere: the message sent for a completion, and the value of an answer. Sending is not done here.
 
 An HTTP endpoint gets ``POST {"items": [...]}`` with one object a completion:
 
@@ -7,8 +7,8 @@ id              the example's
 prompt          [{"role", "content"}, ...]
 answers         accepted answers, possibly none
 completion      the text
-finish_reason   "stop", "length", ... as the provider says
-tokens          of the completion, as the provider counts them
+finish_reason   "stop", "length", ... by the provider
+tokens          of the completion, by the provider's count
 =============== ==================================================================================
 
 and answers ``{"rewards": [...]}``: as many numbers of nats, in the same order, each finite or "-inf" (never imitate it).
@@ -33,7 +33,7 @@ from blackbox_lb.safety.secrets import watch
 from blackbox_lb.types import Completion, Example
 
 KEY = "BLB_REWARD_KEY"
-"""The environment variable with the bearer token of a reward endpoint, where it wants one."""
+"""The environment variable with the bearer token of a reward endpoint, if it needs one."""
 BATCH = 32
 """Completions in one request to an endpoint."""
 CONCURRENCY = 4
@@ -42,7 +42,7 @@ CONCURRENCY = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote(ABC):
-    """One remote reward. ``known``: values in nats by ``key``, as far as they were fetched; ``score`` reads them.
+    """One remote reward. ``known``: fetched values in nats by ``key``; ``score`` reads them.
 
     ``name`` goes into messages and files and holds no credentials; ``url`` neither. ``batch``: completions a request;
     ``concurrency``: requests in flight. ``otherwise``: nats for an answer without a number; None: such an answer is an error.
@@ -59,11 +59,11 @@ class Remote(ABC):
     @property
     @abstractmethod
     def identity(self) -> Any:
-        """Whatever else determines the answer to an item, as JSON; no credentials."""
+        """All else that determines the answer to an item, as JSON; no credentials."""
 
     @abstractmethod
     def item(self, example: Example, completion: Completion) -> dict[str, Any]:
-        """All that is told of one completion."""
+        """The message about one completion."""
 
     @abstractmethod
     def body(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Remote(ABC):
 
     @abstractmethod
     def answers(self, reply: Any, items: Sequence[dict[str, Any]]) -> list[str | CorruptResponse]:
-        """What came for each item, to be kept, or why it is no reward. Raises CorruptResponse for a reply of another shape."""
+        """The answer for each item, to be kept, or why it is no reward. Raises CorruptResponse for a reply of another shape."""
 
     @abstractmethod
     def number(self, answer: str) -> float | None:
@@ -79,11 +79,11 @@ class Remote(ABC):
 
     @abstractmethod
     def headers(self) -> dict[str, str]:
-        """Headers with the credentials. AuthenticationFailed where they are missing."""
+        """Headers with the credentials. Raises AuthenticationFailed where they are missing."""
 
     @abstractmethod
     def secrets(self) -> list[str]:
-        """What no message may repeat."""
+        """The texts that no message may repeat."""
 
     def key(self, example: Example, completion: Completion) -> str:
         """The key of one answer: a hash of everything that determines it."""
@@ -95,7 +95,7 @@ class Remote(ABC):
         return hashlib.sha256(f"blackbox-lb/reward\n{text}".encode()).hexdigest()
 
     def score(self, example: Example, completion: Completion) -> float:
-        """The fetched reward in nats. InputError where it was never fetched."""
+        """The fetched reward in nats. Raises InputError where it was never fetched."""
         try:
             return self.known[self.key(example, completion)]
         except KeyError as error:
@@ -188,7 +188,7 @@ def is_address(spec: str) -> bool:
 
 
 def check_address(address: str, what: str, remedy: str) -> str:
-    """The http(s) address without user, password and trailing slash. InputError, without repeating those: it is none."""
+    """The http(s) address without user, password and trailing slash. Raises InputError, without repeating those: it is none."""
     try:
         parts = urlsplit(address)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 0) >= 0

@@ -1,4 +1,4 @@
-"""The rewards that are formulas of correctness and length: what the paper learns from, and what its baseline is trained on.
+"""The rewards that are formulas of correctness and length: those of the paper, and those of its baseline.
 
 ``correct`` is 1{m_x(y) = m*}, whether the completion's answer is the accepted one; ``length`` its tokens, from 1; ``horizon`` the
 token limit, which the paper calls T or L_max. Results are in nats.
@@ -14,7 +14,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """``label`` names what a user reads: exp of the value where ``scale`` is log. ``gated``: whether correctness enters."""
+    """``label``: the displayed name, of exp of the value where ``scale`` is log. ``gated``: whether correctness enters."""
 
     label: str
     scale: Literal["linear", "log"]

@@ -16,11 +16,11 @@ from blackbox_lb.types import Completion, Example
 FENCE = re.compile(r"^[ \t]*```(?:json|JSON)[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 """A block that Markdown marks as JSON."""
 NOTHING = object()
-"""What a text without JSON holds; null is a value."""
+"""The result for a text without JSON; null is a value."""
 
 
 def json_schema(file: str) -> Callable[[Example, Completion], float]:
-    """The reward that is 1 where a completion is JSON that the schema in ``file`` accepts, else 0.
+    """Make the reward that is 1 where a completion is JSON that the schema in ``file`` accepts, else 0.
 
     The whole completion must be JSON, or hold a block that is fenced as ```` ```json ````; of several the first counts. The
     draft is the one that ``$schema`` names, else 2020-12. ``format`` is an annotation, as the specification has it by default,
@@ -47,7 +47,7 @@ def json_schema(file: str) -> Callable[[Example, Completion], float]:
 
 
 def json_in(text: str) -> object:
-    """The JSON value that a text is, or that its first block fenced as JSON is; ``NOTHING`` where there is none."""
+    """The JSON value of a text, or of its first block fenced as JSON; ``NOTHING`` where there is none."""
     for candidate in (text, *(match.group(1) for match in FENCE.finditer(text))):
         try:
             return json.loads(candidate, parse_constant=_refuse)

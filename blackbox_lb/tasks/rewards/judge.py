@@ -1,4 +1,4 @@
-"""A language model as judge: a file says which model reads a completion, what it is asked, and how its words become a number.
+"""A language model as judge: a file names the model, its prompt, and the rule from its words to a number.
 
 ```toml
 base_url = "https://api.openai.com/v1"   # any OpenAI-compatible chat API
@@ -13,7 +13,7 @@ scale = 0.1                              # nats of one point
 ```
 
 ``{prompt}``, ``{completion}`` and ``{answer}`` (accepted answers, one a line) are filled in; other braces stay. Sampling is greedy.
-The judge's words are stored as they came: another pattern, scale or ``otherwise`` reads them again and costs nothing.
+The judge's words are stored unchanged: another pattern, scale or ``otherwise`` reads them again and costs nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Judge(Remote):
 
     @classmethod
     def load(cls, path: str) -> Judge:
-        """The judge that a file describes. InputError: unreadable, a missing or unknown row, a pattern or prompt that cannot do."""
+        """Load the judge of a file. InputError: unreadable, a missing or unknown row, an unusable pattern or prompt."""
         file = _read(path)
         url = check_address(file.base_url, f"the judge {path}", "keys belong in the variable that api_key_env names")
         if "@" in file.base_url.partition("//")[2].partition("/")[0]:

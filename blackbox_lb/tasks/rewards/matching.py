@@ -80,10 +80,10 @@ def _contains(answers: tuple[str, ...], text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """One way to tell a correct completion; call it with the example and the completion's text.
+    """One test of a completion's correctness; call it with the example and the completion's text.
 
-    ``spec`` is what :func:`parse_matcher` was given; ``needs_answer`` is False for a regex without ``{answer}``. ``test`` is
-    called with the accepted answers and the text; ``judge``, where there is one, instead of it with the whole example and the text.
+    ``spec``: the argument of :func:`parse_matcher`; ``needs_answer``: False for a regex without ``{answer}``. ``test``:
+    called with the accepted answers and the text; ``judge``, if given, instead of it with the whole example and the text.
     """
 
     spec: str
@@ -92,7 +92,7 @@ class Matcher:
     judge: Callable[[Example, str], bool] | None = field(repr=False, compare=False, default=None)
 
     def __call__(self, example: Example, text: str) -> bool:
-        """True where ``text`` is correct. DataError where answers are needed and the example has none."""
+        """True where ``text`` is correct. Raises DataError where answers are needed and the example has none."""
         if self.needs_answer and not example.answers:
             raise DataError(
                 f"example {example.id!r} has no answer, and {self.spec!r} compares with one; "
@@ -102,7 +102,7 @@ class Matcher:
 
 
 def parse_matcher(spec: str) -> Matcher:
-    """The matcher that ``spec`` names: exact-match, contains, math or regex:PATTERN. InputError where there is none."""
+    """Make the matcher ``spec``: exact-match, contains, math or regex:PATTERN. Raises InputError for any other."""
     if spec == "exact-match":
         return Matcher(spec, needs_answer=True, test=_equals)
     if spec == "contains":

@@ -22,7 +22,7 @@ _WORKER = Path(__file__).with_name("_math_process.py")
 
 
 def check_installed() -> None:
-    """InputError where math-verify is missing."""
+    """Raise InputError where math-verify is missing."""
     if importlib.util.find_spec("math_verify") is None:
         raise InputError("the matcher 'math' needs math-verify: pip install 'blackbox-lb[tasks]', or choose another")
 
@@ -31,7 +31,7 @@ def check_installed() -> None:
 def mathematically_equal(answers: tuple[str, ...], text: str) -> bool:
     """True where the last expression in ``text`` (the boxed one, if any) equals one of ``answers``.
 
-    Unparsable text is False; so is, with a warning, what takes more than 10 seconds of processor time. DataError: an accepted
+    Unparsable text is False; so is, with a warning, a comparison of more than 10 seconds of processor time. DataError: an accepted
     answer is no mathematics.
     """
     found = _process.ask(answers, text)

@@ -1,9 +1,9 @@
-"""What a completion is worth: rewards in nats, by name, by a schema, from the user's own function, an HTTP endpoint or a judge.
+"""Rewards of completions in nats: by name, by a schema, from the user's own function, an HTTP endpoint or a judge.
 
-A reward may be minus infinity (the completion is never imitated) but neither NaN nor plus infinity. Rewards that are logarithms
-are reported as what they are the logarithm of: ``correct-and-short`` is read as correct x T/len, not as its logarithm.
-T is the token limit and len the tokens of the completion, as the provider counts them, never below 1. The formulas, with the
-sections of the paper that they come from, are in ``formulas``.
+A reward may be minus infinity (the completion is never imitated) but neither NaN nor plus infinity. Logarithmic rewards are
+displayed as their exponentials: ``correct-and-short`` as correct x T/len, not as its logarithm. T is the token limit and len
+the tokens of the completion, by the provider's count, never below 1. The formulas, with their sections of the paper, are in
+``formulas``.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ REWARDS = {
 class Reward:
     """One way to score completions.
 
-    ``scale`` is "log" where ``exp(score)`` is what a user reads and "linear" where the score is; ``label`` names what is read.
-    ``needs_answer`` is True where an example without answers cannot be scored. ``matcher`` decides the accuracy beside it.
-    ``remote``: who computes it elsewhere; such scores are fetched before they are read (see ``fetch_rewards``).
+    ``scale``: "log" where ``exp(score)`` is displayed and "linear" where the score is; ``label``: the displayed name.
+    ``needs_answer``: whether an example without answers cannot be scored. ``matcher`` decides the accuracy beside it.
+    ``remote``: the service that computes it; its scores are fetched before they are read (see ``fetch_rewards``).
     """
 
     name: str
@@ -66,13 +66,13 @@ class Reward:
         return self.function(example, completion)
 
     def correct(self, example: Example, completion: Completion) -> bool | None:
-        """Whether the completion is correct, or None where the example has no answer to tell by."""
+        """Whether the completion is correct, or None where the example has no answer."""
         if self.matcher.needs_answer and not example.answers:
             return None
         return self.matcher(example, completion.text)
 
     def value(self, reward: float) -> float:
-        """What is reported for a reward in nats: exp(reward) on the log scale (0 for -inf), itself on the linear one."""
+        """The displayed value of a reward in nats: exp(reward) on the log scale (0 for -inf), itself on the linear one."""
         if self.scale == "linear":
             return reward
         try:
@@ -82,13 +82,13 @@ class Reward:
 
 
 def parse_reward(spec: str, *, max_tokens: int, correct: str | Matcher = "contains") -> Reward:
-    """The reward that ``spec`` names (see REWARDS); ``max_tokens`` is T, in tokens.
+    """Make the reward ``spec`` (see REWARDS); ``max_tokens`` is T, in tokens.
 
-    What stands before the first colon decides: ``regex:``, ``json-schema:``, ``judge:``, ``http:`` and ``https:`` take the rest as
-    what their row says, anything else is a module with the function after the colon. So a module of such a name must be wrapped in
-    one of another name. ``spec`` of the result holds no user and password of an address.
-    ``correct`` says what counts as correct where the reward does not say it itself: exact-match, contains, regex:PATTERN, or a
-    matcher, as a task brings its own.
+    The part before the first colon decides: ``regex:``, ``json-schema:``, ``judge:``, ``http:`` and ``https:`` take the rest by
+    their row in the table, any other part is a module with the function after the colon. So a module of such a name must be
+    wrapped in one of another name. ``spec`` of the result holds no user and password of an address.
+    ``correct``: the test of correctness where the reward has none itself: exact-match, contains, regex:PATTERN, or a
+    matcher, such as a task's own.
     InputError: unknown name, broken pattern, schema, judge or address, a function that cannot be imported or called with two
     arguments.
     """
@@ -112,7 +112,7 @@ def parse_reward(spec: str, *, max_tokens: int, correct: str | Matcher = "contai
 
 
 def runs_code(spec: str) -> bool:
-    """Whether a spec names a Python function, which importing its module and calling it runs."""
+    """Whether a spec names a Python function, so that its module is imported and run."""
     kind, colon, rest = spec.partition(":")
     others = kind in ("regex", "json-schema", "judge", "http", "https")
     return bool(colon) and not others and _is_dotted(kind) and _is_dotted(rest)
@@ -123,7 +123,7 @@ def _is_dotted(name: str) -> bool:
 
 
 def _without_password(spec: str) -> str:
-    """A mistyped address without what may be its user and password."""
+    """A mistyped address without a possible user and password."""
     return f"...{spec.rpartition('@')[2]}" if "//" in spec and "@" in spec else spec
 
 

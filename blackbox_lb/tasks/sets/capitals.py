@@ -1,6 +1,6 @@
 """A built-in task: what is the capital of a country? A prompt has one right answer.
 
-The states are the members and observers of the United Nations, as of 2026, less those for which the question is no question:
+The states are the members and observers of the United Nations in 2026, less those for which the question is no question:
 
 - an accepted answer, normalised, occurs in the prompt, or the country in an accepted answer (Singapore, Mexico City, Tunis);
 - the capital is in dispute between states (Israel, Palestine), or there is no official one (Nauru);

@@ -3,11 +3,11 @@
 A small chat model knows more than it says: it begins a sentence, or names its favourite continent whatever the country, by margins
 that countries share. A logit bias on the labels' first tokens takes those margins away.
 
-The states are the members and observers of the United Nations, as of 2026, less those for which the question is no question:
+The states are the members and observers of the United Nations in 2026, less those for which the question is no question:
 
 - the state lies in two continents, or sources disagree on its continent (Armenia, Azerbaijan, Cyprus, East Timor, Egypt, Georgia,
   Indonesia, Kazakhstan, Russia, Turkey); territories apart from the rest of a state do not count (Ceuta, Hawaii, Socotra);
-- its name tells (Central African Republic, South Africa).
+- its name contains the answer (Central African Republic, South Africa).
 
 America is one label, north and south: sources disagree on the border between them, and every label is now one word.
 """

@@ -1,4 +1,4 @@
-"""The built-in tasks ask about countries: what they share is how their tables are read. None of them needs a network.
+"""The reading of the tables behind the built-in tasks, which all ask about countries. None of them needs a network.
 
 A table has a row for each country: its name, the article that English wants before it, the accepted answers (between them a |),
 and its split. The splits are not hand-picked: in the order of SHA-256 of "TASK:COUNTRY", the first 80 countries are train, the next
@@ -16,7 +16,7 @@ from blackbox_lb.types import Example, Prompt, Split
 
 
 def country_task(name: str, column: str, question: str, *, correct: str, max_tokens: int) -> Task:
-    """The task of the table NAME.csv, whose answers are in ``column``; ``question`` has {country} where the country stands."""
+    """Load the task of the table NAME.csv with answers in ``column``; ``question`` has {country} in the country's place."""
     splits: dict[Split, list[SourcedExample]] = {split: [] for split in SPLIT_NAMES.values()}
     text = files("blackbox_lb.tasks.sets").joinpath(f"{name}.csv").read_text("utf-8")
     for record in csv.DictReader(text.splitlines()):

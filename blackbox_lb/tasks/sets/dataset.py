@@ -20,7 +20,7 @@ NAMES: dict[str, Split] = {
     "dev": "validation",
     "test": "test",
 }
-"""Splits as data sets call them."""
+"""The names of splits in data sets."""
 _JUDGED_FIRST: tuple[Split, ...] = ("test", "validation", "train")
 
 
@@ -36,7 +36,7 @@ def load_dataset(
     """The task in ``spec``, hf:NAME[/CONFIG][@SPLIT] or a folder; ``whole`` are splits that have files of their own.
 
     Splits called train, validation (valid, val, dev) and test are used as they are, others are left out; a missing one is divided
-    off train, and a single split is divided three ways. Unlike in a user's own file, an id or split column counts for nothing,
+    off train, and a single split is divided three ways. Unlike in a user's own file, id and split columns are ignored,
     and of rows with one prompt only the first is kept, test's before validation's before train's. DataError: no train split
     beside others.
     """
@@ -78,5 +78,5 @@ def _without_repeats(
 
 
 def _name(spec: str) -> str:
-    """OWNER/NAME/CONFIG@SPLIT as it can be the name of a folder."""
+    """OWNER/NAME/CONFIG@SPLIT in a form for the name of a folder."""
     return spec.removeprefix(HUB).replace("/", "-").replace("@", "-") if spec.startswith(HUB) else Path(spec).name

@@ -1,4 +1,4 @@
-"""Labels: the few answers of a decision task, the ways to spell each, and which of them a completion says."""
+"""Labels: the few answers of a decision task, the spellings of each, and the label of a completion."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from blackbox_lb.tasks.rewards.matching import normalise
 from blackbox_lb.types import Example
 
 MOST_LABELS = 50
-"""Distinct answers of data that is taken for a decision task unasked: more are answers of their own, not labels."""
+"""Most distinct answers of data that count as labels by default: more are answers of their own."""
 LEAST_ROWS = 3
-"""Training rows a label on average, below which answers are not taken for labels unasked."""
+"""Least training rows a label, on average, for answers to count as labels by default."""
 
 
 def spellings(answers: Iterable[str]) -> tuple[str, ...]:
-    """The ways to write ``answers``: as they are, in lower and upper case and with capitals, each alone and after a space."""
+    """The spellings of ``answers``: as they are, in lower and upper case and with capitals, each alone and after a space."""
     found: dict[str, None] = {}
     for answer in answers:
         text = answer.strip()
@@ -51,7 +51,7 @@ class Labels:
 
     @classmethod
     def named(cls, names: Iterable[str], training: Sequence[Example]) -> Labels:
-        """The labels ``names``; answers that stand in one row of ``training`` with a label count as it.
+        """Make the labels ``names``; answers that stand in one row of ``training`` with a label count as it.
 
         InputError: fewer than two, one twice, one that no training row has, or a row without a label.
         """
@@ -81,7 +81,7 @@ class Labels:
         return next((number for number, accepted in enumerate(self.accepted) if keys & accepted), None)
 
     def said(self, text: str) -> int | None:
-        """The number of the label that ``text`` says first, at word boundaries; None where it says none of them."""
+        """The number of the first label in ``text``, at word boundaries; None where it holds none of them."""
         words = f" {normalise(text)} "
         places = {
             number: min(place for key in accepted if (place := words.find(f" {key} ")) >= 0)
@@ -91,6 +91,6 @@ class Labels:
         return min(places, key=lambda number: places[number]) if places else None
 
     def counts(self, examples: Iterable[Example]) -> dict[str, int]:
-        """How many of ``examples`` have each label, the commonest first."""
+        """The number of ``examples`` with each label, the commonest first."""
         found = Counter(number for each in examples if (number := self.of(each)) is not None)
         return {self.names[number]: found[number] for number in sorted(range(len(self.names)), key=lambda n: -found[n])}

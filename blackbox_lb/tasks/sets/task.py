@@ -27,7 +27,7 @@ class Task:
     """Examples in three splits, with the correctness matcher and the token limit that suit them.
 
     ``correct`` is a matcher spec (exact-match, contains, math, regex:PATTERN), or a matcher; ``max_tokens`` is in tokens.
-    ``stop``: a completion ends before the first of these texts. ``note`` says for a report where prompts and matcher come from.
+    ``stop``: a completion ends before the first of these texts. ``note``: for a report, on the source of prompts and matcher.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Task:
         stop: tuple[str, ...] = (),
         note: str = "",
     ) -> Task:
-        """A task of splits that are given; DataError where one prompt or id is in two of them."""
+        """Make a task of given splits. Raises DataError where one prompt or id is in two of them."""
         _refuse_leaks(splits)
         train, validation, test = (tuple(row.example for row in splits[split]) for split in SPLITS)
         return cls(name, train, validation, test, correct, max_tokens, stop, note)
@@ -168,7 +168,7 @@ def _rows_needed(fractions: Sequence[float]) -> int:
 
 
 def words_of(row: SourcedExample) -> Words:
-    """What is asked, whatever its white space: by this prompts are compared."""
+    """The prompt's words without regard to white space, for comparing prompts."""
     return tuple((message.role, " ".join(message.content.split())) for message in row.example.prompt.messages)
 
 
