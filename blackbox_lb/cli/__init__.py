@@ -101,7 +101,7 @@ def _told(path: Path, callback: Callable[..., Any] | None, /, *arguments: Any, *
 
 
 def _what_is_left(ctx: click.Context, group: Commands) -> str:
-    """What a cut-off command keeps: one with a store resumes."""
+    """A sentence on the data that a cut-off command keeps: one with a store resumes."""
     command = group.get_command(ctx, ctx.invoked_subcommand or "")
     resumes = command is not None and {"out", "store"} <= {param.name for param in command.params}
     return ": what was received is kept, and the same command goes on from there" if resumes else ""

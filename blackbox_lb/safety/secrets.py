@@ -159,7 +159,7 @@ def _clean_record(record: logging.LogRecord) -> None:
 
 
 def _guard_tracebacks() -> None:
-    """Replace Python's own hooks only: another hook, as of a debugger or a test runner, stays."""
+    """Replace Python's own hooks only: a hook of a debugger or a test runner stays."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _told
     if threading.excepthook is threading.__excepthook__:

@@ -71,7 +71,7 @@ class ExactServer:
         return self._dialect.texts
 
     def tokenize(self, text: str) -> list[int]:
-        """What POST /tokenize answers."""
+        """The answer to POST /tokenize."""
         return self._dialect.tokenize(text)
 
     def get(self, path: str) -> Answer:

@@ -31,7 +31,7 @@ EstimatorSettings: TypeAlias = dict[str, float | int | str | None]
 class EstimatorFacts:
     """Facts on an estimator for other parts.
 
-    swept: fields of ``Sweep`` beside tau, each value of which makes a candidate.
+    swept: fields of ``Sweep`` beside tau; each of their values makes a candidate.
     sums: its running sums, None for others.
     clip: largest inverse propensity that counts unless the sweep sets another, None for any.
     reads_propensities: it divides by the probability of each sampled token.

@@ -75,7 +75,7 @@ class Feasibility:
             "already right": "no bias is needed: there is little left to mend",
             "not listed": f"none can be learned: of the wrong prompts only {self.listed:.0%} list the right answer; ask for more "
             "alternatives, or say the labels in the prompt",
-            "no skill": f"none can: the model's probabilities tell the labels apart no better ({self.informed:.0%} right) than the "
+            "no skill": f"none can: the model's probabilities separate the labels no better ({self.informed:.0%} right) than the "
             f"commonest label alone ({self.majority:.0%})",
         }[self.answer]
         return f"{told}; {found}{margin}"

@@ -96,7 +96,7 @@ _MEANING: dict[Decision, str] = {
     "nothing": "there is nothing to learn here",
     "little": "there is little to learn here",
     "enough": "there is enough to learn from",
-    "unknown": "too few prompts to tell whether there is anything to learn",
+    "unknown": "too few prompts to decide whether there is anything to learn",
 }
 
 

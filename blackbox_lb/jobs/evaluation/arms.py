@@ -263,7 +263,7 @@ def _best(group: Sequence[Completion]) -> Completion:
     readable = [each for each in group if each.readable]
     for each in readable:
         if each.n_tokens and not len(each.logprobs):
-            raise NoLogprobs("a completion came without logprobs, so the best of several cannot be told; drop --best-of")
+            raise NoLogprobs("a completion came without logprobs, so the best of several is not known; drop --best-of")
     return max(readable, key=_mean_logprob, default=group[0])
 
 

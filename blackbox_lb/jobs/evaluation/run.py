@@ -117,7 +117,7 @@ def _ranked(trials: Trials, arm: Arm) -> bool:
     """Whether the arm can be drawn; raises for an unrankable arm without a bias, leaves out one with a bias, with a remark."""
     why = unranked(trials, arm)
     if why is not None and arm.bias_name is None:
-        raise InputError(f"--best-of cannot tell the best at {arm.setting.name}: {why}; drop --best-of")
+        raise InputError(f"--best-of cannot rank completions at {arm.setting.name}: {why}; drop --best-of")
     if why is not None:
         trials.report.remark(f"{arm.setting.name}, {arm.name} is left out: {why}")
     return why is None

@@ -103,7 +103,7 @@ def _rival_sentence(row: Comparison) -> str:
         return f"{begin}, {rival} alone WINS over {row.other}: {_reversed(row)}."
     if row.verdict == "HELPS":
         return f"{begin}, {row.other} wins over {rival} alone: {_numbers(row)}."
-    return f"{begin}, {row.other} cannot be told from {rival} alone: {_numbers(row)}, {_prompts(row)}."
+    return f"{begin}, {row.other} is not distinguishable from {rival} alone: {_numbers(row)}, {_prompts(row)}."
 
 
 def _together_sentence(row: Comparison, policy: PolicyResult) -> str:
@@ -118,7 +118,7 @@ def _together_sentence(row: Comparison, policy: PolicyResult) -> str:
 def _better_sentence(row: Comparison) -> str:
     begin = when(row.setting)
     if row.verdict == "NO EVIDENCE":
-        return f"{begin}, {row.other} cannot be told from {row.base}: {_numbers(row)}, {_prompts(row)}."
+        return f"{begin}, {row.other} is not distinguishable from {row.base}: {_numbers(row)}, {_prompts(row)}."
     if row.verdict == "HELPS":
         return f"{begin}, {row.other} is better than {row.base}: {_numbers(row)}."
     return f"{begin}, {row.base} is better than {row.other}: {_reversed(row)}."

@@ -63,7 +63,7 @@ class FitResult:
             return f"KL to the base not computed: {self.kl_missing}"
         given = "" if self.kl_whole else ", given where each completion ends (what ends it is not listed)"
         if self.kl == 0 and self.bias.entries:
-            return f"KL to the base not to be told from 0 with so few completions{given}"
+            return f"KL to the base not distinguishable from 0 with so few completions{given}"
         return f"KL to the base {self.kl:.2f} nats a completion at temperature 1{given}"
 
     def as_json(self) -> dict[str, Any]:

@@ -197,7 +197,7 @@ class _Race:
         if not self.racing:
             raise InputError(
                 f"objective 'reward-kl' needs the KL of each candidate, but {self.trials.session.profile.name} does not return the "
-                "base model's logprobs with a bias, and the logged completions cannot tell it; choose 'reward' or 'pareto'"
+                "base model's logprobs with a bias, and the logged completions do not show it; choose 'reward' or 'pareto'"
             )
 
     async def _measure(self, index: int, samples: int) -> None:

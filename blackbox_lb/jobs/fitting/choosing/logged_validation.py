@@ -52,14 +52,14 @@ async def log_of_base(
     name, listed = session.profile.name, session.end_tokens.listed
     if not listed:
         known = "does not list" if listed is False else "is not known to list"
-        return f"{name} {known} the token that ends a completion, so where a bias would end them cannot be told"
+        return f"{name} {known} the token that ends a completion, so where a bias would end them is not known"
     draw = trials.draw(SAMPLED, None, session.biased_endpoint)
     keys = await trials.collect("validation, base logprobs", examples, draw, samples)
     drawn, places, unread, cut = _whole(trials, keys)
     if cut > LARGEST_UNREAD * (unread + len(drawn)):
         return (
             f"{name} does not list the tokens of the stop text that ended {cut} of {unread + len(drawn)} base completions, so "
-            "where a bias would end them cannot be told"
+            "where a bias would end them is not known"
         )
     if not any((completion.top_ids >= 0).any() for completion in drawn.values()):
         return f"{name} returned no complete lists of logprobs with the base completions"
