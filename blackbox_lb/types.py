@@ -97,11 +97,13 @@ class Draw:
     sampling: temperature, longest completion in tokens, listed alternatives, seed and stop texts.
     bias: nats by token id; None or empty: none.
     endpoint: the endpoint that samples; None: the session's own.
+    fields: further fields of the request.
     """
 
     sampling: Sampling
     bias: Mapping[int, float] | None = None
     endpoint: Endpoint | None = None
+    fields: Mapping[str, str | int | float | bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

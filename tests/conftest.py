@@ -33,7 +33,7 @@ RANK_FILES = {
 ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
 
 COMPANY = re.compile(
-    r"ExactServer|RulesGateway|LocalEngine|Chaos|\bsubprocess\b|\bPopen\b|\bray\b|\bsocket|http\.server"
+    r"ExactServer|GivenServer|RulesGateway|LocalEngine|Chaos|\bsubprocess\b|\bPopen\b|\bray\b|\bsocket|http\.server"
     r"|recording_server|proxy_upstream"
 )
 """The words of a test that starts a server, an engine or another process."""

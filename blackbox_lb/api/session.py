@@ -63,6 +63,7 @@ class Session:
         self.profile = profile
         self._budget = budget or Budget()
         self._prompt_tokens: dict[tuple[Prompt, Endpoint], int] = {}
+        self._prompt_ids: dict[Prompt, list[int]] = {}
         self._lists: dict[Endpoint, AnswerReader] = {}
         self.endpoint = next(iter(profile.endpoints)) if endpoint is None else endpoint
         profile.endpoint(self.endpoint)
@@ -220,7 +221,9 @@ class Session:
             ProviderError: one of its subclasses; ContentFiltered where the content filter refuses the prompt.
         """
         where, sampling = draw.endpoint or self.endpoint, draw.sampling
-        body = build_request(self.profile, where, model=self.model, prompt=prompt, sampling=sampling, bias=draw.bias, n=n)
+        body = build_request(
+            self.profile, where, model=self.model, prompt=prompt, sampling=sampling, bias=draw.bias, n=n, fields=draw.fields
+        )
         path = self.profile.endpoint(where).path.replace("{model}", self.model)
         size = len(prompt.text) // CHARACTERS_A_TOKEN if isinstance(prompt, Prompt) else len(prompt)
         generated, most = n * sampling.max_tokens, self._most_tokens(prompt, where)
@@ -254,11 +257,16 @@ class Session:
         return prompt_bound([message.content for message in prompt.messages]) if counted is None else counted
 
     async def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """Return the prompt's token ids for the session's endpoint, by the rows ``reference`` of the profile.
+        """Return the prompt's token ids for the session's endpoint, by the rows ``reference`` of the profile; asked once.
 
         Raises:
             ProfileError: the profile has no such rows.
         """
+        if prompt not in self._prompt_ids:
+            self._prompt_ids[prompt] = await self._ids_of(prompt)
+        return self._prompt_ids[prompt]
+
+    async def _ids_of(self, prompt: Prompt) -> list[int]:
         rules = self.profile.reference
         if rules is None or self.profile.tokenizer.tokenize is None:
             raise ProfileError(f"{self.profile.name} is not known to take a prompt as token ids; it has no rows under [reference]")

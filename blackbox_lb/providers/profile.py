@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
 from blackbox_lb.providers.names import profile_names, profiles_folder
 from blackbox_lb.providers.schema import (
+    AnswerRules,
     BatchRules,
     BiasRules,
     Connection,
@@ -57,6 +58,7 @@ class Profile(ProfileRow):
     sampling: SamplingRules = SamplingRules()
     models: ModelRules = ModelRules()
     reference: ReferenceRules | None = None
+    answers: AnswerRules = AnswerRules()
     batch: BatchRules | None = None
     neutral: dict[str, Json]
     request: Annotated[dict[str, Json], AfterValidator(no_secrets)] = Field(default_factory=dict)
@@ -69,6 +71,10 @@ class Profile(ProfileRow):
         for guess in self.unknown:
             if guess not in rows:
                 raise ValueError(f"row unknown names {guess!r}, which is no row or table of a profile")
+        if self.answers.prompt_logprobs is not False and self.reference is None:
+            raise ValueError("row answers.prompt_logprobs needs prompts of token ids; give the rows under [reference], too")
+        if self.answers.continues is not False and "chat" not in self.endpoints:
+            raise ValueError("row answers.continues is about the chat endpoint, and there is none; leave it out")
         return self
 
     def endpoint(self, name: Endpoint) -> EndpointRules:
@@ -81,6 +87,13 @@ class Profile(ProfileRow):
         """Most alternatives a token that the endpoint lists; None for no known limit."""
         own = self.endpoint(endpoint).top_logprobs
         return self.logprobs.limit if own is None else own
+
+    def follows_ids(self, vocabulary: object) -> bool:
+        """Whether the lists after a prompt of token ids can be read: they tell ids themselves, or a ``vocabulary`` does."""
+        if self.reference is None:
+            return False
+        kind = self.endpoint(self.reference.endpoint).id or self.tokens.id
+        return vocabulary is not None or kind.startswith(("field ", "string "))
 
     def check_model(self, model: str | None) -> None:
         """Raise ModelUnsuitable for a model that is known to take no bias or to return no logprobs.

@@ -185,14 +185,29 @@ class ChatRoute(ProfileRow):
 class ReferenceRules(ProfileRow):
     """How to ask for the next token's distribution over the whole vocabulary after a prefix, a prompt of token ids.
 
-    endpoint: takes such a prompt. whole: the number of alternatives that means all; None: the size of the vocabulary.
-    chat: applies the template. text: fields for the route tokenizer.tokenize that make it split a text like a prompt.
+    endpoint: takes such a prompt. chat: applies the template.
+    whole: the number of alternatives that means all; None: the size of the vocabulary; False: no list holds all.
+    text: fields for the route tokenizer.tokenize that make it split a text like a prompt.
     """
 
     endpoint: Endpoint
-    whole: Literal[-1] | None = None
+    whole: Literal[-1, False] | None = None
     chat: ChatRoute
     text: dict[str, Json]
+
+
+class AnswerRules(ProfileRow):
+    """How to ask for the lists along a given answer, beside ``ReferenceRules``; False: not known.
+
+    prompt_logprobs: the field of a request with token ids that asks for so many alternatives at each of them, and the field of
+    the choice that holds them: null for the first id, then ``{id: {"logprob": nats}}``.
+    continues: the fields that make the chat endpoint continue a trailing assistant message.
+    prompt_ids: the field of its answer, or of the choice, that lists the ids of the prompt.
+    """
+
+    prompt_logprobs: str | Literal[False] = False
+    continues: dict[str, Json] | Literal[False] = False
+    prompt_ids: str | Literal[False] = False
 
 
 class BiasRules(ProfileRow):

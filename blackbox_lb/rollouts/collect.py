@@ -52,7 +52,7 @@ def settings_of(session: Session, tokenizer: Tokenizer, draw: Draw) -> dict[str,
         "model": session.model,
         "tokenizer": tokenizer.fingerprint,
         "endpoint": draw.endpoint or session.endpoint,
-        "fields": {**session.profile.neutral, **session.profile.request},
+        "fields": {**session.profile.neutral, **session.profile.request, **draw.fields},
         "sampling": sampling,
         "bias": sorted([token, value] for token, value in (draw.bias or {}).items()),
     }

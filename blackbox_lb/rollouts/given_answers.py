@@ -1,7 +1,7 @@
 """Given answers as rollouts: the model's list of next tokens at the place of each answer, with the answer in the place of a sample.
 
 One token a prompt is asked for. The list at that first position holds the probability of every likely way to begin; the tokens
-that begin a spelling of an accepted answer are the given answers of the prompt. Where the server takes a prompt as token ids, the
+that begin a spelling of an accepted answer are the given answers of the prompt. Where the profile has a way (``continued``), the
 likeliest spelling is followed to its end, and the list after it is read, too: without it, a bias that lifts a label would lift it
 again at the next place.
 """
@@ -19,7 +19,7 @@ from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.rollouts.columns import columns
-from blackbox_lb.rollouts.continued import continued
+from blackbox_lb.rollouts.continued import lists_along
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.tasks.sets.labels import spellings
@@ -205,30 +205,24 @@ async def followed(trials: Trials, found: FirstTokens) -> Rollouts | None:
     """What comes after the first token of each answer: the rest of a longer one, then the likeliest token of the base model.
 
     Both count as completions of reward 0, which weigh 1: so the rest is learned too, and what greedy decoding says after an answer
-    stays as it is. None on a server that takes no prompt as token ids, which is remarked.
+    stays as it is. None on a server that is not known to continue an answer, which is remarked.
     """
-    session, rules = trials.session, trials.session.profile.reference
-    if rules is None:
+    room = trials.reward.max_tokens - 1
+    answers = [(example.prompt, ids[:room]) for example, ids in zip(found.examples, found.spelled, strict=True)]
+    lists = await lists_along(replace(trials, top_logprobs=found.width), "training, along the answers", answers)
+    if lists is None:
         longer = f"; of {found.longer} longer answers the first token is learned" if found.longer else ""
         trials.report.remark(
-            f"{session.profile.name} is not known to continue a given answer: nothing is learned of what follows it{longer}"
+            f"{trials.session.profile.name} is not known to continue a given answer: nothing is learned of what follows it{longer}"
         )
         return None
-    begun = list(zip(found.places.tolist(), found.examples, found.spelled, strict=True))
-    most = trials.reward.max_tokens
-    parts = [
-        (place, example.prompt, ids[:size], ids[size : size + 1])
-        for place, example, ids in begun
-        for size in range(1, min(len(ids), most - 1) + 1)
-    ]
-    wide = replace(trials, top_logprobs=found.width)
-    said = await continued(wide, "training, along the answers", [part[1:3] for part in parts], rules, 1)
     common, rows, places = _commonest(found.accepted), dict[str, Completion](), []
-    for (place, _, ids, wanted), each in zip(parts, said, strict=True):
-        if each.whole and len(each.token_ids):
-            token = wanted[0] if wanted else int(each.top_ids[0][0])
-            rows[f"{place}\0{len(ids)}"] = _with_token(each, token, common)
-            places.append(place)
+    for place, ids, along in zip(found.places.tolist(), found.spelled, lists, strict=True):
+        for size, each in enumerate(along, 1):
+            if each.whole and len(each.token_ids):
+                token = ids[size] if size < len(ids) else int(each.top_ids[0][0])
+                rows[f"{place}\0{size}"] = _with_token(each, token, common)
+                places.append(place)
     return columns(rows, places, [0.0] * len(rows), trials.end_tokens) if rows else None
 
 
@@ -265,6 +259,8 @@ def _with_token(completion: Completion, token: int, common: Ids) -> Completion:
     """The first position of a completion with ``token`` in the place of the one that was drawn."""
     ids, logprobs, known = _kept(completion, np.array([token], np.int64), common)
     at = int(np.flatnonzero(ids == token)[0])
+    if completion.token_ids[0] == token and not (completion.bounded is not None and completion.bounded[0]):
+        logprobs[at], known[at] = completion.logprobs[0], True
     return replace(
         completion,
         token_ids=np.array([token], np.int32),

@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,7 @@ async def check_reference(trials: Trials, examples: Sequence[Example], count: in
         RequestRejected: the server refuses, in its own words, with the remedy.
     """
     session, profile = trials.session, trials.session.profile
-    if profile.reference is None:
+    if profile.reference is None or profile.reference.whole is False:
         limit = profile.most_logprobs(session.endpoint)
         listed = "" if limit is None else f" (it lists at most {limit} tokens)"
         raise ProfileError(
@@ -208,7 +208,6 @@ class _Asker:
     settings: dict[str, Any]
     received: int = 0
     stored: int = 0
-    _ids: dict[Prompt, list[int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, trials: Trials) -> _Asker:
@@ -231,9 +230,8 @@ class _Asker:
         known = store.next_token(key)
         if known is not None:
             return known
-        if prompt not in self._ids:
-            self._ids[prompt] = await session.prompt_ids(prompt)
-        completion = await session.complete([*self._ids[prompt], *prefix], self.sampling, endpoint=self.rules.endpoint)
+        ids = await session.prompt_ids(prompt)
+        completion = await session.complete([*ids, *prefix], self.sampling, endpoint=self.rules.endpoint)
         if watch is not None:
             watch(completion)
         if not len(completion.token_ids):  # llama.cpp lists no token that leaves a character incomplete

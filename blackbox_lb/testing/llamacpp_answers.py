@@ -1,7 +1,8 @@
 """Dialect: the answers of a llama.cpp server with an ExactModel as its model. No network here.
 
 Served: POST /v1/chat/completions, /v1/completions, /apply-template, /tokenize, /detokenize; GET /v1/models, /props, /health. A
-prompt of token ids must begin with ids that /tokenize made of a prompt. As there, a bias is added first, then top_k, top_p and
+prompt of token ids must begin with ids that /tokenize made of a prompt. A trailing assistant message is continued, and repeated in
+the reply. As there, a bias is added first, then top_k, top_p and
 min_p truncate (by default too), then the temperature applies; returned logprobs are those of the model before all of that. A text
 ends before a stop text, and the list of logprobs is shorter by as many tokens as the stop text has by itself.
 """
@@ -104,6 +105,7 @@ class Dialect:
         listed = _listed(body, chat)
         ids, finish = self._generate(body, prompt, before, number)
         text, cut = self._cut("".join(self.texts[token] for token in ids), _stops(body))
+        text = ("".join(self.texts[token] for token in before) if chat else "") + text
         choice: JSON = {"finish_reason": finish, "index": 0}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         told = ids[: max(len(ids) - cut, 0)]
@@ -129,7 +131,11 @@ class Dialect:
         """The text of the prompt, and the tokens of the completion so far."""
         given = body.get("prompt")
         if chat or not isinstance(given, list):
-            return _prompt_text(body, chat), []
+            text, messages = _prompt_text(body, chat), body["messages"] if chat else []
+            if len(messages) < 2 or messages[-1].get("role") != "assistant":
+                return text, []
+            before = self.tokenize(str(messages[-1].get("content")))
+            return _prompt_text({**body, "messages": messages[:-1]}, chat), before
         ids = [self._known(token) for token in given]
         size = next((size for size in range(len(ids), 0, -1) if tuple(ids[:size]) in self._tokenized), 0)
         if not size or len(ids) - size >= self.model.horizon:

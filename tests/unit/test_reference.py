@@ -253,6 +253,7 @@ def test_where_no_whole_distribution_can_be_had(server: Server, tmp_path: Path) 
     with RolloutStore(tmp_path / "s.db") as store:
         for profile, size, top, error, said in (
             (none, V, TOP, ProfileError, "lists at most 20 tokens"),
+            (load_profile("sglang"), V, TOP, ProfileError, "not known to give it"),
             (full, V, 0, InputError, "--top-logprobs 0"),
             (full, None, TOP, InputError, "size of the vocabulary"),
         ):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from blackbox_lb.api.wire.columns.parse import AnswerReader, loads
 from blackbox_lb.api.wire.request import asks_logprobs, build_request, check_stop, messages_of, most_completions, takes_messages
-from blackbox_lb.api.wire.response import parse_response, read_answer
+from blackbox_lb.api.wire.response import parse_response, read_answer, with_prompt
 
 __all__ = [
     "AnswerReader",
@@ -20,4 +20,5 @@ __all__ = [
     "parse_response",
     "read_answer",
     "takes_messages",
+    "with_prompt",
 ]

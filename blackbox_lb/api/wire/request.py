@@ -46,12 +46,13 @@ def build_request(
     sampling: Sampling,
     bias: Mapping[int, float] | None = None,
     n: int = 1,
+    fields: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Build the JSON body that draws ``n`` completions from softmax((logits + bias) / temperature), nothing truncated.
 
-    A ``prompt`` of token ids is sent as it is. ``bias`` maps token ids to nats; it must already fit the profile's limits (see
-    ``compile``). Without alternatives (``sampling.top_logprobs`` 0) logprobs are not mentioned, so that a model that refuses or
-    lacks them answers too.
+    A ``prompt`` of token ids is sent as it is, and so are ``fields``. ``bias`` maps token ids to nats; it must already fit the
+    profile's limits (see ``compile``). Without alternatives (``sampling.top_logprobs`` 0) logprobs are not mentioned, so that a
+    model that refuses or lacks them answers too.
 
     Raises:
         ProfileError: the provider has no such endpoint; or more alternatives, completions a request or stop texts are wanted than
@@ -72,7 +73,7 @@ def build_request(
         if not rules.bias:
             raise ProfileError(f"{profile.name} takes no bias on its {endpoint} endpoint{_others(profile, 'bias')}")
         body["logit_bias"] = logit_bias(profile, bias)
-    return body
+    return body | dict(fields or {})
 
 
 def logit_bias(profile: Profile, bias: Mapping[int, float]) -> dict[str, float] | list[list[float]]:

@@ -47,6 +47,37 @@ def read_answer(
     return found
 
 
+def with_prompt(
+    profile: Profile, endpoint: Endpoint, answer: Any, sampling: Sampling, completion: Completion, given: Sequence[int], size: int
+) -> Completion:
+    """Put the last ``size`` tokens of an answer's prompt, the ids ``given``, before its ``completion``, each with its list.
+
+    The row ``answers.prompt_logprobs`` names the lists.
+
+    Raises:
+        CorruptResponse: another number of lists than of ids, or one without the id that it stands at.
+    """
+    rules, name = profile.endpoint(endpoint), str(profile.answers.prompt_logprobs)
+    reader = PositionReader(profile, rules, DIALECTS[rules.dialect], Identity(profile, rules, None), sampling.top_logprobs)
+    with _described(profile, answer):
+        lists = DIALECTS[rules.dialect].choices(profile, answer)[0][name]
+        if len(lists) != len(given):
+            raise CorruptResponse(f"{profile.name} returned {len(lists)} lists in {name} for a prompt of {len(given)} tokens")
+        pairs = list(zip(given, lists, strict=True))[len(given) - size :]
+        read = [
+            reader.position(token, row[str(token)]["logprob"], [(int(each), row[each]["logprob"]) for each in row])
+            for token, row in pairs
+        ]
+    tops = [
+        [pair for pair in zip(ids.tolist(), values.tolist(), strict=True) if pair[0] != NO_TOKEN]
+        for ids, values in zip(completion.top_ids, completion.top_logprobs, strict=True)
+    ]
+    bounded = [False] * len(tops) if completion.bounded is None else completion.bounded.tolist()
+    own = zip(completion.token_ids.tolist(), completion.logprobs.tolist(), tops, bounded, strict=True)
+    after = [Position(*each) for each in own]
+    return replace(completion, **{**_stacked([*read, *after]), "whole": completion.whole, "token_bytes": completion.token_bytes})
+
+
 def parse_response(
     profile: Profile, endpoint: Endpoint, answer: Any, sampling: Sampling, vocabulary: Vocabulary | None = None
 ) -> list[Completion]:

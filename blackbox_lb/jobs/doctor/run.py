@@ -19,10 +19,11 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.jobs.doctor.asking.exam import Exam
 from blackbox_lb.jobs.doctor.asking.findings import Findings, Report
-from blackbox_lb.jobs.doctor.asking.probe import IN_FLIGHT, Probe, ProbesSpent, Withheld
+from blackbox_lb.jobs.doctor.asking.probe import IN_FLIGHT, MOST_REQUESTS, Probe, ProbesSpent, Withheld
 from blackbox_lb.jobs.doctor.checks.answers import check_n, check_seed, check_usage
 from blackbox_lb.jobs.doctor.checks.bias_effect import check_effect, check_fractions, check_highest_id
 from blackbox_lb.jobs.doctor.checks.bias_entries import check_entries
+from blackbox_lb.jobs.doctor.checks.given_answers import check_continues, check_prompt_logprobs
 from blackbox_lb.jobs.doctor.checks.listed_alternatives import check_lists, check_outside
 from blackbox_lb.jobs.doctor.checks.logprob_meaning import check_end, check_meaning
 from blackbox_lb.jobs.doctor.checks.neutral_sampling import MOST_TOKENS, REQUESTS, check_neutral
@@ -57,6 +58,8 @@ CHECKS = (
     Check("highest id", ("bias.highest_id",), 2, 2, check_highest_id),
     Check("tokens outside the list", ("logprobs.censored",), 2, 2, check_outside),
     Check("neutral sampling", ("neutral",), REQUESTS + 2, MOST_TOKENS, check_neutral),
+    Check("continued answers", ("answers.continues",), 2, 1, check_continues),
+    Check("prompt logprobs", ("answers.prompt_logprobs",), 3, 1, check_prompt_logprobs),
     Check("seed", ("sampling.seed",), 2, 24, check_seed),
     Check("entries of a bias", ("bias.entries",), 11, 11, check_entries),
 )
@@ -65,7 +68,7 @@ CHECKS = (
 
 def most_requests() -> int:
     """Requests of a whole self-test at most; below 100."""
-    return OPENING + sum(check.requests for check in CHECKS)
+    return min(MOST_REQUESTS, OPENING + sum(check.requests for check in CHECKS))
 
 
 def most_tokens() -> int:

@@ -25,7 +25,7 @@ class RowFinding:
     claim: str
     status: Status
     evidence: str
-    found: Json | None = None
+    found: Json | dict[str, Json] | None = None
 
     @property
     def incurable(self) -> bool:
@@ -41,7 +41,7 @@ class Findings:
         self._profile = profile
         self._rows: dict[str, RowFinding] = {}
 
-    def add(self, row: str, status: Status, evidence: str, found: Json | None = None) -> None:
+    def add(self, row: str, status: Status, evidence: str, found: Json | dict[str, Json] | None = None) -> None:
         """What was seen of ``row``. A reason why it was not checked gives way to any finding, and to a later reason."""
         known = self._rows.get(row)
         if known is None or known.status == "NOT CHECKED" or (known.status, status) == ("CONFIRMED", "CONTRADICTED"):
@@ -120,7 +120,7 @@ def claim_of(profile: Profile, row: str) -> str:
             value = value_of(profile.model_dump(), row)
         except (KeyError, TypeError):
             return ""
-        said = "none known" if value is None else str(value["path"] if isinstance(value, dict) else value)
+        said = "none known" if value is None else str(value.get("path", ", ".join(value)) if isinstance(value, dict) else value)
     return said if profile.is_known(row) else f"{said} (a guess)"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import parse_response
 from blackbox_lb.errors import ContentFiltered
+from blackbox_lb.providers.schema import Json
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
 
 MOST_REQUESTS = 99
@@ -68,11 +69,12 @@ class Probe:
         n: int = 1,
         seed: int | None = None,
         endpoint: Endpoint | None = None,
+        fields: Mapping[str, Json] | None = None,
     ) -> list[Completion]:
         """The completions of one request. Raises ProbesSpent, Withheld, ProviderError."""
         self.count()
         sampling = Sampling(temperature, max_tokens, self.top if top is None else top, seed)
-        completions = await self._read(prompt, Draw(sampling, bias, endpoint), n)
+        completions = await self._read(prompt, Draw(sampling, bias, endpoint, fields or {}), n)
         if temperature == 1.0 and not bias and seed is None and top is None:
             self.draws += [(prompt, completion) for completion in completions]
         return completions

@@ -1,0 +1,260 @@
+"""Lists along given answers: every way that a profile allows gives the same bias, and the doctor proves or disproves each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+from click.testing import CliRunner, Result
+
+from blackbox_lb.api.session import Session
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.cli import main
+from blackbox_lb.errors import CorruptResponse, ProfileError
+from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding
+from blackbox_lb.jobs.doctor.run import CHECKS, examine
+from blackbox_lb.jobs.doctor.save import save_profile
+from blackbox_lb.providers.profile import Profile, load_profile
+from blackbox_lb.rollouts.continued import lists_along, scored_along, worth_it
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.progress import Silent
+from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks import parse_reward
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.types import Completion, Draw, Prompt, Sampling
+from blackbox_lb.vocabulary.tokenizer import Tokenizer
+from tests.support.given_server import WAYS, GivenLie, GivenServer, profile
+from tests.unit.chaos_dialects import MODEL as CHAOS
+from tests.unit.chaos_dialects import SglangServer, VllmServer, register
+
+KINDS = 6
+MODEL = ExactModel(14, 6, seed=5, prompts=KINDS, unigram=np.where(np.isin(np.arange(14), (1, 2, 4)), -3.0, 0.0), end=True)
+ANSWERS = ("b", "c d", "e f g")
+"""One, two and three tokens; the model hardly begins with any of them."""
+SEEDS = range(4)
+COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
+
+
+def prompt_of(text: str) -> int:
+    """The kind of a prompt."""
+    return zlib.crc32(text.encode()) % KINDS
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Rows whose answer depends on their kind."""
+    splits = [("train", 36), ("validation", 12), ("test", 12)]
+    rows = []
+    for split, count in splits:
+        for number in range(count):
+            prompt = f"{split} {number:02d}"  # none is the beginning of another
+            rows.append({"prompt": prompt, "answer": ANSWERS[prompt_of(prompt) % 3], "split": split})
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def fitted(way: str, server: ExactServer, data: Path, out: Path) -> tuple[Bias, Result]:
+    """A fit with the rows of one way."""
+    rows = out.with_suffix(".toml")
+    rows.write_text(tomli_w.dumps(profile(way).model_dump(exclude={"evidence"}, exclude_none=True)))
+    where = ("--provider", rows, "--base-url", server.base_url, "--data", data, "--out", out, "--top-logprobs", 14)
+    more = ("--reward", "exact-match", "--max-tokens", 5, "--learn-from", "answers", "--l2", 1.5, "--deploy", "greedy")
+    result = CliRunner().invoke(main, [str(each) for each in ("fit", *where, *more)])
+    assert result.exit_code == 0, result.output
+    return Bias.load(out / "bias.json"), result
+
+
+def drawn(server: ExactServer) -> list[dict[str, Any]]:
+    """The requests for completions so far."""
+    return [body for path, body in server.calls if path in COMPLETIONS]
+
+
+def test_every_way_gives_the_same_bias(data: Path, tmp_path: Path) -> None:
+    """For answers of one, two and three tokens; prompt logprobs take one request an answer of several, the others one a token;
+    which way it was is said, and a second run asks for nothing."""
+    said = {
+        "prompt logprobs": "prompt logprobs, one request each",
+        "token ids": "prompts of token ids",
+        "assistant message": "a trailing assistant message that is continued",
+        "unproven message": "unproven, because llamacpp does not tell",
+    }
+    found, along = {}, {}
+    for way in WAYS:
+        with GivenServer(MODEL, prompt_of=prompt_of) as server:
+            bias, result = fitted(way, server, data, tmp_path / way.replace(" ", "-"))
+            assert said[way] in " ".join(result.stderr.split())
+            asked = len(drawn(server))
+            again, _ = fitted(way, server, data, tmp_path / way.replace(" ", "-"))
+            assert len(drawn(server)) == asked
+            assert again.logit_bias == bias.logit_bias
+            along[way] = [
+                body for body in drawn(server) if isinstance(body.get("prompt"), list) or len(body.get("messages", [])) > 1
+            ]
+        found[way] = bias.logit_bias
+    lengths = [len(json.loads(line)["answer"].split()) for line in data.read_text().splitlines()[:36]]
+    assert len(along["prompt logprobs"]) == len(lengths)
+    assert sum("prompt_logprobs" in body for body in along["prompt logprobs"]) == sum(size > 1 for size in lengths)
+    assert {len(bodies) for way, bodies in along.items() if way != "prompt logprobs"} == {sum(lengths)}
+    whole = found["token ids"]
+    for each in found.values():
+        assert set(each) == set(whole)
+        np.testing.assert_allclose([each[token] for token in whole], list(whole.values()), atol=1e-4)
+
+
+def test_a_prefix_that_is_read_as_other_tokens_is_left_out(data: Path, tmp_path: Path) -> None:
+    """Where the server tells the prompt's ids: nothing is learned from such a list, and they are counted."""
+    with GivenServer(MODEL, prompt_of=prompt_of, lie="other tokens") as server:
+        _, result = fitted("assistant message", server, data, tmp_path / "run")
+    assert "are left out: not whole, or read after other tokens than the answer's" in " ".join(result.stderr.split())
+
+
+def test_prompt_logprobs_are_asked_for_where_they_are_cheaper() -> None:
+    """From two tokens on, for prompts that are short for the width of the lists."""
+    short, long = Prompt.user("x" * 400), Prompt.user("x" * 4000)
+    assert [worth_it(short, tokens, 20) for tokens in (0, 1, 2)] == [False, False, True]
+    assert [worth_it(long, tokens, 20) for tokens in (2, 8, 9)] == [False, False, True]
+    assert not worth_it(short, 2, 1000)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [({"prompt_logprobs": "p"}, "needs prompts of token ids"), ({"continues": {}}, "is about the chat endpoint")],
+)
+def test_rows_that_lack_what_they_need_are_refused(given: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    """Prompt logprobs without prompts of ids, a continued message without the chat endpoint."""
+    rows = load_profile("llamacpp").model_dump(exclude={"evidence", "reference", "answers"}, exclude_none=True)
+    del rows["endpoints"]["chat"]
+    path = tmp_path / "mine.toml"
+    path.write_text(tomli_w.dumps({**rows, "answers": given}))
+    with pytest.raises(ProfileError, match=sentence):
+        load_profile(str(path))
+
+
+def self_test(seed: int, of: Profile, lie: GivenLie | None = None) -> Report:
+    """The checks of given answers, with what they lean on, one request at a time."""
+    model = ExactModel(26, 20, seed=seed, end=True, prompts=16, sharpness=0.9)
+    titles = {
+        "tokenizer",
+        "lists of alternatives",
+        "token identity",
+        "end token",
+        "neutral sampling",
+        "continued answers",
+        "prompt logprobs",
+    }
+
+    async def run() -> Report:
+        async with Session(of, base_url=server.base_url, attempts=1) as session:
+            return await examine(session, checks=[each for each in CHECKS if each.title in titles], concurrency=1)
+
+    with GivenServer(model, seed=seed, lie=lie) as server:
+        return asyncio.run(run())
+
+
+def findings(report: Report) -> dict[str, RowFinding]:
+    """Those of given answers."""
+    return {each.row.removeprefix("answers."): each for each in report.findings if each.row.startswith("answers.")}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_doctor_confirms_what_is_true(seed: int) -> None:
+    """No false alarm, and a host that nobody knows of is found to continue."""
+    found = findings(self_test(seed, profile()))
+    assert {row: each.status for row, each in found.items()} == {"continues": "CONFIRMED", "prompt_logprobs": "CONFIRMED"}
+    unknown = findings(self_test(seed, profile("token ids")))
+    assert {row: (each.status, each.found) for row, each in unknown.items()} == {"continues": ("MEASURED", {})}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("lie", "row"), [("starts anew", "continues"), ("one place on", "prompt_logprobs")])
+def test_the_doctor_contradicts_every_lie(lie: GivenLie, row: str, seed: int) -> None:
+    """Each lie in the row that it is about, which is then False, and no other row."""
+    report = self_test(seed, profile(), lie)
+    assert [(each.row, each.found) for each in report.contradicted] == [(f"answers.{row}", False)]
+    if lie == "starts anew":
+        assert findings(self_test(seed, profile("token ids"), lie))["continues"].found is None
+
+
+def test_a_saved_profile_says_what_was_found_of_answers(tmp_path: Path) -> None:
+    """A row that was contradicted is False there, one that was found is a table."""
+    save_profile(self_test(0, profile(), "one place on"), tmp_path / "mine.toml", "llamacpp")
+    assert load_profile(str(tmp_path / "mine.toml")).answers.prompt_logprobs is False
+    save_profile(self_test(0, profile("token ids")), tmp_path / "other.toml", "llamacpp")
+    assert load_profile(str(tmp_path / "other.toml")).evidence["answers"].grade == "L"
+
+
+class Vllm(GivenServer, VllmServer):
+    """A vLLM server."""
+
+
+class Sglang(GivenServer, SglangServer):
+    """An SGLang server."""
+
+
+ENGINES: dict[str, tuple[type[GivenServer], Profile, str | None, list[str]]] = {
+    "vLLM, prompt logprobs": (Vllm, load_profile("vllm"), None, ["/v1/completions"]),
+    "vLLM, token ids": (Vllm, load_profile("vllm").model_copy(update=WAYS["token ids"]), None, ["/v1/completions"] * 3),
+    "vLLM, message": (Vllm, load_profile("vllm").model_copy(update=WAYS["assistant message"]), None, ["/v1/chat/completions"] * 3),
+    "SGLang, message": (Sglang, load_profile("sglang"), None, ["/v1/chat/completions"] * 3),
+    "SGLang, token ids": (Sglang, load_profile("sglang"), "exact", ["/v1/completions"] * 3),
+}
+"""A server in the engine's shapes, the shipped profile or a part of it, the vocabulary, and the requests that it takes."""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_shipped_rows_read_each_engine(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every list after a token of the answer is the model's own, in the shapes of vLLM and SGLang."""
+    kind, of, tokenizer, requests = ENGINES[engine]
+    register(monkeypatch)
+    ids, prompt = (3, 1, 2), Prompt.user("question")
+
+    async def ask() -> list[Completion]:
+        async with Session(of, base_url=server.base_url, tokenizer=tokenizer, attempts=1) as session:
+            with RolloutStore(tmp_path / "rollouts.db") as store:
+                trials = Trials(session, store, Tokenizer("t", 40), parse_reward("length", max_tokens=4), Silent(), 20)
+                rows = await lists_along(trials, "along", [(prompt, ids)])
+        assert rows is not None
+        return rows[0]
+
+    with kind(CHAOS, prompt_of=lambda text: len(text) % 4) as server:
+        said = asyncio.run(ask())
+        assert [path for path, _ in server.calls if path in COMPLETIONS] == requests
+    for size, each in enumerate(said, 1):
+        truth = CHAOS.logprobs(ids[:size], len("question") % 4)
+        listed = {token: value for token, value in zip(each.top_ids[0], each.top_logprobs[0], strict=True) if token >= 0}
+        assert each.whole
+        assert len(listed) >= 18
+        np.testing.assert_allclose(list(listed.values()), truth[list(listed)], atol=1e-4)
+
+
+def test_prompt_logprobs_of_another_shape_are_named(data: Path, tmp_path: Path) -> None:
+    """Fewer lists than tokens is an error of the answer, which is said; a fit then takes the next way."""
+
+    class Short(GivenServer):
+        """A server that leaves the first list out."""
+
+        def post(self, path: str, body: dict[str, Any]) -> Any:
+            answer = super().post(path, body)
+            if isinstance(answer, dict) and body.get("prompt_logprobs"):
+                del answer["choices"][0]["prompt_logprobs"][0]
+            return answer
+
+    async def ask(server: ExactServer) -> None:
+        async with Session(profile(), base_url=server.base_url, attempts=1) as session:
+            draw = Draw(Sampling(1.0, 1, 5), endpoint="completions", fields={"prompt_logprobs": 5})
+            await scored_along(session, draw, Prompt.user("question"), (2, 3))
+
+    with Short(MODEL, prompt_of=prompt_of) as server, pytest.raises(CorruptResponse, match="lists in prompt_logprobs for a prompt"):
+        asyncio.run(ask(server))
+    with Short(MODEL, prompt_of=prompt_of) as server:
+        _, result = fitted("prompt logprobs", server, data, tmp_path / "run")
+    said = " ".join(result.stderr.split())
+    assert "prompt logprobs cannot be had: llamacpp returned" in said
+    assert "lists along the answers come from prompts of token ids" in said
