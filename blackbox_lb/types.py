@@ -6,13 +6,15 @@ Arrays use these axes: ``t`` tokens of one completion, ``k`` listed alternatives
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "AnyBias",
+    "BiasOfPrompt",
     "BoolArray",
     "Completion",
     "Draw",
@@ -90,6 +92,24 @@ class Sampling:
     stop: tuple[str, ...] = ()
 
 
+class BiasOfPrompt(Protocol):
+    """A bias that depends on the prompt."""
+
+    def __len__(self) -> int:
+        """How many tokens may have a bias."""
+
+    @property
+    def identity(self) -> str:
+        """What tells it from any other, as the store keeps it."""
+
+    def at(self, prompt: Prompt) -> Mapping[int, float]:
+        """Token id -> nats for one prompt."""
+
+
+AnyBias: TypeAlias = Mapping[int, float] | BiasOfPrompt
+"""Nats by token id, the same for all prompts or of each prompt."""
+
+
 @dataclass(frozen=True, slots=True)
 class Draw:
     """How completions are drawn.
@@ -98,12 +118,18 @@ class Draw:
     bias: nats by token id; None or empty: none.
     endpoint: the endpoint that samples; None: the session's own.
     fields: further fields of the request.
+    bias_of: a bias of each prompt in place of ``bias``; None: none.
     """
 
     sampling: Sampling
     bias: Mapping[int, float] | None = None
     endpoint: Endpoint | None = None
     fields: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    bias_of: BiasOfPrompt | None = None
+
+    def at(self, prompt: Prompt) -> Draw:
+        """How completions of one prompt are drawn: with its own bias as ``bias``."""
+        return self if self.bias_of is None else replace(self, bias=self.bias_of.at(prompt), bias_of=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AwareDatetime, FailFast, Field, Strict, ValidationError, field_validator, model_validator
 
 from blackbox_lb._version import __version__
+from blackbox_lb.bias.prompt_bias import Dependence
 from blackbox_lb.bias.records import (
     Censored,
     Compiled,
@@ -40,7 +41,8 @@ from blackbox_lb.safety.printable import UNSAFE, printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
 FORMAT: Literal["blackbox-lb/bias"] = "blackbox-lb/bias"
-VERSION: Literal[1] = 1
+VERSION: Literal[2] = 2
+"""The newest that is read. A bias that is the same for all prompts is written as version 1, which every release reads."""
 MAX_BYTES = 64 * 2**20
 MAX_ENTRIES = 1_000_000
 
@@ -62,7 +64,7 @@ class Bias(Row):
     """
 
     format: Literal["blackbox-lb/bias"] = FORMAT
-    version: Literal[1] = VERSION
+    version: Literal[1, 2] = 1
     provider: Name
     model: Name
     tokenizer: Name
@@ -82,6 +84,7 @@ class Bias(Row):
     learned: Learned | None = None
     findings: tuple[RecordedFinding, ...] = ()
     verdict: tuple[Verdict, ...] = ()
+    depends: Dependence | None = None
     entries: Annotated[tuple[Entry, ...], FailFast(), Field(max_length=MAX_ENTRIES)]
 
     if not TYPE_CHECKING:  # A declared __init__ would hide the typed one that the mypy plugin makes from the fields.
@@ -112,9 +115,18 @@ class Bias(Row):
             raise ValueError(f"token id {self.entries[-1].id} is outside the vocabulary of {self.vocab_size} tokens")
         return self
 
+    @model_validator(mode="after")
+    def _features_of_version_2(self) -> Bias:
+        if (self.depends is None) != (self.version == 1):
+            raise ValueError(f"version {self.version} {'without' if self.depends is None else 'with'} features of the prompt")
+        if self.depends is not None and any(len(each.values) != len(self.entries) for each in self.depends.features):
+            raise ValueError(f"a feature has not one value for each of the {len(self.entries)} entries")
+        return self
+
     @property
     def logit_bias(self) -> dict[int, float]:
-        """Token id -> nats, sorted by id: the request field ``logit_bias``."""
+        """Token id -> nats, as the request field ``logit_bias`` takes it; sorted by id. What all prompts have in common, where the
+        bias ``depends`` on the prompt."""
         return {entry.id: entry.bias for entry in self.entries}
 
     @property
@@ -124,6 +136,15 @@ class Bias(Row):
         for row in self.verdict:
             groups[row.verdict].append(f"{row.metric} ({row.setting})")
         return "; ".join(f"{name}: {', '.join(rows)}" for name, rows in groups.items() if rows) or "UNVERIFIED"
+
+    def same_for_all(self, who: str) -> Bias:
+        """This bias, for what takes one vector only. BiasError: it depends on the prompt; ``who`` begins the sentence."""
+        if self.depends is not None:
+            raise BiasError(
+                f"{who} takes a bias that is the same for all prompts, and this one depends on {printable(self.depends.on)}; send "
+                "it with apply(), blb proxy or logit_bias(bias, messages=...), or learn one without --depends-on"
+            )
+        return self
 
     def replacing(self, **fields: object) -> Bias:
         """Return the same bias with these fields in place of its own. Raises BiasError where one is wrong or unknown."""
@@ -171,7 +192,7 @@ class Bias(Row):
             raise BiasError(f"{path}: cannot be written ({error.strerror or error}); choose a writable folder") from None
 
     def _lines(self) -> Iterator[str]:
-        document = self.model_dump(mode="json")
+        document = self.model_dump(mode="json", exclude={"depends"} if self.depends is None else None)
         document["settings"] = dict(sorted(document["settings"].items()))
         last = len(document) - 1
         yield "{\n"
@@ -185,7 +206,14 @@ def _block(value: Any) -> str:
     if isinstance(value, list) and value:
         return "[\n" + ",\n".join(f"    {_json(row)}" for row in value) + "\n  ]"
     if isinstance(value, dict) and value:
-        return "{\n" + ",\n".join(f"    {_json(name)}: {_json(row)}" for name, row in value.items()) + "\n  }"
+        return "{\n" + ",\n".join(f"    {_json(name)}: {_rows(row)}" for name, row in value.items()) + "\n  }"
+    return _json(value)
+
+
+def _rows(value: Any) -> str:
+    """Within an object: a list of objects with one of them a line, anything else on its line."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(f"      {_json(row)}" for row in value) + "\n    ]"
     return _json(value)
 
 

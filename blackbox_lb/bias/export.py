@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 from blackbox_lb.bias.addresses import ANY, Address, literal
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.limits import check_limits, highest_id, vocabulary_of
+from blackbox_lb.bias.limits import check_bias, check_limits, highest_id, vocabulary_of
+from blackbox_lb.bias.prompt_bias import PromptBias, text_of
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -24,19 +25,32 @@ IN_A_LINE = 4
 VLLM = "vllm"
 
 
-def logit_bias(bias: Bias | str | Path, provider: str | None = None, *, tokenizer: str | None = None) -> dict[str, float]:
-    """The request field ``logit_bias``: token id, as a JSON key, -> nats, whole ones as integers; sorted by id.
+def logit_bias(
+    bias: Bias | str | Path,
+    provider: str | None = None,
+    *,
+    tokenizer: str | None = None,
+    messages: Sequence[Mapping[str, Any]] | str | None = None,
+) -> dict[str, float]:
+    """The request field ``logit_bias``: token id, as JSON keys it, -> nats, whole ones as integers; sorted by id.
 
     bias: a Bias or the path of a bias file. provider: a name, or the path of a TOML, whose limits are checked; None checks none.
     tokenizer: the model's vocabulary, needed where a limit on ids applies and the model's name does not identify the vocabulary.
 
     Raises:
-        BiasError: the file cannot be read, or the provider takes no such bias. InputError: no such provider or vocabulary.
+        BiasError: the file cannot be read, the provider takes no such bias, or it depends on the prompt and ``messages`` (those of
+            the request, or the text of a completions request) are not given. InputError: no such provider or vocabulary.
     """
     loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
     if provider is not None:
         _check(loaded, load_profile(provider), tokenizer)
-    return {str(token): int(value) if value == int(value) else value for token, value in loaded.logit_bias.items()}
+    of_prompt = None if messages is None else PromptBias.of(loaded)
+    if of_prompt is None:
+        values = loaded.same_for_all("logit_bias(bias) without messages=").logit_bias
+    else:
+        body = {"prompt": messages} if isinstance(messages, str) else {"messages": list(messages or ())}
+        values = of_prompt.of_text(text_of(body))
+    return {str(token): int(value) if value == int(value) else value for token, value in values.items()}
 
 
 def export(
@@ -64,6 +78,7 @@ def export(
     known = loaded.provider if loaded.provider in profile_names() else None
     name = provider or (VLLM if format == VLLM else known)
     profile = None if name is None else load_profile(name)
+    loaded.same_for_all("blb export")
     if profile is not None and format != VLLM:
         _check(loaded, profile, tokenizer)
     file = Path("bias.json") if isinstance(bias, Bias) else Path(bias)
@@ -75,7 +90,7 @@ def _check(bias: Bias, profile: Profile, tokenizer: str | None) -> None:
     made = bias.compiled is not None and bias.provider == profile.name
     asks = profile.bias.highest_id is not None and not made
     vocabulary = vocabulary_of(bias, [profile], tokenizer) if asks else None
-    check_limits(bias.logit_bias, profile, highest_id(profile, vocabulary))
+    check_bias(bias, profile, highest_id(profile, vocabulary))
 
 
 @dataclass(frozen=True, slots=True)

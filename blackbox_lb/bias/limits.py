@@ -26,6 +26,22 @@ def most_entries(profile: Profile, wanted: int | None) -> int | None:
     return limit if wanted is None else wanted
 
 
+def check_bias(bias: Bias, profile: Profile, highest_id: int | None = None) -> None:
+    """``check_limits`` of a bias file; of one that depends on the prompt, for what any prompt may get."""
+    depends = bias.depends
+    if depends is None:
+        check_limits(bias.logit_bias, profile, highest_id)
+        return
+    check_limits(dict.fromkeys(bias.logit_bias, 0.0), profile, highest_id)
+    rules = profile.bias
+    if depends.low < rules.low or depends.high > rules.high or not (rules.fractions or depends.integers):
+        kind = "" if rules.fractions else ", whole numbers only"
+        raise BiasError(
+            f"the bias of a prompt may be from {depends.low:g} to {depends.high:g}, {profile.name} takes {rules.low:g} to "
+            f"{rules.high:g}{kind}; {_remedy(profile)}"
+        )
+
+
 def check_limits(bias: Mapping[int, float], profile: Profile, highest_id: int | None = None) -> None:
     """Raise BiasError where the provider does not take ``bias``; nothing is cut, clipped or rounded silently.
 

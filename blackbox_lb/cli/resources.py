@@ -11,7 +11,7 @@ from blackbox_lb.api.connect import connect
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.limits import check_limits
+from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.grouped import picked
 from blackbox_lb.cli.options import STORE, TOP_LOGPROBS, ModelOptions, OutputOptions, TaskOptions, TrialOptions
 from blackbox_lb.cli.run_limits import accounted, record_of
@@ -118,7 +118,7 @@ async def open_trials(
         tokenizer = await session.tokenizer()
         if bias is not None:
             bias.check_tokenizer(tokenizer.fingerprint)
-            check_limits(bias.logit_bias, session.profile, session.highest_id)
+            check_bias(bias, session.profile, session.highest_id)
         with _store(options.store or run_folder(options, task) / STORE, elsewhere) as store:
             trials = Trials(
                 session=session,

@@ -6,13 +6,20 @@ Bytes in, bytes out; no HTTP library and no SDK, so that a client, a batch file 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote
 
+from msgspec.json import encode as json_bytes
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.prompt_bias import PromptBias, text_of
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
+
+log = logging.getLogger(__name__)
 
 OnConflict: TypeAlias = Literal["raise", "ours", "theirs", "add"]
 
@@ -34,18 +41,36 @@ def route(path: str) -> Literal["completions", "responses"] | None:
 class Injection:
     """Puts ``values`` (token id -> nats) into request bodies, exactly as they are, whole ones as integers.
 
-    on_conflict: the rule for a body with a ``logit_bias`` of its own: "raise"; "ours" or "theirs" alone; or "add", the sum per id.
-    as_pairs: write ``[[id, value], ...]`` instead of an object; only llama.cpp takes this, and reads it far faster.
+    of_prompt: a bias that depends on the prompt, computed from each body in the place of ``values``.
+    on_conflict: what a body with a ``logit_bias`` of its own gets: "raise"; "ours" or "theirs" alone; or "add", the sum per id.
+    as_pairs: write ``[[id, value], ...]`` instead of an object, which llama.cpp alone takes, and reads far faster.
     """
 
     values: Mapping[int, float]
     on_conflict: OnConflict = "raise"
     as_pairs: bool = False
+    of_prompt: PromptBias | None = None
     _member: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         encoded = json.dumps(_wire(self.values, self.as_pairs), separators=(",", ":")).encode()
         object.__setattr__(self, "_member", b'"logit_bias":' + encoded + b"}")
+
+    @classmethod
+    def of(cls, bias: Bias, on_conflict: OnConflict = "raise", as_pairs: bool = False) -> Injection:
+        """Of a bias file."""
+        return cls(bias.logit_bias, on_conflict, as_pairs, PromptBias.of(bias))
+
+    def _values(self, document: Mapping[str, Any]) -> Mapping[int, float]:
+        """What this body gets; the common vector where its prompt holds no text that can be read, which is said once."""
+        if self.of_prompt is None:
+            return self.values
+        text = text_of(document)
+        if text is None:
+            self.of_prompt.unread += 1
+            if self.of_prompt.unread == 1:
+                log.warning("a prompt without text that can be read: it gets what all prompts have in common of the bias")
+        return self.of_prompt.of_text(text)
 
     def body(self, content: bytes, document: dict[str, Any]) -> bytes:
         """``content`` with the bias; ``document`` is the JSON object in it. Without values: ``content`` as it is.
@@ -54,8 +79,13 @@ class Injection:
         """
         if not self.values:
             return content
+        values = self._values(document)
         if "logit_bias" not in document:
-            return self.appended(content, empty=not document)
+            if self.of_prompt is None:
+                return self.appended(content, empty=not document)
+            return self._with_member(
+                content, b'"logit_bias":' + json_bytes(_wire(values, self.as_pairs)) + b"}", empty=not document
+            )
         own = document["logit_bias"]
         if own and self.on_conflict == "theirs":
             return content
@@ -63,7 +93,7 @@ class Injection:
             raise InputError(
                 "the request has a logit_bias of its own; leave it out, or choose on_conflict='ours', 'theirs' or 'add'"
             )
-        total = _sum(self.values, own) if own and self.on_conflict == "add" else self.values
+        total = _sum(values, own) if own and self.on_conflict == "add" else values
         return json.dumps({**document, "logit_bias": _wire(total, self.as_pairs)}, separators=(",", ":")).encode()
 
     def appended(self, content: bytes, *, empty: bool = False) -> bytes:
@@ -71,8 +101,11 @@ class Injection:
 
         The caller's bytes all stay, and the cost is one copy, however long the prompt is.
         """
+        return self._with_member(content, self._member, empty=empty)
+
+    def _with_member(self, content: bytes, member: bytes, *, empty: bool) -> bytes:
         head = memoryview(content)[: content.rindex(b"}")]
-        return b"".join((head, b"" if empty else b",", self._member))
+        return b"".join((head, b"" if empty else b",", member))
 
 
 def quoted(name: object) -> str:

@@ -84,7 +84,7 @@ class RequestPolicy:
         _check_choice("others", others, get_args(Others))
         _check_choice("on_conflict", on_conflict, get_args(OnConflict))
         loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
-        return cls(Injection(loaded.logit_bias, on_conflict, as_pairs), _names(models, loaded.model), others)
+        return cls(Injection.of(loaded, on_conflict, as_pairs), _names(models, loaded.model), others)
 
     def rewritten(self, place: UrlPurpose, content: bytes) -> bytes:
         """The body to send in place of ``content``; one that is no JSON object stays, and the server judges it.
@@ -111,6 +111,7 @@ class RequestPolicy:
             and content.rfind(b'"model":') == 1
             and content.rfind(b'"logit_bias"') < 0
             and bool(self.injection.values)
+            and self.injection.of_prompt is None
         )
 
     def wanted(self, place: UrlPurpose, document: Mapping[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from blackbox_lb.api.limits.concurrency import MOST, Pace
 from blackbox_lb.api.limits.workers import run_all
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import most_completions
+from blackbox_lb.bias.prompt_bias import OF_EACH_PROMPT
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.progress import Watcher
@@ -54,7 +55,9 @@ def settings_of(session: Session, tokenizer: Tokenizer, draw: Draw) -> dict[str,
         "endpoint": draw.endpoint or session.endpoint,
         "fields": {**session.profile.neutral, **session.profile.request, **draw.fields},
         "sampling": sampling,
-        "bias": sorted([token, value] for token, value in (draw.bias or {}).items()),
+        "bias": sorted([token, value] for token, value in (draw.bias or {}).items())
+        if draw.bias_of is None
+        else {OF_EACH_PROMPT: draw.bias_of.identity},
     }
 
 
@@ -94,7 +97,7 @@ async def collect(
     async def receive(wanted: _Request) -> None:
         n, seed = len(wanted.samples), draw.sampling.seed
         seeded = draw if seed is None else replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, wanted)))
-        completions = await session.complete_many(wanted.prompt, seeded, n)
+        completions = await session.complete_many(wanted.prompt, seeded.at(wanted.prompt), n)
         drifted = drift.seen(completions, session.profile.models.fleet)
         of = settings if drifted is None else {**settings, **of_another(session.model, completions[0])}
         await writer.add_answer(of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))

@@ -9,7 +9,7 @@ again at the next place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from blackbox_lb.rollouts.continued import lists_along
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.tasks.sets.labels import spellings
-from blackbox_lb.types import NO_TOKEN, Completion, Example
+from blackbox_lb.types import NO_TOKEN, Completion, EndTokens, Example
 
 MOST_LISTED = 1_000
 """Alternatives that are asked for at a first position where the provider has no limit: the tokens of rare labels are among them,
@@ -31,6 +31,8 @@ and an answer stays below 100 kB."""
 MOST_KEPT = 50
 """Listed tokens of a prompt that may get a bias, the likeliest, beside those that begin an answer: a less likely one wins no greedy
 decision, and thousands of them would be learned and sent for nothing."""
+HARDLY = 0.05
+"""Share of the first lists that must hold a way to begin an answer before longer spellings are left aside for it."""
 MOST_WANTED = 64
 """Tokens that begin an answer and get a bounded probability wherever a list misses them, the commonest first."""
 
@@ -49,6 +51,7 @@ class FirstTokens:
     unanswered: prompts that came back without a list, which are not among the p.
     longer: prompts whose answers are all longer than one token.
     ambiguous: tokens that begin answers of prompts that accept different ones, which are left out.
+    whole: (p,) the completions that the lists are taken from.
     """
 
     examples: tuple[Example, ...]
@@ -62,6 +65,14 @@ class FirstTokens:
     unanswered: int
     longer: int
     ambiguous: int
+    whole: tuple[Completion, ...]
+
+    def holding(self, tokens: Iterable[int]) -> FirstTokens:
+        """The same with ``tokens`` in every list, at their probability or its bound: what may get a bias must not be overlooked."""
+        common = np.union1d(_commonest(self.accepted), np.array(sorted(tokens), np.int64))
+        rows = [_kept(each, own, common) for each, own in zip(self.whole, self.accepted, strict=True)]
+        ids, logprobs, known = _stacked(rows)
+        return replace(self, ids=ids, logprobs=logprobs, known=known)
 
     @property
     def outside(self) -> int:
@@ -114,11 +125,13 @@ class AnswerTokens:
     def __init__(self, trials: Trials) -> None:
         self._trials, self._ids = trials, dict[str, tuple[int, ...]]()
 
-    async def of(self, answers: Iterable[str]) -> dict[int, tuple[int, ...]]:
+    async def of(self, answers: Iterable[str], listed: Mapping[int, float] | None = None) -> dict[int, tuple[int, ...]]:
         """Token -> the spelling that it begins, for all that begin one of ``answers``.
 
         Of the spellings of an answer those with the fewest tokens count: a model hardly writes the others, and what they begin with
-        ("B" of "BUSINESS") begins much else.
+        ("B" of "BUSINESS") begins much else. listed: token -> the share of first lists that hold it, where they are known; then a
+        spelling counts only where it is listed at least half as often as the best of as many tokens, and longer ones come in
+        where no shorter one is listed: of what no list holds nobody knows how far it is behind.
         """
         found: dict[int, tuple[int, ...]] = {}
         for answer in answers:
@@ -127,8 +140,13 @@ class AnswerTokens:
                 if text not in self._ids:
                     self._ids[text] = await self._encoded(text)
                 known.append(self._ids[text])
-            fewest = min((len(ids) for ids in known if ids), default=0)
-            found |= {ids[0]: ids for ids in known if ids and len(ids) == fewest}
+            sizes = [[ids for ids in known if len(ids) == size] for size in sorted({len(ids) for ids in known if ids})]
+            if listed is not None:
+                shares = [max(listed.get(ids[0], 0.0) for ids in each) for each in sizes]
+                at = next((number for number, share in enumerate(shares) if share >= HARDLY), None)
+                if at is not None:
+                    sizes = [[ids for ids in sizes[at] if listed.get(ids[0], 0.0) >= shares[at] / 2]]
+            found |= {ids[0]: ids for ids in (sizes[0] if sizes else [])}
         return found
 
     async def _encoded(self, text: str) -> tuple[int, ...]:
@@ -167,8 +185,8 @@ async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, 
             "use --learn-from samples"
         )
     completions, width = await first_lists(trials, examples, title, listed)
-    tokens = AnswerTokens(trials)
-    begins = [await tokens.of(example.answers) for example in examples]
+    tokens, shares = AnswerTokens(trials), _listed_shares(completions)
+    begins = [await tokens.of(example.answers, shares) for example in examples]
     for example, found in zip(examples, begins, strict=True):
         if not found:
             raise InputError(
@@ -198,14 +216,16 @@ async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, 
         len(examples) - len(there),
         sum(len(ids) > 1 for ids in spelled),
         len(ambiguous),
+        tuple(completions[place] for place in there),
     )
 
 
-async def followed(trials: Trials, found: FirstTokens) -> Rollouts | None:
-    """What comes after the first token of each answer: the rest of a longer one, then the likeliest token of the base model.
+async def followed(trials: Trials, found: FirstTokens) -> tuple[Rollouts, frozenset[int]] | None:
+    """What comes after the first token of each answer: the rest of a longer one, then the token that ends it.
 
-    Both count as completions of reward 0, which weigh 1: so the rest is learned too, and what greedy decoding says after an answer
-    stays as it is. None on a server that is not known to continue an answer, which is remarked.
+    Both count as completions of reward 0, which weigh 1: so the rest is learned too, and that nothing follows the answer. Where no
+    end token is known or listed, the base model's likeliest token stands for it, so that greedy decoding goes on as it did. The end
+    tokens come beside the rollouts. None on a server that is not known to continue an answer, which is remarked.
     """
     room = trials.reward.max_tokens - 1
     answers = [(example.prompt, ids[:room]) for example, ids in zip(found.examples, found.spelled, strict=True)]
@@ -216,14 +236,31 @@ async def followed(trials: Trials, found: FirstTokens) -> Rollouts | None:
             f"{trials.session.profile.name} is not known to continue a given answer: nothing is learned of what follows it{longer}"
         )
         return None
-    common, rows, places = _commonest(found.accepted), dict[str, Completion](), []
+    ends = _ends([along[-1] for along in lists if along], trials.session.end_tokens)
+    common = np.union1d(_commonest(found.accepted), np.array(sorted(ends), np.int64))
+    rows, places = dict[str, Completion](), list[int]()
     for place, ids, along in zip(found.places.tolist(), found.spelled, lists, strict=True):
         for size, each in enumerate(along, 1):
             if each.whole and len(each.token_ids):
-                token = ids[size] if size < len(ids) else int(each.top_ids[0][0])
+                token = ids[size] if size < len(ids) else _after(each, ends)
                 rows[f"{place}\0{size}"] = _with_token(each, token, common)
                 places.append(place)
-    return columns(rows, places, [0.0] * len(rows), trials.end_tokens) if rows else None
+    return (columns(rows, places, [0.0] * len(rows), trials.end_tokens), ends) if rows else None
+
+
+def _ends(said: Sequence[Completion], known: EndTokens) -> frozenset[int]:
+    """The tokens that end an answer: the last of those that ended of themselves, where it is listed; else all special ones."""
+    if known.listed:
+        seen = {int(each.token_ids[-1]) for each in said if each.finish_reason == "stop" and len(each.token_ids)}
+        if seen:
+            return frozenset(seen)
+    return known.ids
+
+
+def _after(completion: Completion, ends: frozenset[int]) -> int:
+    """The likeliest token of ``ends`` at the first position of a completion, else the likeliest of all."""
+    listed = completion.top_ids[0].tolist()
+    return int(next((token for token in listed if token in ends), listed[0]))
 
 
 Listed = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], Bools]
@@ -235,6 +272,12 @@ def bound_of(logprobs: Vector, missing: int) -> float:
     part of half of what the list leaves out."""
     left = max(1.0 - float(np.exp(logprobs).sum()), 1e-9) / 2
     return min(float(logprobs.min()), float(np.log(left / max(missing, 1))))
+
+
+def _listed_shares(completions: Sequence[Completion]) -> dict[int, float]:
+    """Token -> the share of the first lists that hold it."""
+    counts = Counter(int(token) for each in completions if len(each.top_ids) for token in each.top_ids[0] if token >= 0)
+    return {token: count / len(completions) for token, count in counts.items()}
 
 
 def _kept(completion: Completion, own: Ids, common: Ids) -> Listed:

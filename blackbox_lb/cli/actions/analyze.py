@@ -80,8 +80,8 @@ PAIRS: Columns[MinimalPair] = (
 
 
 def execute(options: AnalyzeOptions) -> None:
-    """Run the command."""
-    bias = Bias.load(options.bias_file)
+    """Everything that the command does."""
+    bias = Bias.load(options.bias_file).same_for_all("blb analyze")
     folder = options.out or options.bias_file.parent
     _check_places(folder, options.csv_file)
     listener = Remembering(reporter(quiet=options.quiet))

@@ -32,7 +32,7 @@ LEARNED = "learned.json"
 def execute(options: CompileOptions) -> None:
     """Run the command."""
     bias_file = options.bias_file
-    bias = Bias.load(bias_file)
+    bias = Bias.load(bias_file).same_for_all("blb compile")
     profile = _profile(bias, options.provider)
     most_entries(profile, options.entries)
     vocabulary = vocabulary_of(bias, [profile, *_collected_by(bias, profile)], options.tokenizer)

@@ -11,7 +11,7 @@ import click
 
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.limits import check_limits
+from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.cli.commands.learning.eval import EvalOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import COLLECTING, SAMPLING_WITH_A_BIAS, labels_of, load, open_trials, run_folder
@@ -127,7 +127,7 @@ def _check(trials: Trials, biases: dict[str, Bias]) -> None:
     for name, bias in biases.items():
         try:
             bias.check_tokenizer(trials.tokenizer.fingerprint)
-            check_limits(bias.logit_bias, trials.session.profile, trials.session.highest_id)
+            check_bias(bias, trials.session.profile, trials.session.highest_id)
         except BiasError as error:
             raise type(error)(f"{name}: {error}") from None
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.cli.commands.learning.fit import FitOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import labels_of, load, open_trials, run_folder
@@ -113,6 +114,7 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         learn_from=learn_from,
         listed=options.top_logprobs,
         labels=labels,
+        depends_on=tuple(on for each in dict.fromkeys(options.depends_on) if (on := DependsOn.parse(each)) is not None),
     )
 
 
@@ -155,6 +157,23 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
     verdict_table(bias.verdict)
     for setting, (base, biased) in result.decisions.items():
         _print_decisions(setting, base, biased)
+    if result.beside:
+        print_table(
+            f"The bias that depends on {bias.settings['depends_on']} against what else decides, same test prompts",
+            ("setting", "against", result.beside[0][1].metric, "this bias", "diff", "95 % interval", "p"),
+            (
+                (
+                    row.setting,
+                    name,
+                    f"{row.base:.3f}",
+                    f"{row.biased:.3f}",
+                    f"{row.difference:+.3f}",
+                    f"{row.low:+.3f} to {row.high:+.3f}",
+                    f"{row.p:.3f}",
+                )
+                for name, row in result.beside
+            ),
+        )
     click.echo(
         f"{bias.estimator} ({settings_text(bias.settings)}), {len(bias.entries)} entries, learned from {bias.rollouts} rollouts, "
         f"{result.kl_sentence}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.prompt_bias import OF_EACH_PROMPT, PromptBias
 from blackbox_lb.cli.commands.learning.score import ScoreOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
@@ -65,7 +66,10 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
     chosen = path.with_name(BIAS)
     if not chosen.is_file():
         return path, {}
-    return path, {canonical(sorted([token, value] for token, value in Bias.load(chosen).logit_bias.items())): BIAS}
+    bias = Bias.load(chosen)
+    of_prompt = PromptBias.of(bias)
+    sent: object = sorted([token, value] for token, value in bias.logit_bias.items())
+    return path, {canonical(sent if of_prompt is None else {OF_EACH_PROMPT: of_prompt.identity}): BIAS}
 
 
 def _maker(options: ScoreOptions, task: Task) -> Callable[[int], Reward]:

@@ -28,6 +28,8 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
         click.echo("UNVERIFIED: no fresh completions were compared; run blb eval with --save")
     findings_list(bias.findings, everything=True)
     ranked = sorted(bias.entries, key=lambda entry: entry.bias)
+    if bias.depends is not None:
+        _features(bias, top)
     _tokens("Promoted tokens", [entry for entry in reversed(ranked) if entry.bias > 0], top)
     _tokens("Suppressed tokens", [entry for entry in ranked if entry.bias < 0], top)
 
@@ -46,6 +48,24 @@ def _origin(bias: Bias) -> None:
     if bias.learned:
         click.echo(f"bias       {_statistics(bias.learned)}")
     click.echo(f"made       {bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {printable(bias.blackbox_lb)}")
+
+
+def _features(bias: Bias, top: int) -> None:
+    """The features that move most, each with the tokens that it moves most, in nats of a prompt that has nothing else."""
+    if bias.depends is None:
+        return
+    rows = []
+    for feature in bias.depends.features:
+        moved = sorted(zip(feature.values, bias.entries, strict=True), key=lambda pair: -abs(pair[0]))[:3]
+        told = ", ".join(f"'{entry.readable}' {value:+.2f}" for value, entry in moved if value)
+        rows.append((abs(moved[0][0]) if moved else 0.0, printable(feature.name), told))
+    rows.sort(key=lambda row: -row[0])
+    print_table(
+        f"Depends on {printable(bias.depends.on)}: {min(top, len(rows))} of {len(rows)} features; the tokens below are what all "
+        "prompts have in common",
+        ("feature", "moves most (nats)"),
+        [row[1:] for row in rows[:top]],
+    )
 
 
 def _statistics(learned: Learned) -> str:

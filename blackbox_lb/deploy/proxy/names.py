@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.limits import check_limits
+from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.deploy.injection import Injection, OnConflict, quoted
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.errors import InputError
@@ -54,8 +54,8 @@ def load_served(
         bias = Bias.load(path)
         if profile is not None:
             highest = profile.bias.highest_id
-            check_limits(bias.logit_bias, profile, highest if isinstance(highest, int) else None)
-        injection = Injection(bias.logit_bias, on_conflict, pairs)
+            check_bias(bias, profile, highest if isinstance(highest, int) else None)
+        injection = Injection.of(bias, on_conflict, pairs)
         rows += [ServedBias(model, alias, bias, injection) for model in models or (bias.model,)]
     return rows
 

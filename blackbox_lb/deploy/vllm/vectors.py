@@ -147,7 +147,7 @@ def default_bias() -> str | None:
 
 def _vector(bias: Bias, expected: Expected) -> array[float]:
     """The bias in nats for every logit, rounded to float32. Raises BiasError where it does not fit the model."""
-    expected.check(bias)
+    expected.check(bias.same_for_all("LearnedBias in vLLM"))
     vector = array("f", bytes(4 * expected.logits))
     for token, value in bias.logit_bias.items():
         vector[token] = value

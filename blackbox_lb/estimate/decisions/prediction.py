@@ -51,6 +51,12 @@ class FirstLists:
         """(p, k) ``log pi_0 + delta``, -inf where a list is shorter."""
         return self.logprobs.astype(np.float64) + _values(self.ids, bias)
 
+    def tilted_by(self, token_ids: Ids, values: npt.NDArray[np.float64]) -> Vector:
+        """(p, k) the same where each prompt has a bias of its own: ``values`` (p, s) nats of the sorted ``token_ids`` (s,)."""
+        where = np.minimum(np.searchsorted(token_ids, self.ids), len(token_ids) - 1)
+        own = np.take_along_axis(values, where, axis=1)
+        return self.logprobs.astype(np.float64) + np.where(token_ids[where] == self.ids, own, 0.0)
+
     def share(self, bias: Mapping[int, float], groups: Sequence[Ids]) -> Vector:
         """(p, g) the probability of each group of tokens under ``bias``, among all groups; NaN where a list holds none of them."""
         tilted = self.tilted(bias)

@@ -17,7 +17,7 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Completion, Example, Message, Prompt
+from blackbox_lb.types import AnyBias, Completion, Example, Message, Prompt
 
 BASE = "base"
 """The name of the base policy."""
@@ -132,7 +132,7 @@ class Arm:
 
     setting: Setting
     bias_name: str | None = None
-    bias: Mapping[int, float] = field(default_factory=dict, repr=False)
+    bias: AnyBias = field(default_factory=dict, repr=False)
     alternative: Alternative = NO_ALTERNATIVE
 
     @property
@@ -142,8 +142,8 @@ class Arm:
         return " and ".join(parts) or BASE
 
     @property
-    def sent(self) -> Mapping[int, float]:
-        """The bias of its requests, token id -> nats."""
+    def sent(self) -> AnyBias:
+        """The bias of its requests."""
         return self.alternative.bias or self.bias
 
     @property
@@ -155,9 +155,9 @@ class Arm:
         return Setting(f"temperature {temperature:g}", temperature) if temperature else GREEDY
 
 
-def arms_at(setting: Setting, biases: Mapping[str, Mapping[int, float]], others: Sequence[Alternative]) -> tuple[Arm, ...]:
-    """The base, each bias, and each applicable alternative, alone and with each bias that it can be sent with; in this order."""
-    plain: list[tuple[str | None, Mapping[int, float]]] = [(None, {}), *biases.items()]
+def arms_at(setting: Setting, biases: Mapping[str, AnyBias], others: Sequence[Alternative]) -> tuple[Arm, ...]:
+    """The base, each bias, and each alternative that applies, alone and with each bias that it can be sent with; in this order."""
+    plain: list[tuple[str | None, AnyBias]] = [(None, {}), *biases.items()]
     tried = [NO_ALTERNATIVE, *(other for other in others if other.applies(setting))]
     return tuple(Arm(setting, name, bias, other) for other in tried for name, bias in (plain[:1] if other.alone else plain))
 

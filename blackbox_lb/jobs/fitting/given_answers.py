@@ -73,14 +73,18 @@ def unequal(labels: Labels, task: Task, limit: int | None = None) -> list[str]:
 class GivenAnswers:
     """The answers of the training rows with their lists.
 
-    rollouts: the answers as training data.
-    after: the lists of the tokens after each answer, None where they are not known.
+    rollouts: as they are learned from.
+    first: the first position of each prompt.
+    after: the lists of what follows each answer, None where nobody tells.
     begins: the tokens that begin an answer, sorted.
+    ends: those that end one, as far as they are known.
     """
 
     rollouts: Rollouts
+    first: FirstTokens
     after: FirstLists | None
     begins: Ids
+    ends: frozenset[int] = frozenset()
 
     def repeated(self, bias: Mapping[int, float]) -> float:
         """The share of answers that greedy decoding under ``bias`` repeats at once; 0 where ``after`` is None."""
@@ -96,12 +100,14 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPl
     trials.report.remark(found.sentence)
     if plan.labels is not None:
         trials.report.remark(f"first lists: {judged(found, plan.labels).sentence}")
-    given = found.rollouts(_weights(found, plan))
     begins = np.unique(np.concatenate([np.zeros(0, np.int64), *found.accepted]))
-    rest = await followed(trials, found) if plan.learn_from == "answers" else None
-    if rest is None:
-        return GivenAnswers(given, None, begins)
-    return GivenAnswers(Rollouts.join([given, rest]), FirstLists(rest.top_ids, rest.top_logprobs), begins)
+    after = await followed(trials, found) if plan.learn_from == "answers" else None
+    if after is None:
+        return GivenAnswers(found.rollouts(_weights(found, plan)), found, None, begins)
+    rest, ends = after
+    found = found.holding(ends)
+    rollouts = Rollouts.join([found.rollouts(_weights(found, plan)), rest])
+    return GivenAnswers(rollouts, found, FirstLists(rest.top_ids, rest.top_logprobs), begins, ends)
 
 
 def alone(given: Rollouts, vocab_size: int | None) -> Training:
@@ -148,7 +154,7 @@ async def choose_predicted(
     """
     if not field:
         raise InputError("the sweep is empty: give at least one --l2")
-    found = await first_tokens(trials, examples, "validation", plan.listed)
+    found = (await first_tokens(trials, examples, "validation", plan.listed)).holding(given.ends)
     judge = _Judge(found, plan.goal.objective, plan.labels, given)
     base = judge.of({})
     rows = [judge.of(each.logit_bias) for each in field]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
@@ -17,12 +18,13 @@ LearnFrom: TypeAlias = Literal["samples", "answers", "both"]
 class FitPlan:
     """The settings of a fit. Counts are of completions a prompt; ``entries`` None means as many as the provider takes.
 
-    rounds: parts of the training samples, each drawn with the bias learned from those before. trust: most nats a completion between
-    the policies of two rounds. settings: those to deploy with, which choose and judge the bias.
-    go_on: continue although the first prompts show nothing to learn.
-    learn_from: the drawn completions, the answers of the training rows, or the sum of both objectives. listed: alternatives at the
-    place of an answer, None for as many as help. labels: of a decision, None where there are none to score.
-    full_vocab: positions with whole distributions, 0 for none.
+    rounds: how many times the training samples are split, each part drawn with the bias learned from those before; trust: most nats
+    a completion between the policies of two rounds. settings: those to deploy with, for which the bias is chosen and at which it is
+    judged. go_on: collect on although the first prompts show nothing to learn.
+    learn_from: the completions that are drawn, the answers that the training rows have, or the sum of both objectives; listed:
+    alternatives at the place of an answer, None for as many as help. labels: of a decision, None where there are none to score.
+    depends_on: features of the prompt that a bias may depend on, each tried beside the fixed one.
+    full_vocab: positions at which whole distributions are asked for, 0 for none.
     """
 
     samples: int = 10
@@ -41,6 +43,7 @@ class FitPlan:
     learn_from: LearnFrom = "samples"
     listed: int | None = None
     labels: Labels | None = None
+    depends_on: tuple[DependsOn, ...] = ()
 
     @property
     def reads_answers(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Verdict
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.jobs.compiling.compile import Kept
 from blackbox_lb.jobs.fitting.choosing.choice import Measured, TriedCandidate
@@ -30,14 +31,15 @@ class FitUsage:
 class FitResult:
     """The result of a fit.
 
-    bias: the judged bias, with its verdict. uncompiled: the whole learned vector that it was compiled from, not judged.
-    kl: nats a completion from the base at temperature 1; NaN where it could not be computed, for the reason ``kl_missing``.
-    kl_whole: False where the end token or those of a stop text are not listed: ``kl`` is then that of the tokens given that the
-    completion goes on, less than the whole.
-    base, base_by_setting, tried: of the validation prompts, which made the choice. entries_curve: the gain kept by number of
-    entries, None where it was not computed. incomplete, filtered: completions left out of the fit. encoded: completions whose
-    tokens are not the provider's own list (see ``Training``). decisions: setting -> those of the base and of the biased model on
-    the test prompts, where the task has labels.
+    ``kl``: nats a completion from the base, at temperature 1.
+
+    ``kl`` is NaN where it could not be computed, and ``kl_missing`` says why; ``kl_whole`` is False where the end token is not
+    listed, or those of a stop text, so that it is the KL of the tokens given that the completion goes on, which is less than the
+    whole. ``base``, ``base_by_setting`` and ``tried``: of the validation prompts, which chose. ``entries_curve``: the gain kept by
+    number of entries, None where it was not computed. ``incomplete``, ``filtered``: completions left out of the fit; ``encoded``:
+    those whose tokens are not the provider's own list (see ``Training``). ``decisions``: setting -> those of the base and of the
+    biased model on the test prompts, where the task has labels. ``beside``: a bias that depends on the prompt against the fixed
+    one, and against a classifier on the same features, on the test prompts.
     """
 
     bias: Bias
@@ -55,6 +57,7 @@ class FitResult:
     entries_curve: tuple[Kept, ...] | None = None
     usage: FitUsage | None = None
     decisions: Mapping[str, tuple[DecisionScores, DecisionScores]] = field(default_factory=dict)
+    beside: tuple[tuple[str, Verdict], ...] = ()
 
     @property
     def kl_sentence(self) -> str:
@@ -99,6 +102,7 @@ class FitResult:
             "decisions": {
                 setting: {"base": base.as_json(), "biased": biased.as_json()} for setting, (base, biased) in self.decisions.items()
             },
+            "beside": [{"against": name, **row.model_dump()} for name, row in self.beside],
             "usage": None if self.usage is None else asdict(self.usage),
         }
 

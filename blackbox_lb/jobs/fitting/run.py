@@ -10,7 +10,7 @@ import numpy as np
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
-from blackbox_lb.bias.records import Censored, Learned, RecordedFinding, SamplingRecord, Verdict
+from blackbox_lb.bias.records import Censored, Compiled, Learned, RecordedFinding, SamplingRecord, Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.choice.table import rule
@@ -20,6 +20,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.compiling.compile import Kept, gain_by_entries, losses
 from blackbox_lb.jobs.fitting.choosing.choice import Choice
 from blackbox_lb.jobs.fitting.choosing.choose import choose
+from blackbox_lb.jobs.fitting.depends import DependentCandidate, against_others, dependent_candidate
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, choose_predicted
 from blackbox_lb.jobs.fitting.list_fidelity import Fidelity, fidelity
@@ -27,12 +28,14 @@ from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
 from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
 from blackbox_lb.jobs.fitting.vectors import sent_entries, uncompiled_of
+from blackbox_lb.rollouts.given_answers import first_tokens
 from blackbox_lb.rollouts.judging.decisions import decision_scores
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.reference import Reference, ask_reference, check_reference
 from blackbox_lb.rollouts.training import Training, censored
 from blackbox_lb.tasks import Task
+from blackbox_lb.types import AnyBias
 
 KL_PROMPTS = 40
 """Test prompts answered at temperature 1 for the KL alone, where the verdict is at other settings."""
@@ -67,12 +70,13 @@ class _Fit:
     training: their rollouts, with the table of next tokens.
     given: the answers of the training rows, None where nothing is learned from them.
     reference: whole distributions at reference positions, None where the plan wants none.
-    choice: the winning candidate of the validation prompts.
-    verdict: one row a metric and setting, on the test prompts.
-    decisions: setting -> numbers on the decisions of the base and of the biased model, where the task has labels.
-    why: the explanation of the verdict.
-    bias: the result, ready for its file.
-    exact: the fidelity of lists and compiles, against ``reference``.
+    choice: the candidate that won on the validation prompts.
+    verdict: a row a metric and setting, on the test prompts.
+    decisions: setting -> what the decisions of the base and of the biased model are worth, where the task has labels.
+    dependent: the bias that depends on the prompt, None where the fixed one is kept; beside: what it was compared with.
+    why: what explains the verdict.
+    bias: the result, as its file holds it.
+    exact: what lists and compiles are worth against ``reference``.
     """
 
     data: TrainingData
@@ -85,12 +89,14 @@ class _Fit:
     bias: Bias
     exact: Fidelity | None = None
     decisions: dict[str, tuple[DecisionScores, DecisionScores]]
+    dependent: DependentCandidate | None
+    beside: tuple[tuple[str, Verdict], ...]
 
     def __init__(self, trials: Trials, task: Task, plan: FitPlan) -> None:
         self.trials, self.task, self.plan = trials, task, plan
         self.examples = task.train[: plan.limit]
-        self.limits = _limits(trials.session, plan)  # before anything costs money
-        self.decisions = {}
+        self.limits = _limits(trials.session, plan)  # before anything is paid for
+        self.decisions, self.dependent, self.beside = {}, None, ()
 
     async def check(self) -> None:
         """Refuse an impossible plan before training completions cost anything."""
@@ -126,6 +132,7 @@ class _Fit:
         field = candidates(training.rollouts, training.next_token, plan.sweep, self.limits, whole=training.whole)
         if plan.predicts and self.given is not None:
             self.choice = await choose_predicted(self.trials, self.task.validation, list(field), plan, self.given)
+            await self._choose_dependent(self.given)
             return
         self.choice = await choose(
             self.trials,
@@ -137,9 +144,31 @@ class _Fit:
             settings=plan.settings,
         )
 
+    async def _choose_dependent(self, given: GivenAnswers) -> None:
+        """Let the bias depend on the prompt, where that is predicted to decide better; the best of what the plan names."""
+        plan, report = self.plan, self.trials.report
+        if not plan.depends_on:
+            return
+        found = (await first_tokens(self.trials, self.task.validation, "validation", plan.listed)).holding(given.ends)
+        for on in plan.depends_on:
+            each = dependent_candidate(on, self.examples, found, given, self.choice.candidate, self.limits, plan.sweep.seed)
+            if isinstance(each, str):
+                report.remark(f"declined, {each}")
+                continue
+            report.remark(each.sentence)
+            if self.dependent is None or each.predicted > self.dependent.predicted:
+                self.dependent = each
+        if self.dependent is None:
+            report.remark("the bias is the same for all prompts")
+
+    @property
+    def sent(self) -> AnyBias:
+        """The bias that is judged."""
+        return self.choice.candidate.logit_bias if self.dependent is None else self.dependent.bias
+
     async def judge(self) -> None:
         """Compare fresh completions of the test prompts, with the chosen bias and without."""
-        bias = self.choice.candidate.logit_bias
+        bias = self.sent
         plan, labels = self.plan, self.plan.labels
         self.verdict = await self.trials.judge(self.task.test, plan.settings, plan.test_samples, bias)
         for setting in plan.settings:
@@ -148,6 +177,8 @@ class _Fit:
                 continue
             pair = [await decision_scores(self.trials, self.task.test, setting, count, each, labels) for each in (None, bias)]
             self.decisions[setting.name] = (pair[0], pair[1])
+        if self.dependent is not None:
+            self.beside = await against_others(self.trials, self.task, self.choice.candidate, self.dependent, plan)
 
     def explain(self) -> None:
         """Find out why the bias helped or did not."""
@@ -164,14 +195,19 @@ class _Fit:
     async def write(self) -> None:
         """Build the bias for its file."""
         trials, chosen, why = self.trials, self.choice.candidate, self.why
-        compiled = losses(chosen.sparse, self.limits.entries, integers=self.limits.integers)
+        compiled: Compiled | None = losses(chosen.sparse, self.limits.entries, integers=self.limits.integers)
+        if self.dependent is not None:
+            chosen, compiled = self.dependent.common(chosen), None
         if self.reference is not None:
             self.exact = fidelity(self.reference, self.training.next_token, chosen, self.limits)
-            compiled = compiled.model_copy(update={"exact": self.exact.record})
+            compiled = None if compiled is None else compiled.model_copy(update={"exact": self.exact.record})
+        errors = why.errors.tolist() if self.dependent is None else [math.nan] * len(self.dependent.bias.ids)
         learned = None
         if why.statistics is not None:
             learned = Learned(**asdict(why.statistics), reliability=why.agreement.reliability)
         self.bias = Bias(
+            version=1 if self.dependent is None else 2,
+            depends=None if self.dependent is None else self.dependent.bias.depends,
             provider=trials.session.profile.name,
             model=trials.session.model,
             tokenizer=trials.tokenizer.fingerprint,
@@ -193,7 +229,7 @@ class _Fit:
             learned=learned,
             findings=tuple(RecordedFinding(**asdict(each)) for each in why.findings),
             verdict=tuple(self.verdict),
-            entries=await sent_entries(trials, self.training, chosen, why.errors.tolist()),
+            entries=await sent_entries(trials, self.training, chosen, errors),
         )
 
     async def result(self) -> FitResult:
@@ -214,9 +250,12 @@ class _Fit:
             kl_whole=trials.session.end_tokens.listed is True and not (trials.may_cut_stops and training.cut),
             fidelity=self.exact,
             base_by_setting=choice.base_by_setting,
-            entries_curve=_entries_curve(trials, uncompiled, self.bias, training.next_token),
+            entries_curve=None
+            if self.dependent is not None
+            else _entries_curve(trials, uncompiled, self.bias, training.next_token),
             usage=FitUsage(*trials.store.spent(trials.used)),
             decisions=self.decisions,
+            beside=self.beside,
         )
 
     def _censored(self, sweep: Sweep) -> Censored:
@@ -227,7 +266,7 @@ class _Fit:
         """The KL of the chosen policy at temperature 1: of the judged completions, else of a few drawn for it."""
         judged = SAMPLED in self.plan.settings
         examples, samples = (self.task.test, self.plan.test_samples) if judged else (self.task.test[:KL_PROMPTS], 1)
-        return await self.trials.kl(examples, samples, self.choice.candidate.logit_bias, self.training.next_token)
+        return await self.trials.kl(examples, samples, self.sent, self.training.next_token)
 
 
 def _entries_curve(trials: Trials, learned: Bias, bias: Bias, next_token: NextToken) -> tuple[Kept, ...] | None:

@@ -41,6 +41,11 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
     _check_engine(trials, plan)
     if plan.reads_answers:
         check_answers(trials, task, plan)
+    if plan.depends_on and not plan.predicts:
+        raise InputError(
+            "--depends-on is learned from given answers and chosen for greedy decisions; use it with --learn-from answers and "
+            "--deploy greedy, or leave it out"
+        )
     if plan.rounds == 1:
         return
     others = [name for name, each in estimators(plan.sweep).items() if not each.facts.any_policy]

@@ -14,7 +14,7 @@ from blackbox_lb.rollouts.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Completion, Example
+from blackbox_lb.types import AnyBias, Completion, Example
 
 
 async def label_tokens(trials: Trials, labels: Labels) -> list[Ids]:
@@ -25,7 +25,7 @@ async def label_tokens(trials: Trials, labels: Labels) -> list[Ids]:
 
 
 async def decision_scores(
-    trials: Trials, examples: Sequence[Example], setting: Setting, samples: int, bias: Mapping[int, float] | None, labels: Labels
+    trials: Trials, examples: Sequence[Example], setting: Setting, samples: int, bias: AnyBias | None, labels: Labels
 ) -> DecisionScores:
     """The decisions of such completions, drawn unless they are in the store; examples without one of the labels are left out."""
     draw = trials.draw(setting, bias, trials.session.biased_endpoint)
@@ -34,11 +34,12 @@ async def decision_scores(
     right, said, sure = [], [], []
     for example, row in zip(examples, keys, strict=True):
         number = labels.of(example)
+        own = bias if bias is None or isinstance(bias, Mapping) else bias.at(example.prompt)
         for completion in trials.store.completions(row) if number is not None else ():
             told = labels.said(completion.text)
             right.append(number)
             said.append(-1 if told is None else told)
-            sure.append(_confidence(completion, told, bias if trials.session.tells_base_logprobs else None, begins))
+            sure.append(_confidence(completion, told, own if trials.session.tells_base_logprobs else None, begins))
     return DecisionScores.of(labels.names, right, said, sure)  # type: ignore[arg-type]
 
 

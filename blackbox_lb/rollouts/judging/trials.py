@@ -23,7 +23,7 @@ from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
-from blackbox_lb.types import Completion, Draw, Endpoint, EndTokens, Example, Sampling
+from blackbox_lb.types import AnyBias, Completion, Draw, Endpoint, EndTokens, Example, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 
@@ -65,16 +65,14 @@ class Trials:
         return replace(ends, openers=openers(self.store.token_bytes(self.tokenizer.fingerprint), self.stop))
 
     def draw(
-        self,
-        setting: Setting,
-        bias: Mapping[int, float] | None = None,
-        endpoint: Endpoint | None = None,
-        max_tokens: int | None = None,
+        self, setting: Setting, bias: AnyBias | None = None, endpoint: Endpoint | None = None, max_tokens: int | None = None
     ) -> Draw:
         """Completions at ``setting``, of at most ``max_tokens`` tokens (default: the reward's own limit)."""
         longest = max_tokens or self.reward.max_tokens
         sampling = Sampling(setting.temperature, longest, self.top_logprobs, self.seed, self.stop)
-        return Draw(sampling, bias, endpoint)
+        if bias is None or isinstance(bias, Mapping):
+            return Draw(sampling, bias, endpoint)
+        return Draw(sampling, None, endpoint, bias)
 
     async def collect(
         self,
@@ -139,7 +137,7 @@ class Trials:
             await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.budget)
 
     async def scores(
-        self, title: str, examples: Sequence[Example], setting: Setting, samples: int, bias: Mapping[int, float] | None = None
+        self, title: str, examples: Sequence[Example], setting: Setting, samples: int, bias: AnyBias | None = None
     ) -> PolicyScores:
         """Scores of such completions, from an endpoint that takes a bias, so that base and biased differ in nothing else.
 
@@ -164,10 +162,8 @@ class Trials:
             )
         return scores
 
-    async def judge(
-        self, examples: Sequence[Example], settings: Sequence[Setting], samples: int, bias: Mapping[int, float]
-    ) -> list[Verdict]:
-        """Compare base and ``bias`` on ``examples`` at each of ``settings``: a verdict a metric, adjusted for their number.
+    async def judge(self, examples: Sequence[Example], settings: Sequence[Setting], samples: int, bias: AnyBias) -> list[Verdict]:
+        """Base against ``bias`` on ``examples`` at each of ``settings``: a verdict a metric, adjusted for being several.
 
         Greedy takes one sample a prompt.
         """
@@ -179,7 +175,7 @@ class Trials:
             rows += compare(setting, base, biased, self.reward)
         return together(rows)
 
-    async def kl(self, examples: Sequence[Example], samples: int, bias: Mapping[int, float], tail: NextToken) -> float:
+    async def kl(self, examples: Sequence[Example], samples: int, bias: AnyBias, tail: NextToken) -> float:
         """Mean KL of the biased policy to the base over whole completions at temperature 1, in nats.
 
         ``tail`` is of the unbiased training rollouts. NaN where no completion has a complete list of tokens, and where the provider
@@ -196,5 +192,9 @@ class Trials:
             return float("nan")
         prompts, rewards = [owner[key] for key in whole], [0.0] * len(whole)
         rollouts = columns(whole, prompts, rewards, self.end_tokens)
-        found = divergence(rollouts, list(bias), list(bias.values()), tail).kl
-        return found * len(whole) / len(complete)  # a completion that ended at once shows no token, and no distance
+        found = 0.0
+        for p in [None] if isinstance(bias, Mapping) else sorted(set(prompts)):
+            sent = bias if isinstance(bias, Mapping) else bias.at(examples[p or 0].prompt)
+            own = rollouts if p is None else rollouts.take(rollouts.prompts == p)
+            found += float(divergence(own, list(sent), list(sent.values()), tail).per_completion.sum())
+        return max(found, 0.0) / len(complete)  # a completion that ended at once shows no token, and no distance

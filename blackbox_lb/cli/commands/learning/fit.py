@@ -97,6 +97,12 @@ class FitOptions(TaskOptions, TrialOptions):
         "[default: answers, where the reward is correctness and the answers are few labels; else samples]",
         type=_choice("learn_from"),
     )
+    depends_on: tuple[str, ...] = option(
+        HelpGroup.LEARNING,
+        "Let the bias depend on the prompt where that decides better than a fixed one: words of the last user message, "
+        "system-prompt, or route:NAME=REGEX,...; needs --learn-from answers. Repeatable. [default: nothing]",
+        metavar="FEATURES",
+    )
     estimator: tuple[str, ...] = option(
         HelpGroup.LEARNING,
         "projection; the paper's ips; snips; ratio, which needs no logprobs. Repeatable.",

@@ -1,0 +1,168 @@
+"""A bias that depends on the prompt, as its file holds it and as a request gets it.
+
+    delta(x) = delta_0 + sum_j phi_j(x) delta_j
+
+``delta_0`` are the entries of the bias file, and the features with their vectors stand beside them. Applying it needs numpy,
+reading the file does not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, Strict, field_validator, model_validator
+
+from blackbox_lb.bias.features import BUCKETS, DependsOn, PromptText, weighed
+from blackbox_lb.bias.records import Finite, Flag, Name, Row
+from blackbox_lb.errors import BiasError
+
+if TYPE_CHECKING:
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.types import Prompt
+
+DIGITS = 4
+"""Decimals of a nat that are kept: a thousandth of what any fit tells."""
+OF_EACH_PROMPT = "of each prompt"
+"""How a store names the bias of a request that depends on the prompt, with its identity."""
+MOST_NUMBERS = 2_000_000
+"""Features x tokens of one file: 16 MB."""
+
+
+class Feature(Row):
+    """A feature of the prompt and the vector that belongs to it.
+
+    name: the route or system prompt, or the commonest words of a bucket, for a person to read.
+    bucket: of words, the number that they hash to.
+    weight: what the count of a word is multiplied by, 1 for others.
+    values: (s,) nats a unit, in the order of the entries.
+    """
+
+    name: str
+    bucket: Annotated[int, Strict(), Field(ge=0, lt=BUCKETS)] | None = None
+    weight: Annotated[Finite, Field(gt=0)] = 1.0
+    values: tuple[Finite, ...]
+
+    @property
+    def key(self) -> str | int:
+        """What ``DependsOn.counted`` calls it."""
+        return self.name if self.bucket is None else self.bucket
+
+
+class Dependence(Row):
+    """What the bias depends on, beside its common vector.
+
+    on: as given to ``--depends-on``.
+    model_weight: what the model's own logits weighed while it was learned; the vectors are scaled to go with whole ones.
+    low, high, integers: the range in nats and the kind of numbers that the provider takes of each request.
+    fingerprint: SHA-256 of all else here; a file whose features were changed by hand is refused.
+    """
+
+    on: Name
+    model_weight: Annotated[Finite, Field(gt=0, le=1)] = 1.0
+    low: Finite
+    high: Finite
+    integers: Flag = False
+    features: tuple[Feature, ...]
+    fingerprint: str = ""
+
+    @field_validator("on")
+    @classmethod
+    def _known(cls, on: str) -> str:
+        if DependsOn.parse(on) is None:
+            raise ValueError("a bias that depends on nothing has no features; leave the field out")
+        return on
+
+    @model_validator(mode="after")
+    def _whole(self) -> Dependence:
+        if not self.low <= 0 <= self.high:
+            raise ValueError(f"the range from {self.low} to {self.high} does not hold 0")
+        if sum(len(each.values) for each in self.features) > MOST_NUMBERS:
+            raise ValueError(f"more than {MOST_NUMBERS:,} numbers; learn it with fewer entries")
+        if len({each.key for each in self.features}) < len(self.features):
+            raise ValueError("a feature is listed twice; keep one")
+        if self.fingerprint and self.fingerprint != self.computed:
+            raise ValueError(
+                "its features are not those that were learned: the fingerprint differs; restore the file, or fit again"
+            )
+        return self
+
+    @property
+    def computed(self) -> str:
+        """The fingerprint that belongs to these features."""
+        document = self.model_dump(mode="json", exclude={"fingerprint"})
+        return sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    def signed(self) -> Dependence:
+        """The same with its fingerprint."""
+        return Dependence(**{**dict(self), "fingerprint": self.computed})
+
+
+class PromptBias:
+    """The bias of each prompt.
+
+    ids: (s,) the tokens that may be biased. common: token id -> nats that all prompts have in common. depends: the features with
+    their vectors. identity: a hash of both. unread: requests so far whose prompt holds no text that can be read.
+    """
+
+    def __init__(self, common: Mapping[int, float], depends: Dependence) -> None:
+        import numpy as np
+
+        self.ids, self.common, self.depends, self._on = tuple(common), dict(common), depends, DependsOn.parse(depends.on)
+        if any(len(each.values) != len(common) for each in depends.features):
+            raise BiasError(f"a feature has not one value for each of the {len(common)} entries; restore the file, or fit again")
+        self.unread = 0
+        self._common = np.array(list(common.values()), np.float64)
+        self._rows = {each.key: row for row, each in enumerate(depends.features)}
+        self._weights = {each.key: each.weight for each in depends.features}
+        self._slopes = np.array([each.values for each in depends.features], np.float64).reshape(-1, len(common))
+        told = json.dumps([sorted(common.items()), depends.computed], separators=(",", ":"))
+        self.identity = sha256(told.encode()).hexdigest()
+
+    @classmethod
+    def of(cls, bias: Bias) -> PromptBias | None:
+        """Of a bias file; None where its bias is the same for all prompts."""
+        return None if bias.depends is None else cls(bias.logit_bias, bias.depends)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def at(self, prompt: Prompt) -> dict[int, float]:
+        """Token id -> nats for one prompt."""
+        return self.of_text(PromptText.of((message.role, message.content) for message in prompt.messages))
+
+    def of_text(self, text: PromptText | None) -> dict[int, float]:
+        """Token id -> nats; the common vector where there is no text, or none of its features is known."""
+        import numpy as np
+
+        values, found = self._common, {} if text is None or self._on is None else weighed(self._on.counted(text), self._weights)
+        if found:
+            values = values + np.array(list(found.values())) @ self._slopes[[self._rows[name] for name in found]]
+        values = np.clip(values, self.depends.low, self.depends.high)
+        sent: list[float] = (np.rint(values) if self.depends.integers else values.round(DIGITS)).tolist()
+        return {token: value for token, value in zip(self.ids, sent, strict=True) if value}
+
+
+def text_of(document: Mapping[str, Any]) -> PromptText | None:
+    """The text of a request's body, chat or completions; None where it holds none that can be read (images, token ids, several)."""
+    messages = document.get("messages")
+    if isinstance(messages, list):
+        pairs = [_message(each) for each in messages]
+        read = [pair for pair in pairs if pair is not None]
+        return PromptText.of(read) if any(text for _, text in read) else None
+    prompt = document.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1:
+        prompt = prompt[0]
+    return PromptText(prompt) if isinstance(prompt, str) and prompt else None
+
+
+def _message(message: object) -> tuple[str, str] | None:
+    """Role and text of a chat message; the text parts of one with several."""
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        return None
+    content = message.get("content")
+    parts: Sequence[object] = content if isinstance(content, list) else [content]
+    texts = [each.get("text") if isinstance(each, dict) else each for each in parts]
+    return message["role"], "\n".join(each for each in texts if isinstance(each, str))

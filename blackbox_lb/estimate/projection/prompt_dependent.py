@@ -1,0 +1,223 @@
+"""A bias that depends on the prompt: one common vector, and one vector for each feature of the prompt, by maximum likelihood.
+
+    delta(x) = delta_0 + sum_j phi_j(x) delta_j,
+    maximise   sum_m w_m [ delta(x_m)(y_m) - log sum_y pi_0(y | m) exp(delta(x_m)(y)) ]
+               - l2/2 |delta_0|^2 - slope_l2/2 sum_j |delta_j|^2.
+
+It is the projection's objective, and concave: a multinomial logistic regression whose offsets are the model's own logits. The
+table of next tokens is visited in blocks of prompts; nothing of the size prompts x features or positions x tokens is made.
+
+Index letters: ``p`` prompts, ``f`` features, ``m`` positions, ``s`` tokens that may be biased. Values in nats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.next_token.parallel import dot
+from blackbox_lb.estimate.projection.lbfgs import descend
+
+BLOCK = 4_096
+"""Prompts of a block: with 300 tokens its bias takes 10 MB."""
+LARGEST = 300.0
+"""Nats at which a bias is cut off inside exp, which overflows at 709."""
+LEAST_REST = 1e-12
+"""Probability of the tokens outside the support, below which it is rounding."""
+
+FeatureTable: TypeAlias = sparse.csr_array[Any]
+"""(p, f) the value of each feature on each prompt, 0 where nothing is stored."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptFit:
+    """What was learned.
+
+    token_ids: (s,) sorted.
+    common: (s,) nats, ``delta_0``.
+    slopes: (f, s) nats a unit of each feature.
+    gain: log-likelihood over no bias, in nats a weighted position.
+    iterations: of L-BFGS.
+    """
+
+    token_ids: Ids
+    common: Vector
+    slopes: npt.NDArray[np.float64]
+    gain: float
+    iterations: int
+
+    def bias(self, features: FeatureTable) -> npt.NDArray[np.float64]:
+        """(p, s) the bias of each prompt."""
+        return np.asarray(self.common + features @ self.slopes)
+
+    def impact(self, features: FeatureTable, usage: Vector) -> Vector:
+        """(s,) how much each token's bias moves: its root mean square over prompts, times the root of ``usage`` (s,)."""
+        square = np.zeros(len(self.common))
+        for start in range(0, features.shape[0], BLOCK):
+            square += (self.bias(features[start : start + BLOCK]) ** 2).sum(axis=0)
+        return np.asarray(np.sqrt(square / max(features.shape[0], 1) * usage))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptPositions:
+    """The weighted positions of p prompts, for tokens that may be biased.
+
+    token_ids: (s,) sorted. masses: (m, s) their listed probabilities. tails: (m,) the unlisted probability that ``unigram`` (s,)
+    shares out. prompts: (m,) ascending. weights: (m,). counts: (p, s) the weighted number of times each was the answer.
+    """
+
+    token_ids: Ids
+    masses: sparse.csr_array[Any]
+    tails: Vector
+    unigram: Vector
+    prompts: Ids
+    weights: Vector
+    counts: sparse.csr_array[Any]
+    _rest: Vector = field(init=False)
+
+    def __post_init__(self) -> None:
+        rest = 1.0 - np.asarray(self.masses.sum(axis=1)) - self.tails * self.unigram.sum()
+        object.__setattr__(self, "_rest", np.maximum(rest, LEAST_REST))
+
+    @classmethod
+    def of(cls, table: NextToken, prompts: Ids, weights: Vector, token_ids: Ids, size: int) -> PromptPositions:
+        """table: of m positions. prompts, weights: (m,) of each. token_ids: those that may be biased. size: p.
+
+        InputError: none of ``token_ids`` was ever listed or sampled, or no position has a weight.
+        """
+        given = table.named()
+        chosen = np.flatnonzero(np.isin(given.token_ids, token_ids))
+        if not len(chosen) or not weights.any():
+            raise InputError("nothing can depend on the prompt: no position has both a weight and a token that may be biased")
+        masses = given.by_token(chosen)
+        listed, scale = masses.listed, np.ones(given.n_positions) if masses.scale is None else masses.scale
+        columns = np.repeat(np.arange(len(chosen)), np.diff(listed.starts))
+        rows = listed.rows.astype(np.int64)
+        all_masses = sparse.csr_array((listed.values * scale[rows], (rows, columns)), shape=(given.n_positions, len(chosen)))
+        order = np.argsort(prompts, kind="stable")
+        order = order[weights[order] > 0]
+        place = np.full(len(given.token_ids), -1)
+        place[chosen] = np.arange(len(chosen))
+        said = place[given.sampled[order]]
+        known = said >= 0
+        counts = sparse.csr_array((weights[order][known], (prompts[order][known], said[known])), shape=(size, len(chosen)))
+        return cls(
+            given.token_ids[chosen],
+            all_masses[order],
+            given.spread[order],
+            given.unigram[chosen],
+            prompts[order],
+            weights[order],
+            counts,
+        )
+
+    @property
+    def usage(self) -> Vector:
+        """(s,) the weighted probability of each token under the base model."""
+        return np.asarray(self.masses.T @ self.weights) + self.unigram * dot(self.weights, self.tails)
+
+    def only(self, chosen: Bools) -> PromptPositions:
+        """The positions of the prompts where ``chosen`` (p,) is True; the others count nothing."""
+        here = chosen[self.prompts]
+        kept = sparse.diags_array(chosen.astype(np.float64)) @ self.counts
+        return PromptPositions(
+            self.token_ids,
+            self.masses[here],
+            self.tails[here],
+            self.unigram,
+            self.prompts[here],
+            self.weights[here],
+            sparse.csr_array(kept),
+        )
+
+    def loss(self, features: FeatureTable, common: Vector, slopes: Vector) -> tuple[float, Vector, npt.NDArray[np.float64]]:
+        """Minus the log-likelihood in nats, and its gradient in ``common`` (s,) and ``slopes`` (f, s)."""
+        value, of_common, of_slopes = 0.0, np.zeros(common.shape), np.zeros(slopes.shape)
+        for rows, positions in self._blocks(features.shape[0]):
+            own = features[rows]
+            delta = np.minimum(common + own @ slopes, LARGEST)
+            part, slope = self._block(delta, rows.start, positions)
+            counted = self.counts[rows]
+            value += part - float((counted.multiply(delta)).sum())
+            slope = slope - counted.toarray()
+            of_common += slope.sum(axis=0)
+            of_slopes += np.asarray(own.T @ slope)
+        return value, of_common, of_slopes
+
+    def log_likelihood(self, delta: npt.NDArray[np.float64]) -> Vector:
+        """(p,) the weighted log-likelihood of each prompt's answers under its own bias ``delta`` (p, s), over no bias."""
+        normaliser = np.zeros(len(delta))
+        for rows, positions in self._blocks(len(delta)):
+            z = self._normalisers(np.exp(np.minimum(delta[rows], LARGEST)), rows.start, positions)[0]
+            np.add.at(normaliser, self.prompts[positions], self.weights[positions] * np.log(z))
+        return np.asarray(self.counts.multiply(delta).sum(axis=1)) - normaliser
+
+    def _blocks(self, size: int) -> Iterator[tuple[slice, slice]]:
+        """Prompts, and their positions, so many at a time."""
+        for start in range(0, size, BLOCK):
+            stop = min(start + BLOCK, size)
+            low, high = np.searchsorted(self.prompts, (start, stop)).tolist()
+            yield slice(start, stop), slice(low, high)
+
+    def _normalisers(self, tilt: npt.NDArray[np.float64], first: int, positions: slice) -> tuple[Vector, Ids, Ids, Vector]:
+        """(b,) ``sum_y pi_0(y) exp(delta(y))``; and of each listed mass its row, its place in ``tilt``, and its tilted value."""
+        table, owner = self.masses[positions], self.prompts[positions] - first
+        row = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))
+        at = owner[row] * tilt.shape[1] + table.indices
+        tilted = table.data * tilt.ravel()[at]
+        z = self._rest[positions] + np.bincount(row, tilted, table.shape[0]) + self.tails[positions] * (tilt @ self.unigram)[owner]
+        return z, row, at, tilted
+
+    def _block(self, delta: npt.NDArray[np.float64], first: int, positions: slice) -> tuple[float, npt.NDArray[np.float64]]:
+        """The weighted log-normalisers of some prompts, and their gradient (b, s) in the bias of each."""
+        tilt = np.exp(delta)
+        z, row, at, tilted = self._normalisers(tilt, first, positions)
+        weights, owner = self.weights[positions], self.prompts[positions] - first
+        once = weights / z
+        slope = np.bincount(at, tilted * once[row], delta.size).astype(np.float64).reshape(delta.shape)
+        tails = np.bincount(owner, once * self.tails[positions], len(delta))
+        return dot(weights, np.log(z)), slope + tails[:, None] * tilt * self.unigram
+
+
+def fit_prompts(
+    positions: PromptPositions,
+    features: FeatureTable,
+    *,
+    l2: float,
+    slope_l2: float,
+    start: PromptFit | None = None,
+    max_iterations: int = 500,
+) -> PromptFit:
+    """Fit the bias of the module docstring.
+
+    l2, slope_l2: pull of the common vector and of the others to 0, in weighted positions. start: a fit to begin from, of the same
+    tokens and features. InputError: a strength that is not above 0.
+    """
+    size, count = len(positions.token_ids), features.shape[1]
+    total = float(positions.weights.sum())
+    strengths = np.concatenate([[positive("l2", l2)], np.full(count, positive("slope_l2", slope_l2))])[:, None]
+    # Coordinates in which the curvature is about 1: tokens and features differ in frequency by orders of magnitude.
+    moved = positions.usage + np.asarray(positions.counts.sum(axis=0))
+    present = np.asarray((features * features).sum(axis=0)) / max(features.shape[0], 1)
+    curvature = np.concatenate([[1.0], present])[:, None] * moved[None] / 2 + strengths
+    unit = np.sqrt(total / np.maximum(curvature, 1e-9 * total))
+
+    def loss(x: Vector) -> tuple[float, Vector]:
+        values = x.reshape(unit.shape) * unit
+        value, of_common, of_slopes = positions.loss(features, values[0], values[1:])
+        slope = np.concatenate([of_common[None], of_slopes]) + strengths * values
+        return (value + float((strengths * values * values).sum()) / 2) / total, (slope * unit).ravel() / total
+
+    begin = np.zeros(unit.shape) if start is None else np.concatenate([start.common[None], start.slopes]) / unit
+    found = descend(loss, begin.ravel(), max_iterations=max_iterations, shortfall=1e-9)
+    values = found.x.reshape(1 + count, size) * unit
+    gain = -found.value - float((strengths * values * values).sum()) / 2 / total
+    return PromptFit(positions.token_ids, values[0], values[1:], gain, found.iterations)

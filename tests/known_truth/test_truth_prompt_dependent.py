@@ -1,0 +1,137 @@
+"""A bias that depends on the prompt, on exact models: the optimum of its objective, its limits, and features that say nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy import sparse
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.projection import prompt_dependent
+from blackbox_lb.estimate.projection.projection import projection
+from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions, fit_prompts
+from blackbox_lb.jobs.fitting.depends import tempered
+
+Array = npt.NDArray[np.float64]
+VOCAB, PROMPTS, FEATURES = 20, 90, 4
+
+
+def world(seed: int) -> tuple[Array, npt.NDArray[np.int64], sparse.csr_array]:
+    """(p, v) logprobs at first positions, (p,) the answer of each, one of three tokens, and (p, f) features."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, 1, (PROMPTS, VOCAB))
+    table = rng.normal(size=(PROMPTS, FEATURES)) * (rng.random((PROMPTS, FEATURES)) < 0.6)
+    answers = (logits[:, :3] + 2 * table @ rng.normal(size=(FEATURES, 3))).argmax(axis=1)
+    return logits - logsumexp(logits, axis=1, keepdims=True), answers, sparse.csr_array(table)
+
+
+def rollouts(logprobs: Array, answers: npt.NDArray[np.int64], width: int = VOCAB) -> Rollouts:
+    """The answers as rollouts of one token, with lists of the ``width`` likeliest tokens."""
+    order = np.argsort(-logprobs, axis=1)[:, :width]
+    rows = np.arange(len(answers))
+    return Rollouts(
+        keys=tuple(map(str, rows)),
+        prompts=rows,
+        rewards=np.zeros(len(rows)),
+        lengths=np.ones(len(rows), np.int64),
+        token_ids=answers.astype(np.int32),
+        logprobs=logprobs[rows, answers].astype(np.float32),
+        top_ids=order.astype(np.int32),
+        top_logprobs=np.take_along_axis(logprobs, order, axis=1).astype(np.float32),
+        shares=np.ones(len(rows)),
+    )
+
+
+def positions(given: Rollouts, tokens: npt.ArrayLike) -> PromptPositions:
+    """The positions of ``given`` for these tokens."""
+    weights = np.ones(len(given.keys))
+    return PromptPositions.of(NextToken.of(given), given.prompts, weights, np.asarray(tokens, np.int64), len(given.keys))
+
+
+def likelihood(x: Array, logprobs: Array, answers: npt.NDArray[np.int64], table: Array, l2: float, slope_l2: float) -> float:
+    """The objective, written down."""
+    values = x.reshape(1 + FEATURES, VOCAB)
+    scores = logprobs + values[0] + table @ values[1:]
+    told = (scores[np.arange(len(answers)), answers] - logsumexp(scores, axis=1)).sum()
+    return float(told - l2 / 2 * (values[0] ** 2).sum() - slope_l2 / 2 * (values[1:] ** 2).sum())
+
+
+@pytest.mark.parametrize("block", [7, 4_096])
+def test_it_reaches_the_optimum_of_its_objective(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With complete lists, in one block of prompts and in many: as a general optimiser finds it on the objective as written."""
+    monkeypatch.setattr(prompt_dependent, "BLOCK", block)
+    logprobs, answers, table = world(1)
+    found = fit_prompts(positions(rollouts(logprobs, answers), range(VOCAB)), table, l2=2.0, slope_l2=3.0)
+    dense = table.toarray()
+
+    def loss(x: Array) -> float:
+        return -likelihood(x, logprobs, answers, dense, 2.0, 3.0)
+
+    best = minimize(loss, np.zeros((1 + FEATURES) * VOCAB), method="BFGS", options={"gtol": 1e-6})
+    ours = np.concatenate([found.common[None], found.slopes]).ravel()
+    assert likelihood(ours, logprobs, answers, dense, 2.0, 3.0) == pytest.approx(-best.fun, abs=1e-5)
+    assert np.abs(ours - best.x).max() < 2e-3
+
+
+def test_the_gradient_is_that_of_the_loss() -> None:
+    """With cut-off lists, a tail that is shared out, and tokens of which some may have no bias."""
+    logprobs, answers, table = world(2)
+    given = positions(rollouts(logprobs, answers, width=8), [0, 1, 2, 5, 7])
+    rng = np.random.default_rng(0)
+    common, slopes = rng.normal(size=len(given.token_ids)), rng.normal(size=(FEATURES, len(given.token_ids)))
+    _, of_common, of_slopes = given.loss(table, common, slopes)
+    step = 1e-5
+    for token in range(len(given.token_ids)):
+        moved = common.copy()
+        moved[token] += step
+        low = common.copy()
+        low[token] -= step
+        rise = (given.loss(table, moved, slopes)[0] - given.loss(table, low, slopes)[0]) / (2 * step)
+        assert rise == pytest.approx(of_common[token], abs=1e-5)
+        up, down = slopes.copy(), slopes.copy()
+        up[1, token] += step
+        down[1, token] -= step
+        rise = (given.loss(table, common, up)[0] - given.loss(table, common, down)[0]) / (2 * step)
+        assert rise == pytest.approx(of_slopes[1, token], abs=1e-5)
+
+
+def test_without_slopes_it_is_the_projection() -> None:
+    """An infinite pull on the slopes leaves the fixed bias."""
+    logprobs, answers, table = world(3)
+    given = rollouts(logprobs, answers)
+    found = fit_prompts(positions(given, range(VOCAB)), table, l2=2.0, slope_l2=1e9)
+    fixed = projection(given, l2=2.0)
+    assert np.abs(found.common - fixed.delta[np.isin(fixed.token_ids, found.token_ids)]).max() < 1e-3
+    assert np.abs(found.slopes).max() < 1e-6
+
+
+def test_groups_without_a_pull_are_separate_fits() -> None:
+    """One-hot features with hardly any pull towards the common vector: the fit of each group alone."""
+    logprobs, answers, _ = world(4)
+    group = np.arange(PROMPTS) % 2
+    table = sparse.csr_array(np.eye(2)[group])
+    given = rollouts(logprobs, answers)
+    found = fit_prompts(positions(given, range(VOCAB)), table, l2=1e6, slope_l2=2.0)
+    for number in (0, 1):
+        alone = given.take(group == number)
+        fixed = projection(alone, l2=2.0, next_token=NextToken.of(alone))
+        ours = found.bias(table)[np.flatnonzero(group == number)[0]]
+        assert np.abs(ours[np.isin(found.token_ids, fixed.token_ids)] - fixed.delta).max() < 2e-3
+
+
+def test_the_argmax_under_a_weight_is_that_of_the_bias_that_is_sent() -> None:
+    """Lists tempered by w decide with delta as the model's own lists do with delta / w."""
+    logprobs, answers, _ = world(5)
+    given, weight = rollouts(logprobs, answers), 0.25
+    less = tempered(given, weight)
+    assert np.exp(less.top_logprobs).sum(axis=1) == pytest.approx(1.0, abs=1e-5)
+    delta = np.random.default_rng(0).normal(0, 2, VOCAB)
+    one = (less.top_logprobs + delta[less.top_ids]).argmax(axis=1)
+    assert (one == (given.top_logprobs + delta[given.top_ids] / weight).argmax(axis=1)).all()
+    assert replace(less, top_logprobs=given.top_logprobs, logprobs=given.logprobs).keys == given.keys

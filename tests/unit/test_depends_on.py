@@ -1,0 +1,163 @@
+"""``blb fit --depends-on``: chosen where the prompt decides, declined where it says nothing; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from scipy.special import logsumexp
+
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.features import DependsOn
+from blackbox_lb.cli import main
+from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.jobs.fitting.depends import DependentCandidate, dependent_candidate
+from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone
+from blackbox_lb.rollouts.given_answers import FirstTokens
+from blackbox_lb.testing import ExactModel, ExactServer
+from blackbox_lb.types import Example, Prompt
+
+MODEL = ExactModel(14, 2, seed=3, prompts=1, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True)
+"""Tokens 1 and 2, " b" and " c", are the labels; the model knows nothing of the prompt."""
+SPLITS = (("train", range(60)), ("validation", range(60, 110)), ("test", range(110, 190)))
+COLOURS = ("red", "blue", "green", "yellow", "black")
+
+
+def row(number: int, split: str) -> dict[str, Any]:
+    """What is red or green is b."""
+    colour = COLOURS[number % 5]
+    return {"prompt": f"thing {number}: it is {colour}", "answer": "b" if colour in ("red", "green") else "c", "split": split}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rows as a file."""
+    path = tmp_path_factory.mktemp("data") / "data.jsonl"
+    rows = [row(number, split) for split, numbers in SPLITS for number in numbers]
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ExactServer]:
+    """The model behind a llama.cpp server."""
+    with ExactServer(MODEL) as running:
+        yield running
+
+
+def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
+    """A fit of one-token answers."""
+    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", out)
+    arguments = ("fit", *where, "--reward", "exact-match", "--max-tokens", 1, "--quiet", *more)
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+@pytest.mark.parametrize("kind", ["words", "route:warm=red|green"])
+def test_what_the_prompt_decides_is_learned(kind: str, server: ExactServer, data: Path, tmp_path: Path) -> None:
+    """A fixed bias can only say the commoner label; one that depends on the prompt is right on fresh completions of unseen ones.
+
+    It is compared with the fixed bias and with a classifier, shown, judged again by ``blb eval``, reported, and refused where one
+    vector is wanted.
+    """
+    out = tmp_path / "run"
+    result = fit(server, data, out, "--depends-on", kind, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    (verdict,) = [each for each in found["verdict"] if each["metric"] == "accuracy"]
+    assert verdict["verdict"] == "HELPS"
+    assert verdict["biased"] > 0.95
+    beside = {each["against"]: each for each in found["beside"]}
+    assert beside["fixed bias"]["base"] < 0.7
+    assert beside["classifier on these features"]["base"] > 0.95
+    bias = Bias.load(out / "bias.json")
+    assert (bias.version, bias.settings["depends_on"]) == (2, kind)
+    again = fit(server, data, out, "--depends-on", kind, "--json")
+    assert json.loads(again.stdout) | {"provenance": found["provenance"]} == found
+    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--reward", "exact-match", "--max-tokens", 1)
+    lines = {
+        ("show", out / "bias.json"): ("Depends on", 0),
+        ("eval", out / "bias.json", *where, "--deploy", "greedy", "--out", out, "--quiet"): ("HELPS", 0),
+        ("report", out): ("report.html", 0),
+        ("score", out, "--data", data, "--reward", "exact-match", "--quiet"): ("bias.json", 0),
+        ("export", out / "bias.json", "--format", "curl"): ("depends on", 2),
+        ("compile", out / "bias.json", "--provider", "openai"): ("depends on", 2),
+    }
+    for line, (said, code) in lines.items():
+        told = CliRunner().invoke(main, [str(each) for each in line])
+        assert told.exit_code == code, told.output
+        assert said in told.output, told.output
+
+
+def test_it_needs_given_answers_and_greedy(server: ExactServer, data: Path, tmp_path: Path) -> None:
+    """Each refusal is a sentence and exit code 2, before anything is asked for."""
+    for more, sentence in (
+        (("--depends-on", "words", "--learn-from", "samples"), "--learn-from answers"),
+        (("--depends-on", "words", "--deploy", "temperature=1"), "--deploy greedy"),
+        (("--depends-on", "wrods"), "is not known"),
+        (("--depends-on", "groups:colour"), "is not known"),
+    ):
+        result = fit(server, data, tmp_path / "none", *more)
+        assert result.exit_code == 2, result.output
+        assert sentence in result.output
+
+
+def planted(seed: int, signal: bool) -> DependentCandidate | str:
+    """What is chosen for prompts of random words, where the answer depends on one of them or on none."""
+    rng = np.random.default_rng(seed)
+    vocabulary = np.array([f"w{number}" for number in range(12)])
+
+    def found(size: int, prefix: str) -> FirstTokens:
+        words = [rng.choice(vocabulary, 4, replace=False) for _ in range(size)]
+        logits = rng.normal(0, 1, (size, 8)) + np.where(np.arange(8) < 2, 0.0, 2.0)
+        says = np.array(["w0" in each or "w1" in each for each in words]) if signal else rng.random(size) < 0.5
+        right = np.where(rng.random(size) < 0.6, logits[:, :2].argmax(axis=1), rng.integers(0, 2, size)) if not signal else says * 1
+        logprobs = (logits - logsumexp(logits, axis=1, keepdims=True)).astype(np.float32)
+        order = np.argsort(-logprobs, axis=1)
+        examples = tuple(
+            Example(f"{prefix}{number}", Prompt.user(" ".join(each)), (str(answer),))
+            for number, (each, answer) in enumerate(zip(words, right, strict=True))
+        )
+        return FirstTokens(
+            examples=examples,
+            places=np.arange(size),
+            ids=order.astype(np.int32),
+            logprobs=np.take_along_axis(logprobs, order, axis=1),
+            known=np.ones((size, 8), np.bool_),
+            accepted=tuple(np.array([answer], np.int64) for answer in right),
+            spelled=tuple((int(answer),) for answer in right),
+            width=8,
+            unanswered=0,
+            longer=0,
+            ambiguous=0,
+            whole=(),
+        )
+
+    training, validation = found(100, "t"), found(60, "v")
+    given = GivenAnswers(training.rollouts(), training, None, np.array([0, 1]))
+    table = alone(given.rollouts, None)
+    limits = CompileLimits(None, -100.0, 100.0, integers=False)
+    (fixed,) = candidates(table.rollouts, table.next_token, Sweep(l2=(1.0,)), limits)
+    kind = DependsOn.parse("words")
+    assert kind is not None
+    return dependent_candidate(kind, training.examples, validation, given, fixed, limits)
+
+
+@pytest.mark.parametrize("runs", [8, pytest.param(100, marks=pytest.mark.slow)])
+def test_words_that_say_nothing_are_declined(runs: int) -> None:
+    """In at least 95 of 100 draws of data whose words are noise."""
+    kept = sum(isinstance(planted(seed, signal=False), DependentCandidate) for seed in range(runs))
+    assert kept <= 0.05 * runs
+
+
+def test_words_that_decide_are_kept() -> None:
+    """And predicted to decide almost everything right."""
+    for seed in range(3):
+        found = planted(seed, signal=True)
+        assert isinstance(found, DependentCandidate), found
+        assert found.predicted > 0.9 > found.fixed

@@ -1,0 +1,214 @@
+"""A bias that depends on the prompt: its features, its file, and every way in which it is sent."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import openai
+import pytest
+
+from blackbox_lb import Bias, apply, apply_batch, logit_bias
+from blackbox_lb.bias.features import BUCKETS, MOST_READ, DependsOn, PromptText, bucket_of, grams
+from blackbox_lb.bias.prompt_bias import Dependence, Feature, PromptBias, text_of
+from blackbox_lb.bias.records import Entry
+from blackbox_lb.deploy.injection import Injection
+from blackbox_lb.errors import BiasError, InputError
+from blackbox_lb.types import Prompt
+
+ROUTE = "route:code=def |class ,sum=\\d+ [+-] \\d+"
+
+
+def on(kind: str) -> DependsOn:
+    """What is depended on."""
+    found = DependsOn.parse(kind)
+    assert found is not None
+    return found
+
+
+def bias_on(kind: str, features: list[Feature], integers: bool = False) -> Bias:
+    """A bias of two tokens that depends on the prompt."""
+    depends = Dependence(on=kind, low=-100.0, high=100.0, integers=integers, features=tuple(features)).signed()
+    entries = (Entry(id=5, bias=1.0), Entry(id=9, bias=-2.0))
+    fields: dict[str, Any] = {"provider": "vllm", "model": "m", "tokenizer": "t", "reward": "contains", "estimator": "projection"}
+    return Bias(version=2, depends=depends, entries=entries, **fields)
+
+
+WORDS = bias_on(
+    "words",
+    [
+        Feature(name="refund", bucket=bucket_of("refund"), weight=2.0, values=(3.0, 0.0)),
+        Feature(name="hello", bucket=bucket_of("hello"), weight=1.0, values=(0.0, 4.0)),
+    ],
+)
+ROUTES = bias_on(ROUTE, [Feature(name="code", values=(2.0, 0.5)), Feature(name="sum", values=(-1.0, 0.25))])
+
+
+def of(bias: Bias, text: str, system: str = "") -> dict[int, float]:
+    """The bias of a prompt."""
+    made = PromptBias.of(bias)
+    assert made is not None
+    return made.of_text(PromptText(text, system))
+
+
+def test_words_and_pairs_are_counted_and_have_length_one() -> None:
+    """A prompt's features are those that the file knows, weighed and of length 1; a prompt of other words has the common vector."""
+    assert grams("Two  words, two") == ["two", "words", "two", "two words", "words two"]
+    assert of(WORDS, "I want a refund") == {5: 4.0, 9: -2.0}
+    both = of(WORDS, "hello, a refund")
+    length = np.sqrt(5.0)
+    assert both == {5: pytest.approx(1 + 3 * 2 / length, abs=1e-4), 9: pytest.approx(-2 + 4 / length, abs=1e-4)}
+    assert of(WORDS, "nothing of it") == {5: 1.0, 9: -2.0}
+
+
+def test_routes_take_the_first_match_and_system_prompts_are_whole() -> None:
+    """A regular expression may hold a comma; a long system prompt is known by its beginning and its hash."""
+    assert of(ROUTES, "class A: 1 + 1") == {5: 3.0, 9: -1.5}
+    assert of(ROUTES, "what is 1 + 1?") == {9: -1.75}
+    assert of(ROUTES, "what?") == {5: 1.0, 9: -2.0}
+    long = "You answer in one word. " * 40
+    key = on("system-prompt").group(PromptText("x", long))
+    assert key is not None
+    assert len(key) <= 200
+    assert key != on("system-prompt").group(PromptText("x", long + "!"))
+    bias = bias_on("system-prompt", [Feature(name=key, values=(1.0, 1.0))])
+    assert of(bias, "x", long) == {5: 2.0, 9: -1.0}
+    assert of(bias, "x", "another") == {5: 1.0, 9: -2.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("word", "is not known"),
+        ("route:", "NAME=REGEX"),
+        ("route:a=(", "which is none"),
+        ("route:a=x,a=y", "twice"),
+        ("groups:topic", "is not known"),
+    ],
+)
+def test_what_no_feature_is_called_is_refused(given: str, sentence: str) -> None:
+    """With the remedy."""
+    with pytest.raises(InputError, match=sentence):
+        DependsOn.parse(given)
+
+
+def test_the_file_holds_it_and_a_changed_one_is_refused(tmp_path: Path) -> None:
+    """Written as version 2, which says so to older readers; read back the same; refused where its features were changed."""
+    path = tmp_path / "bias.json"
+    WORDS.save(path)
+    document = json.loads(path.read_text())
+    assert document["version"] == 2
+    assert Bias.load(path) == WORDS
+    document["depends"]["features"][0]["values"][0] = 9.0
+    path.write_text(json.dumps(document))
+    with pytest.raises(BiasError, match="fingerprint differs"):
+        Bias.load(path)
+    document["depends"]["features"][0]["values"] = [9.0]
+    document["depends"]["fingerprint"] = ""
+    path.write_text(json.dumps(document))
+    with pytest.raises(BiasError, match="one value for each"):
+        Bias.load(path)
+    plain = WORDS.replacing(version=1, depends=None)
+    plain.save(path)
+    assert "depends" not in json.loads(path.read_text())
+    assert json.loads(path.read_text())["version"] == 1
+    with pytest.raises(BiasError, match="version 2 without"):
+        plain.replacing(version=2)
+
+
+def test_every_reader_of_a_body_finds_the_same_text() -> None:
+    """Chat messages, their text parts, a completions prompt; none where there is nothing to read."""
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "b"}]
+    system = {"role": "system", "content": "s"}
+    assert text_of({"messages": [system, {"role": "user", "content": parts}]}) == PromptText("a\nb", "s")
+    assert text_of({"prompt": "p"}) == text_of({"prompt": ["p"]}) == PromptText("p")
+    assert PromptText.of([("user", "a"), ("assistant", "b"), ("user", "c")]).user == "c"
+    for body in (
+        {},
+        {"prompt": [1, 2]},
+        {"prompt": ["a", "b"]},
+        {"messages": [{"role": "user", "content": parts[1:2]}]},
+        {"messages": [3]},
+    ):
+        assert text_of(body) is None
+
+
+def test_a_client_sends_the_bias_of_each_prompt() -> None:
+    """Through ``apply``: chat and completions, byte for byte the same at a retry, summed with the request's own under "add"."""
+    sent: list[bytes] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request.content)
+        if len(sent) == 1:
+            return httpx2.Response(500, headers={"retry-after-ms": "1"})
+        return httpx2.Response(200, json={"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": []})
+
+    plain = openai.OpenAI(api_key="k", base_url="http://x/v1", http_client=httpx2.Client(transport=httpx2.MockTransport(answer)))
+    client = apply(plain, WORDS, on_conflict="add")
+    messages: Any = [{"role": "user", "content": "refund"}]
+    client.chat.completions.create(model="m", messages=messages)
+    assert sent[0] == sent[1]
+    assert json.loads(sent[1])["logit_bias"] == {"5": 4, "9": -2}
+    client.chat.completions.create(model="m", messages=messages, logit_bias={"5": 1})
+    assert json.loads(sent[2])["logit_bias"] == {"5": 5, "9": -2}
+    client.completions.create(model="m", prompt="hello")
+    assert json.loads(sent[3])["logit_bias"] == {"5": 1, "9": 2}
+    client.chat.completions.create(model="other", messages=messages)
+    assert "logit_bias" not in json.loads(sent[4])
+
+
+def test_a_prompt_without_text_gets_the_common_vector_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """Said once, counted always."""
+    injection = Injection.of(WORDS)
+    body = {"model": "m", "prompt": [1, 2]}
+    for _ in range(2):
+        assert json.loads(injection.body(json.dumps(body).encode(), body))["logit_bias"] == {"5": 1, "9": -2}
+    assert injection.of_prompt is not None
+    assert injection.of_prompt.unread == 2
+    assert len(caplog.records) == 1
+
+
+def test_batch_files_and_the_field_itself(tmp_path: Path) -> None:
+    """``apply_batch`` writes each line's own bias; ``logit_bias`` takes the messages, and refuses without them."""
+    lines = [
+        {
+            "custom_id": text,
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"model": "m", "messages": [{"role": "user", "content": text}]},
+        }
+        for text in ("refund", "x")
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert apply_batch(tmp_path / "in.jsonl", tmp_path / "out.jsonl", WORDS).biased == 2
+    found = [json.loads(line)["body"]["logit_bias"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert found == [{"5": 4, "9": -2}, {"5": 1, "9": -2}]
+    assert logit_bias(WORDS, messages=[{"role": "user", "content": "refund"}]) == {"5": 4, "9": -2}
+    assert logit_bias(WORDS, "vllm", messages="hello") == {"5": 1, "9": 2}
+    with pytest.raises(BiasError, match=r"depends on words; send it with apply\(\)"):
+        logit_bias(WORDS)
+    whole = bias_on("words", [Feature(name="refund", bucket=bucket_of("refund"), values=(0.4, 1.7))], integers=True)
+    assert logit_bias(whole, messages="refund") == {"5": 1}
+
+
+@pytest.mark.parametrize("text", ["a b " * 250_000, "\x00\x1b\ud800" * 1_000, "", "(" * 5_000])
+def test_hostile_texts_are_read_in_bounded_time(text: str) -> None:
+    """A megabyte, control characters, half of a surrogate pair, nothing: an answer at once, and the same one each time."""
+    began = time.perf_counter()
+    for kind in ("words", "system-prompt", ROUTE):
+        told = on(kind).counted(PromptText(text, text))
+        assert all(name in range(BUCKETS) or isinstance(name, str) for name in told)
+    assert on("words").counted(PromptText(text)) == on("words").counted(PromptText(text[:MOST_READ]))
+    assert time.perf_counter() - began < 2
+
+
+def test_prompts_of_a_task_and_requests_agree() -> None:
+    """What a fit judges is what a client sends."""
+    made = PromptBias.of(WORDS)
+    assert made is not None
+    body = {"messages": [{"role": "user", "content": "hello refund"}]}
+    assert made.at(Prompt.user("hello refund")) == made.of_text(text_of(body))
