@@ -80,7 +80,6 @@ def single_token() -> Rollouts:
 ONE = np.where(np.arange(N) == 3, 0.0, -np.inf)
 UNPRICED = "none of the [0-9]+ sampled tokens has a logprob"
 BY_PROPENSITY: dict[str, str] = dict.fromkeys(("ips", "snips", "clusters"), UNPRICED)
-OTHER_POLICY: dict[str, str] = dict.fromkeys(NAMES[1:], "drawn from another policy than the base")
 
 CASES: dict[str, tuple[Rollouts, dict[str, str]]] = {
     "one rollout": (BASE.take([0]), {}),
@@ -99,7 +98,6 @@ CASES: dict[str, tuple[Rollouts, dict[str, str]]] = {
         dict.fromkeys(NAMES, "no completion earned a reward: all 23 that hold a token are -inf")
         | {"projection": "no completion with a reward holds a token"},
     ),
-    "of another policy": (replace(BASE, log_ratios=np.linspace(-1, 1, N)), OTHER_POLICY),
 }
 
 

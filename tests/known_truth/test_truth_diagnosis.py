@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.diagnosis.context_dependence import context
 from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
 from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import headroom
@@ -37,11 +36,6 @@ def good_tokens(tokens: tuple[int, ...], _: int) -> float:
     return 1.0 * (5 in tokens) + 0.5 * (7 in tokens)
 
 
-def own_token(tokens: tuple[int, ...], prompt: int) -> float:
-    """Each prompt has its own good token."""
-    return 2.0 * (prompt % 20 + 3 in tokens)
-
-
 def nearly_always(tokens: tuple[int, ...], _: int) -> float:
     """Wrong only where it begins with one rare token."""
     return float(tokens[0] != 22)
@@ -60,7 +54,6 @@ def facts(data: Rollouts, *, tau: float = 0.5, l2: float = 5.0, estimator: str =
         censoring=Censoring.of(data, table),
         tail=tail_coverage(table),
         touched=Touched.of(data, table, fit.delta),
-        context=context(data, table, fit.delta, weights),
         top_logprobs=data.top_ids.shape[1],
     )
 
@@ -73,7 +66,7 @@ def planted(seed: int, n: int, reward: RewardOf, *, top: int = 10, censored: boo
 def by_code(found: tuple[Finding, ...]) -> dict[str, Finding]:
     """The findings by their codes, each of which occurs once."""
     named = {finding.code: finding for finding in found}
-    assert len(named) == len(found) == 11
+    assert len(named) == len(found) == 10
     return named
 
 
@@ -101,14 +94,14 @@ def test_a_constant_reward_is_named(seed: int) -> None:
     assert failed(found) == ["reward"]
     assert found[0].code == "reward"
     assert "nothing to learn" in found[0].sentence
-    assert by_code(found)["samples"].word == by_code(found)["context"].word == "NOT CHECKED"
+    assert by_code(found)["samples"].word == "NOT CHECKED"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_too_few_rollouts_are_named_with_how_many_would_do(seed: int) -> None:
     """Two completions of 40 prompts: the samples are the reason, and the remedy is a number of rollouts."""
     found = diagnose(planted(seed, 80, good_tokens))
-    first = next(each for each in found if each.code in ("samples", "context", "reward", "tau", "saturated"))
+    first = next(each for each in found if each.code in ("samples", "reward", "tau", "saturated"))
     assert first.code == "samples"
     assert first.word in ("FAIL", "INCONCLUSIVE")
     assert "rollouts) for a reliability of 0.8" in first.remedy
@@ -154,19 +147,6 @@ def test_a_saturated_reward_is_named(seed: int) -> None:
     found = diagnose(planted(seed, 2_000, nearly_always))
     assert (found[0].code, found[0].word) == ("saturated", "FAIL")
     assert "harder prompts" in found[0].remedy
-    assert by_code(found)["context"].word != "FAIL"
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("n", [400, 2_000])
-def test_a_correction_that_depends_on_the_prompt_is_named(seed: int, n: int) -> None:
-    """Each prompt wants another token: that is the first reason, with a share near 1, however many rollouts."""
-    known = planted(seed, n, own_token)
-    found = diagnose(known)
-    assert found[0].code == "context"
-    assert found[0].word == "FAIL"
-    assert known.context is not None
-    assert known.context.share > 0.8
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -189,48 +169,6 @@ def test_a_bias_of_nothing_is_told_from_one_of_too_little_data(seed: int) -> Non
     assert failed(many) == ["already"]
     assert by_code(few)["already"].word == "INCONCLUSIVE"
     assert by_code(few)["samples"].word == "FAIL"
-
-
-@pytest.mark.parametrize("scale", [0.0, 0.3])
-def test_the_share_that_varies_is_the_planted_one(scale: float) -> None:
-    """One-token completions factorise exactly, so prompts' own corrections are known: the 95 % interval holds the share."""
-    held = 0
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        common, own = 0.3 * rng.standard_normal(12), scale * rng.standard_normal((50, 12))
-        one = ExactModel(12, 1, seed=seed, prompts=50, sharpness=0.3)
-        data = one.rollouts(3_000, lambda tokens, prompt: (common + own[prompt])[tokens[0]], seed)  # noqa: B023
-        table = NextToken.of(data)
-        fit = projection(data, tau=1.0, l2=5.0, next_token=table)
-        seen = context(data, table, fit.delta, reward_weights(data, 1.0))
-        assert seen is not None
-        target = np.exp(np.stack([one.logprobs(prompt=p) for p in range(50)]) + common + own)
-        usage = target / target.sum(axis=1, keepdims=True)
-        mean = own.mean(axis=0)
-        differing = own - mean - (usage * (own - mean)).sum(axis=1, keepdims=True)
-        shared = common + mean - usage.mean(axis=0) @ (common + mean)
-        varying, fixed = (usage * differing**2).sum() / 50, usage.mean(axis=0) @ shared**2
-        held += seen.low <= varying / (varying + fixed) <= seen.high
-    assert held >= 8
-
-
-def test_a_reward_that_does_not_vary_leaves_no_context() -> None:
-    """Equal weights and no bias leave the base model's own scores, which cancel even where the tail model errs."""
-    data = model(1).rollouts(400, lambda *_: 0.0, 4, top=2)
-    table = NextToken.of(data)
-    seen = context(data, table, np.zeros(len(table.token_ids)), np.ones(400))
-    assert seen is not None
-    assert (seen.share, seen.word) == (0, "PASS")
-    assert seen.varying < 1e-12
-
-
-def test_context_needs_two_prompts_with_two_completions() -> None:
-    """Fewer show nothing, and the diagnosis says NOT CHECKED."""
-    data = model(0).rollouts(40, good_tokens, 1)
-    for part in (data, data.take([0]), model(0).rollouts(9, good_tokens, 1, prompts=[3])):
-        table = NextToken.of(part)
-        assert context(part, table, np.zeros(len(table.token_ids)), np.ones(len(part.keys))) is None
-    assert by_code(diagnose(Facts("projection", context=None)))["context"].word == "NOT CHECKED"
 
 
 def test_what_was_not_measured_is_not_fine() -> None:

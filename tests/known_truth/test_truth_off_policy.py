@@ -185,9 +185,6 @@ def test_bad_input_is_named(exact: Exact) -> None:
         off_policy(rollouts, table, bias, reward=[0, 0, 0, -np.inf], tokens=np.ones(4))
     with pytest.raises(InputError, match=r"tokens has shape \(3,\)"):
         off_policy(rollouts, table, bias, reward=np.ones(4), tokens=np.ones(3))
-    biased = replace(rollouts, log_ratios=np.zeros(4))
-    with pytest.raises(InputError, match="not the base model's"):
-        off_policy(biased, table, bias, reward=np.ones(4), tokens=np.ones(4))
 
 
 def test_differences_are_over_common_prompts() -> None:

@@ -149,35 +149,6 @@ def test_nothing_is_dropped_silently() -> None:
     assert projection(rollouts).effective_sample_size == pytest.approx(good)
 
 
-def test_completions_of_another_policy_are_weighed_back() -> None:
-    """Completions drawn with a bias and carrying log p_0 / p_bias give the base's own fit; without those ratios they do not."""
-    model = ExactModel(8, 3, seed=5)
-
-    def reward(tokens: tuple[int, ...], _: int) -> float:
-        return 1.0 * (3 in tokens)
-
-    base = model.rollouts(20_000, reward, 1)
-    bias = np.zeros(8)
-    bias[3] = 1.0
-    sampled = model.sample(20_000, np.random.default_rng(2), bias)
-    steps = [model.next_logprobs(sampled[:, :t], np.zeros(20_000, np.int64)) for t in range(3)]
-    logged = np.stack(steps, axis=1).reshape(-1, 8)
-    ids = sampled.reshape(-1)
-    ratios = (np.log(np.exp(logged + bias).sum(axis=1)) - bias[ids]).reshape(-1, 3).sum(axis=1)
-    order = np.argsort(-logged, axis=1)
-    other = dataclasses.replace(
-        base,
-        rewards=1.0 * (sampled == 3).any(axis=1),
-        token_ids=ids.astype(np.int32),
-        top_ids=order.astype(np.int32),
-        top_logprobs=np.take_along_axis(logged, order, axis=1).astype(np.float32),
-    )
-    wanted = projection(base, l2=1.0).delta
-    weighed = projection(dataclasses.replace(other, log_ratios=ratios), l2=1.0).delta
-    assert np.abs(weighed - wanted).max() < 0.08
-    assert np.abs(projection(other, l2=1.0).delta - wanted)[3] > 0.5
-
-
 def test_lists_may_come_apart_from_the_rollouts() -> None:
     """With ``next_token`` given, the rollouts' own lists are never read: without any they give the same fit."""
     rollouts = ExactModel(12, 3, seed=5).rollouts(300, lambda tokens, _: 1.0 * (3 in tokens), 2, top=6)

@@ -350,14 +350,6 @@ def test_without_any_logprob_only_the_ratio_is_left(rule: Unobserved) -> None:
     np.testing.assert_array_equal(Ratio(of(rows, rule=rule)).delta(1.3, 2.0), Ratio(of(given_)).delta(1.3, 2.0))
 
 
-def test_completions_of_another_policy_are_refused() -> None:
-    """Their logprobs are not the base's; a policy that happens to be the base is the base."""
-    rollouts = columns([("a", 0.5, [(1, -0.5)]), ("b", 0.2, [(0, -1.0)])])
-    with pytest.raises(InputError, match=r"1 of 2 rollouts were drawn from another policy.*projection"):
-        Statistics.of(replace(rollouts, log_ratios=np.array([0.0, 0.3])), 1.0)
-    assert Statistics.of(replace(rollouts, log_ratios=np.zeros(2)), 1.0) == Statistics.of(rollouts, 1.0)
-
-
 def test_bad_arguments_are_named() -> None:
     """No positions, an unknown rule, a vocabulary that is too small and a negative id are errors."""
     with pytest.raises(InputError, match="'guess' is unknown; choose 'bound' or 'drop'"):

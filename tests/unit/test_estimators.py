@@ -63,8 +63,8 @@ def test_a_row_is_all_that_a_new_estimator_needs(toy: None, tmp_path: Path) -> N
             done = CliRunner().invoke(main, [str(each) for each in (*call, *more)])
             return done.exit_code, " ".join(done.output.split())
 
-        code, said = run("--rounds", 2)
-        assert (code, "and not toy" in said) == (2, True)
+        code, said = run("--learn-from", "answers", "--reward", "contains")
+        assert (code, "and not by toy" in said) == (2, True)
         code, said = run("--alpha", 0.5)
     assert code == 0, said
     bias = Bias.load(tmp_path / "run" / "bias.json")

@@ -84,7 +84,7 @@ def test_the_first_look_is_part_of_the_whole(fit: Call, server: ExactServer, tmp
     assert bias.rollouts == 4 * TRAIN
     trained = [body for path, body in server.calls if path.endswith("/completions") and not body.get("logit_bias")]
     assert len(trained) == 4 * TRAIN + (2 + 1) * 12, "training, test at two settings, each once; one candidate, no validation"
-    assert {each.code for each in bias.findings} >= {"test", "reward", "samples", "context", "censoring", "touched"}
+    assert {each.code for each in bias.findings} >= {"test", "reward", "samples", "censoring", "touched"}
     assert bias.findings[0].code == "test"
     assert all(entry.error is None or entry.error > 0 for entry in bias.entries)
     assert any(entry.error is not None for entry in bias.entries)
@@ -109,42 +109,6 @@ def test_several_estimators_compete(fit: Call, tmp_path: Path) -> None:
     assert bias.settings["tau"] == 0.3
     assert bias.censoring is not None
     assert (bias.censoring.unobserved is None) == (bias.estimator in ("projection", "ratio"))
-
-
-def test_rounds_draw_with_the_bias_so_far(fit: Call, server: ExactServer, tmp_path: Path) -> None:
-    """The training samples are split: the first half without a bias, the second with one, and both are learned from."""
-    said = fit("length", "--rounds", 2, "--tau", 0.3, "--l2", 5, "--limit", 20)
-    assert said.exit_code == 0, said.output
-    trained = [body for path, body in server.calls if path.endswith("/completions")][: 4 * 20]
-    assert [bool(body.get("logit_bias")) for body in trained] == [False] * 40 + [True] * 40
-    assert "round 2 of 2: 40 rollouts drawn with" in " ".join(said.output.split())
-    assert Bias.load(tmp_path / "run" / "bias.json").rollouts == 80
-
-
-def test_rounds_still_tell_what_there_is_to_learn(fit: Call, tmp_path: Path) -> None:
-    """What the base drew in the first round says how much the reward varies, although all rounds are weighed together."""
-    said = fit("length", "--rounds", 2, "--tau", 0.3, "--l2", 5, "--limit", 20)
-    assert said.exit_code == 0, said.output
-    found = {each.code: each for each in Bias.load(tmp_path / "run" / "bias.json").findings}
-    assert all("was not checked" not in found[code].sentence for code in ("reward", "saturated", "tau"))
-
-
-def test_rounds_resume(fit: Call, server: ExactServer, tmp_path: Path) -> None:
-    """A run that broke off in the second round asks for nothing twice, and ends as one that did not."""
-    options = ("length", "--rounds", 2, "--tau", 0.3, "--l2", 5, "--limit", 20, "--concurrency", 1)
-    server.faults = lambda number, answer: 401 if number == 60 else answer
-    assert fit(*options).exit_code == 2
-    server.faults = None
-    before = completions(server)
-    assert fit(*options).exit_code == 0
-    bodies = [body for path, body in server.calls if path.endswith("/completions")]
-    distinct = {json.dumps(body, sort_keys=True) for body in bodies}
-    assert len(distinct) == len(bodies) - 1, "the refused one"
-    assert bool(bodies[before].get("logit_bias")), "the first round was kept"
-    resumed = Bias.load(tmp_path / "run" / "bias.json")
-    assert fit(*options).exit_code == 0
-    assert Bias.load(tmp_path / "run" / "bias.json").entries == resumed.entries
-    assert completions(server) == len(bodies)
 
 
 def test_another_estimator_pays_for_its_own_bias_only(fit: Call, server: ExactServer) -> None:
@@ -176,24 +140,18 @@ def test_a_reward_without_a_mean_is_refused_first(
     assert completions(server) == 4 * 20
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_the_reward_reads_a_training_completion_once(
-    fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
-) -> None:
+def test_the_reward_reads_a_training_completion_once(fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first look and the fit share scores: a function may be slow, or cost money."""
     body = (
         "key = (example.id, completion.token_ids.tobytes(), completion.logprobs.tobytes()); "
         "assert not example.prompt.messages[-1].content.startswith('train') or key not in calls; "
         "calls.append(key); return float(completion.n_tokens)"
     )
-    said = own(fit, tmp_path, monkeypatch, body)("--rounds", rounds, "--l2", 5)
+    said = own(fit, tmp_path, monkeypatch, body)("--l2", 5)
     assert said.exit_code == 0, said.output
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_a_training_completion_is_read_and_scored_once(
-    fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
-) -> None:
+def test_a_training_completion_is_read_and_scored_once(fit: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store gives the lists of each training completion once in a whole fit, and the reward is asked of it once."""
     training, read = set[str](), Counter[str]()
     collect, completions_of = Trials.collect, RolloutStore.completions
@@ -211,7 +169,7 @@ def test_a_training_completion_is_read_and_scored_once(
     monkeypatch.setattr(Trials, "collect", collected)
     monkeypatch.setattr(RolloutStore, "completions", counted)
     body = "calls.append(example.prompt.messages[-1].content); return float(completion.n_tokens)"
-    said = own(fit, tmp_path, monkeypatch, body)("--rounds", rounds, "--l2", 5, "--limit", TRAIN)
+    said = own(fit, tmp_path, monkeypatch, body)("--l2", 5, "--limit", TRAIN)
     assert said.exit_code == 0, said.output
     assert len(training) == 4 * TRAIN
     assert [read[key] for key in training] == [1] * len(training)
@@ -246,12 +204,4 @@ def test_accuracy_needs_answers_before_anything_is_paid(fit: Call, server: Exact
     said = fit("length", "--objective", "pareto", "--data", bare)
     assert said.exit_code == 2, said.output
     assert "4 of 4 validation examples have no answer" in " ".join(said.output.split())
-    assert completions(server) == 0
-
-
-def test_rounds_need_the_projection(fit: Call, server: ExactServer) -> None:
-    """Whoever asks for rounds with another estimator is told before anything is sent."""
-    said = fit("length", "--rounds", 2, "--estimator", "ips")
-    assert said.exit_code == 2
-    assert "only projection can learn from" in " ".join(said.output.split())
     assert completions(server) == 0

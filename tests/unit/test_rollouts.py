@@ -42,18 +42,9 @@ def test_shorter_lists_are_padded() -> None:
     assert np.exp(both.top_logprobs[: narrow.lengths[0], 2:]).sum() == 0
 
 
-def test_a_part_of_another_policy_makes_the_rest_the_base() -> None:
-    """Only some parts have log ratios: the others have 0."""
-    tilted = replace(ALL.take([1]), log_ratios=np.array([0.7]))
-    assert Rollouts.join([ALL.take([0]), tilted]).tilt.tolist() == [0.0, 0.7]
-    assert ALL.tilt.tolist() == [0.0] * 12
-
-
 def test_what_does_not_fit_is_refused() -> None:
-    """A key twice, no part at all, and log ratios that are no numbers."""
+    """A key twice, and no part at all."""
     with pytest.raises(InputError, match="repeat"):
         Rollouts.join([ALL.take([0]), ALL.take([0])])
     with pytest.raises(InputError, match="at least one"):
         Rollouts.join([])
-    with pytest.raises(InputError, match="finite numbers"):
-        replace(ALL, log_ratios=np.full(12, np.inf))

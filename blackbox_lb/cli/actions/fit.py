@@ -104,8 +104,6 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
             unobserved=options.unobserved,
         ),
         goal=Goal(options.objective, options.kl_price),
-        rounds=options.rounds,
-        trust=options.trust,
         go_on=options.go_on,
         full_vocab=options.full_vocab or 0,
         entries=_entries(options.entries),
@@ -120,7 +118,7 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
 
 def _suits_answers(options: FitOptions, reward: Reward, labels: Labels | None) -> bool:
     """Whether the default is to learn the answers of the data: a decision, rewarded for being right, without options on samples."""
-    asked = options.rounds > 1 or options.full_vocab or options.engine != "here" or options.rollouts
+    asked = options.full_vocab or options.engine != "here" or options.rollouts
     return labels is not None and reward.name in CORRECTNESS and options.estimator == Sweep().estimators and not asked
 
 

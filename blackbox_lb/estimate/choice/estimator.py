@@ -36,7 +36,7 @@ class EstimatorFacts:
     clip: largest inverse propensity that counts unless the sweep sets another, None for any.
     reads_propensities: it divides by the probability of each sampled token.
     reads_lists: it reads the listed alternatives.
-    any_policy: it learns from completions that a biased policy drew.
+    learns_answers: it learns from answers that nobody drew.
     spreads: it learns from rollouts that are spread over processes.
     """
 
@@ -45,7 +45,7 @@ class EstimatorFacts:
     clip: float | None = None
     reads_propensities: bool = False
     reads_lists: bool = False
-    any_policy: bool = False
+    learns_answers: bool = False
     spreads: bool = True
 
     @property

@@ -21,7 +21,7 @@ from blackbox_lb.estimate.projection.projection import Fit, projection
 class _Projection:
     """Reward-weighted maximum likelihood; each fit starts from the one before."""
 
-    facts = EstimatorFacts(swept=("l2",), reads_lists=True, any_policy=True)
+    facts = EstimatorFacts(swept=("l2",), reads_lists=True, learns_answers=True)
 
     def learn(self, data: EstimatorInput, sweep: Sweep) -> Iterator[LearnedVector]:
         """At each tau, the largest l2 first."""

@@ -273,11 +273,6 @@ class _Tables:
 
     def add(self, block: Rollouts) -> None:
         recipe = self.recipe
-        if block.tilt.any():
-            raise InputError(
-                f"{np.count_nonzero(block.tilt)} of {len(block.keys)} rollouts were drawn from another policy than the base, so "
-                "that neither their logprobs nor their counts are the base's; use the projection, which reweights them"
-            )
         cells = Cells.of(
             block,
             positions=recipe.positions,

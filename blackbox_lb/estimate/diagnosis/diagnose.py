@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from scipy import special
 
 from blackbox_lb.estimate.diagnosis import findings
-from blackbox_lb.estimate.diagnosis.context_dependence import Context
 from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import Headroom
 from blackbox_lb.estimate.diagnosis.reliability import Agreement, Precision
@@ -17,7 +16,7 @@ from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, TailC
 
 MANY_TIMES = 100.0
 """Factor of the test's size above which its difference does not show how large the effect is."""
-MOOT = frozenset({"saturated", "tau", "context", "samples", "already"})
+MOOT = frozenset({"saturated", "tau", "samples", "already"})
 """Findings that mean nothing without variance in the reward, when a bias is noise around 0."""
 
 
@@ -55,7 +54,6 @@ class Facts:
     censoring: Censoring | None = None
     tail: TailCoverage | None = None
     touched: Touched | None = None
-    context: Context | None = None
     top_logprobs: int | None = None
 
 
@@ -63,9 +61,9 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
     """Return every finding, the most likely reason first.
 
     A successful fit begins with that. Then the FAILs, in the order in which one explains the other: a reward that does not vary
-    explains all that follows, censored data and corrections that differ between prompts explain a bias that is noise, too few
+    explains all that follows, censored data explain a bias that is noise, too few
     rollouts explain one that does not transfer. Then INCONCLUSIVE, NOT CHECKED and PASS in the same order. Codes: "test",
-    "reward", "saturated", "tau", "censoring", "tail", "context", "samples", "weights", "already", "touched".
+    "reward", "saturated", "tau", "censoring", "tail", "samples", "weights", "already", "touched".
     """
     room, estimator, width = facts.headroom, facts.estimator, facts.top_logprobs
     found = [
@@ -74,7 +72,6 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
         findings.tau(room),
         findings.censoring(facts.censoring, estimator, width),
         findings.tail(facts.tail, estimator, width),
-        findings.context_dependence(facts.context),
         findings.samples(facts.precision, facts.agreement),
         findings.weights(facts.effective_sample),
         findings.already(facts.precision),

@@ -9,12 +9,10 @@ import math
 from dataclasses import dataclass
 
 from blackbox_lb.estimate.choice import table
-from blackbox_lb.estimate.diagnosis.context_dependence import Context
 from blackbox_lb.estimate.diagnosis.headroom import Headroom
 from blackbox_lb.estimate.diagnosis.reliability import Agreement, Precision
 from blackbox_lb.estimate.inputs.thresholds import (
     CENSORED,
-    CONTEXT,
     EFFECTIVE_SAMPLE,
     NEGLIGIBLE_GAIN,
     RELIABILITY,
@@ -125,26 +123,6 @@ def _wider(top_logprobs: int | None) -> str:
 def _worst(*words: Word) -> Word:
     order: tuple[Word, ...] = ("FAIL", "INCONCLUSIVE", "NOT CHECKED", "PASS")
     return min(words, key=order.index)
-
-
-def context_dependence(seen: Context | None) -> Finding:
-    """Whether prompts want different corrections, which no fixed bias can give."""
-    if seen is None:
-        return unchecked(
-            "context",
-            "whether the right correction differs between prompts",
-            "fit with --estimator projection, and sample at least two prompts twice",
-        )
-    sentence = (
-        f"{seen.share:.0%} of the correction that the reward asks for differs between prompts (95 % interval {seen.low:.0%} to "
-        f"{seen.high:.0%}, {seen.prompts} prompts, the {seen.tokens} commonest tokens)"
-    )
-    if seen.word == "FAIL":
-        remedy = "split the task into kinds of prompts that want the same tokens and fit each, or change the prompt instead"
-        return Finding("context", "FAIL", f"{sentence}: no fixed bias can follow that, however many rollouts", remedy)
-    if seen.word == "INCONCLUSIVE" and seen.low <= CONTEXT.good:
-        return Finding("context", "INCONCLUSIVE", sentence, "more completions of each prompt would decide it")
-    return Finding("context", seen.word, sentence)
 
 
 def samples(seen: Precision | None, both: Agreement | None) -> Finding:

@@ -25,8 +25,6 @@ class Rollouts:
     token_ids, logprobs: (m,), the sampled tokens and their logprobs under the policy that sampled them. top_ids, top_logprobs:
     (m, k) of the base model, sorted from most likely, padded with -1 and -inf; -2 is a listed token without an id.
     bounded: (m,), True where the provider gave no logprob: ``logprobs`` then holds an upper bound. None where all were given.
-    log_ratios: (n,) ``log p_0(y_n) - log q(y_n)`` in nats where a policy q (or a mixture of several) drew the completions instead
-    of the base p_0: added to ``r / tau``, it makes them count like completions of the base. None: the base drew them all.
     shares: (n,) weights of given answers, which nobody drew; the spellings of one answer share the weight of their prompt.
     NaN for a drawn completion, whose weight comes from its reward. None: all were drawn.
     """
@@ -40,7 +38,6 @@ class Rollouts:
     top_ids: npt.NDArray[np.int32]
     top_logprobs: npt.NDArray[np.float32]
     bounded: npt.NDArray[np.bool_] | None = None
-    log_ratios: npt.NDArray[np.float64] | None = None
     shares: npt.NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
@@ -55,8 +52,6 @@ class Rollouts:
             raise InputError(f"top_ids and top_logprobs must have one shape ({m}, k)")
         if self.bounded is not None and (self.bounded.shape != (m,) or self.bounded.dtype != np.bool_):
             raise InputError(f"bounded must be {m} booleans, one a token position")
-        if self.log_ratios is not None and (self.log_ratios.shape != (n,) or not np.isfinite(self.log_ratios).all()):
-            raise InputError(f"log_ratios must be {n} finite numbers, one a rollout")
         if self.shares is not None and (self.shares.shape != (n,) or (self.shares < 0).any()):
             raise InputError(f"shares must be {n} numbers from 0, NaN for a drawn completion")
         bad = np.flatnonzero(np.isnan(self.rewards) | (self.rewards == np.inf))
@@ -74,11 +69,6 @@ class Rollouts:
     def is_bounded(self) -> npt.NDArray[np.bool_]:
         """(m,) whether only an upper bound of the sampled token's logprob is known."""
         return np.zeros(len(self.token_ids), dtype=np.bool_) if self.bounded is None else self.bounded
-
-    @property
-    def tilt(self) -> npt.NDArray[np.float64]:
-        """(n,) ``log_ratios``, 0 where the base drew the completions."""
-        return np.zeros(len(self.keys)) if self.log_ratios is None else self.log_ratios
 
     @property
     def _shares(self) -> npt.NDArray[np.float64]:
@@ -108,7 +98,6 @@ class Rollouts:
             top_ids=self.top_ids[at],
             top_logprobs=self.top_logprobs[at],
             bounded=None if self.bounded is None else self.bounded[at],
-            log_ratios=None if self.log_ratios is None else self.log_ratios[picked],
             shares=None if self.shares is None else self.shares[picked],
         )
 
@@ -136,7 +125,6 @@ class Rollouts:
                 top_ids=self.top_ids[at],
                 top_logprobs=self.top_logprobs[at],
                 bounded=None if self.bounded is None else self.bounded[at],
-                log_ratios=None if self.log_ratios is None else self.log_ratios[rows],
                 shares=None if self.shares is None else self.shares[rows],
             )
             first = last
@@ -147,7 +135,6 @@ class Rollouts:
         if not parts:
             raise InputError("no rollouts to join; give at least one part")
         width = max(part.top_ids.shape[1] for part in parts)
-        tilted = any(part.log_ratios is not None for part in parts)
         shared = any(part.shares is not None for part in parts)
         return Rollouts(
             keys=tuple(key for part in parts for key in part.keys),
@@ -159,7 +146,6 @@ class Rollouts:
             top_ids=np.concatenate([padded(part.top_ids, width, NO_TOKEN) for part in parts]),
             top_logprobs=np.concatenate([padded(part.top_logprobs, width, -np.inf) for part in parts]),
             bounded=np.concatenate([part.is_bounded for part in parts]),
-            log_ratios=np.concatenate([part.tilt for part in parts]) if tilted else None,
             shares=np.concatenate([part._shares for part in parts]) if shared else None,
         )
 

@@ -128,11 +128,3 @@ TOUCHED = Threshold(
     "biased tokens expected in one completion, with or without the bias: at .1 one completion in ten differs, below .01 "
     "fewer than one in a hundred does, and the mean cannot show it",
 )
-
-CONTEXT = Threshold(
-    0.25,
-    0.5,
-    "Higgins et al. (BMJ 327, 2003) call a share of 25 % of the variation between studies low and 50 % moderate; above one "
-    "half a token's right correction differs between prompts by more than it has in common",
-    rising=False,
-)

@@ -51,13 +51,13 @@ class Fit:
 def reward_weights(rollouts: Rollouts, tau: float, scale: Scale = "global", among: Bools | None = None) -> Vector:
     """(n,) ``exp(r_n / tau)`` scaled to mean 1 over all rollouts, or within each prompt (the paper's Z(x)).
 
-    Completions of another policy q count ``p_0 / q`` times as much (``Rollouts.tilt``). A prompt whose rollouts all have
+    A prompt whose rollouts all have
     reward -inf keeps weights 0. Given answers have their ``shares``, whatever the rewards of the others. among: (n,) the
     rollouts that count, all if None; the others have weights 0. Raises InputError if all rollouts have reward -inf.
     """
     if scale not in ("global", "prompt"):
         raise InputError(f"weights {scale!r} are unknown; choose 'global' or 'prompt'")
-    exponents, prompts = rollouts.rewards / positive("tau", tau) + rollouts.tilt, rollouts.prompts
+    exponents, prompts = rollouts.rewards / positive("tau", tau), rollouts.prompts
     there = np.ones(len(exponents), np.bool_) if among is None else among
     given, weights = rollouts.given & there, np.zeros(len(exponents))
     drawn = there & ~given

@@ -1,11 +1,9 @@
-"""Importance: the likelihood of logged completions under a biased policy, relative to the policies that drew them.
+"""Importance: the likelihood of logged completions under a biased policy, relative to the base.
 
-Index letters: ``n`` completions, ``m`` their positions, ``s`` the support, ``j`` rounds. Values in nats.
+Index letters: ``n`` completions, ``m`` their positions, ``s`` the support. Values in nats.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +11,6 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.next_token.parallel import stretches, tally
 from blackbox_lb.estimate.next_token.potential import LoggedPositions
 
@@ -34,21 +31,3 @@ def log_policy_ratios(rollouts: Rollouts, next_token: LoggedPositions, delta: np
     ratios = np.zeros(len(rollouts.keys))
     tally(ratios, np.repeat(owner, rollouts.lengths), steps)
     return ratios
-
-
-def log_mixture_ratios(rollouts: Rollouts, next_token: NextToken, deltas: Sequence[npt.ArrayLike], counts: Sequence[int]) -> Vector:
-    """(n,) ``log p_0(y_n) - log sum_j (N_j / N) p_{delta_j}(y_n)``: the balance heuristic of multiple importance sampling.
-
-    deltas: the bias (s,) of each round. counts: N_j, the number of its rollouts. With the weights exp of this estimate, averages of
-    all rollouts, from any round, are averages under the base (Veach and Guibas, "Optimally combining sampling techniques for Monte
-    Carlo rendering", 1995). A weight is at most N / N_j of a round without a bias, so later rounds can never drown the
-    base's completions. InputError: no round, or counts that do not add up to the rollouts.
-    """
-    if len(deltas) != len(counts) or sum(counts) != len(rollouts.keys) or min(counts, default=0) < 1:
-        raise InputError(
-            f"{len(deltas)} biases drew {list(counts)} rollouts, {len(rollouts.keys)} are given; each bias must have drawn at "
-            f"least one, and all together as many as there are"
-        )
-    shares = np.log(np.asarray(counts, dtype=np.float64) / sum(counts))
-    terms = [share + log_policy_ratios(rollouts, next_token, delta) for share, delta in zip(shares, deltas, strict=True)]
-    return np.asarray(-np.logaddexp.reduce(terms, axis=0), dtype=np.float64)

@@ -107,8 +107,6 @@ def off_policy(
     n = len(rollouts.keys)
     if n == 0:
         raise InputError("no base completions to estimate from; draw at least two for each prompt")
-    if rollouts.log_ratios is not None:
-        raise InputError("these completions are not the base model's; off-policy estimates need those that it drew")
     log_weights = log_policy_ratios(rollouts, next_token, delta)
     weights = np.exp(log_weights - log_weights.max())
     groups = np.unique(rollouts.prompts, return_inverse=True)[1]

@@ -40,8 +40,8 @@ MODEL_WEIGHTS = (1.0, 0.5, 0.2)
 """Weights of the model's own logits: 1 is the likelihood of what is sampled at temperature 1, towards 0 a classifier."""
 FOLDS = 5
 SURE = 2.0
-"""Standard errors by which it must decide more right than a fixed bias, over left-out training and validation prompts together. It is
-the best of 18 settings on the former; with 2, noise passed in none of 100 draws."""
+"""Standard errors by which it must decide more right than a fixed bias, over left-out training and validation prompts together. It
+is the best of 18 settings on the former; with 2, noise passed in none of 100 draws."""
 COMPARED = 32
 """Tokens on which strengths are compared, the most used first: all of them would take minutes and change no choice."""
 WORDS_SHOWN = 3

@@ -12,7 +12,6 @@ from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
 from blackbox_lb.estimate.choice.table import estimator
-from blackbox_lb.estimate.diagnosis.context_dependence import Context, context
 from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
 from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import Headroom, headroom
@@ -91,7 +90,6 @@ def explain(
         censoring=None if rollouts.given.any() else Censoring.of(rollouts, next_token),
         tail=None if rollouts.given.any() else tail_coverage(next_token),
         touched=Touched.of(rollouts, next_token, sent),
-        context=_context(rollouts, next_token, chosen, weights),
         top_logprobs=top_logprobs,
     )
     statistics = None
@@ -147,11 +145,6 @@ def _halves(rollouts: Rollouts, next_token: NextToken, chosen: Candidate, sweep:
         return agreement(learned(first), learned(second), table.expected(np.zeros(len(table.token_ids))))
     except InputError:  # a half without any reward learns nothing
         return nothing
-
-
-def _context(rollouts: Rollouts, next_token: NextToken, chosen: Candidate, weights: Vector) -> Context | None:
-    """The context dependence, for a projection only: around another bias the reward's scores are not centred."""
-    return None if chosen.projected is None else context(rollouts, next_token, chosen.projected.fit.delta, weights)
 
 
 def _effect(verdict: Sequence[Verdict], reward: Reward) -> Effect | None:

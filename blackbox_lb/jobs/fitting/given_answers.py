@@ -34,15 +34,15 @@ RARE = 0.02
 
 def check_answers(trials: Trials, task: Task, plan: FitPlan) -> None:
     """Raise InputError where the answers of ``task`` teach nothing; return remarks on labels that training hardly has."""
-    others = ", ".join(name for name, each in estimators(plan.sweep).items() if not each.facts.any_policy)
+    others = ", ".join(name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers)
     if others:
         raise InputError(
             f"given answers are learned by projection, and not by {others}, which need completions that were drawn; use "
             "--learn-from samples, or --estimator projection alone"
         )
-    if trials.engine is not None or plan.rounds > 1 or plan.full_vocab:
+    if trials.engine is not None or plan.full_vocab:
         raise InputError(
-            f"--learn-from {plan.learn_from} works in one process, in one round and without --full-vocab; leave those out, or use "
+            f"--learn-from {plan.learn_from} works in one process and without --full-vocab; leave those out, or use "
             "--learn-from samples"
         )
     training = task.train[: plan.limit]

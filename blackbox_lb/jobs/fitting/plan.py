@@ -18,12 +18,10 @@ LearnFrom: TypeAlias = Literal["samples", "answers", "both"]
 class FitPlan:
     """The settings of a fit. Counts are of completions a prompt; ``entries`` None means as many as the provider takes.
 
-    rounds: how many times the training samples are split, each part drawn with the bias learned from those before; trust: most nats
-    a completion between the policies of two rounds. settings: those to deploy with, for which the bias is chosen and at which it is
-    judged. go_on: collect on although the first prompts show nothing to learn.
-    learn_from: the completions that are drawn, the answers that the training rows have, or the sum of both objectives; listed:
-    alternatives at the place of an answer, None for as many as help. labels: of a decision, None where there are none to score.
-    depends_on: features of the prompt that a bias may depend on, each tried beside the fixed one.
+    settings: those to deploy with, for which the bias is chosen and at which it is judged. go_on: collect on although the first
+    prompts show nothing to learn. learn_from: the completions that are drawn, the answers that the training rows have, or the sum
+    of both objectives; listed: alternatives at the place of an answer, None for as many as help. labels: of a decision, None where
+    there are none to score. depends_on: features of the prompt that a bias may depend on, each tried beside the fixed one.
     full_vocab: positions at which whole distributions are asked for, 0 for none.
     """
 
@@ -33,8 +31,6 @@ class FitPlan:
     test_samples: int = 6
     sweep: Sweep = field(default_factory=Sweep)
     goal: Goal = field(default_factory=Goal)
-    rounds: int = 1
-    trust: float = 0.3
     entries: int | None = None
     integers: bool = False
     settings: tuple[Setting, ...] = (SAMPLED, GREEDY)

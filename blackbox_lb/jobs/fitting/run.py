@@ -113,7 +113,7 @@ class _Fit:
 
     async def collect(self) -> None:
         """Draw, read and score all other completions of the plan."""
-        self.training = await self.data.collect(self.limits)
+        self.training = await self.data.collect()
         self.given = self.data.given
         del self.data  # its memory of each completion is not needed any more
 

@@ -10,14 +10,12 @@ import numpy as np
 
 from blackbox_lb.api.wire import asks_logprobs, check_stop
 from blackbox_lb.errors import InputError, NoLogprobs
-from blackbox_lb.estimate.choice.candidates import CompileLimits
 from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.explain import room_for_gain
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone, check_answers, given_answers
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.rounds import Rounds, check_rounds, explore
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values
 from blackbox_lb.rollouts.progress import short
@@ -46,25 +44,12 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
             "--depends-on is learned from given answers and chosen for greedy decisions; use it with --learn-from answers and "
             "--deploy greedy, or leave it out"
         )
-    if plan.rounds == 1:
-        return
-    others = [name for name, each in estimators(plan.sweep).items() if not each.facts.any_policy]
-    if others:
-        raise InputError(
-            f"{plan.rounds} rounds draw from biased policies, which only projection can learn from, and not {', '.join(others)}; "
-            "use --rounds 1, or --estimator projection alone"
-        )
-    check_rounds(trials.session, trials.top_logprobs)
 
 
 def _check_engine(trials: Trials, plan: FitPlan) -> None:
     if trials.engine is None:
         return
-    alone = {
-        "--rounds above 1": plan.rounds > 1,
-        "--full-vocab": bool(plan.full_vocab),
-        "--top-logprobs 0": trials.top_logprobs == 0,
-    }
+    alone = {"--full-vocab": bool(plan.full_vocab), "--top-logprobs 0": trials.top_logprobs == 0}
     alone |= {f"--estimator {name}": not each.facts.spreads for name, each in estimators(plan.sweep).items()}
     for option, given in alone.items():
         if given:
@@ -120,7 +105,6 @@ class TrainingData:
 
     def __init__(self, trials: Trials, examples: Sequence[Example], plan: FitPlan) -> None:
         self.trials, self.examples, self.plan = replace(trials, reward=_remembered(trials.reward)), examples, plan
-        self._rounds = Rounds(plan.rounds, plan.samples, plan.trust, min(plan.sweep.tau))
         self._source = ReadOnce(trials.store)
         self.given: GivenAnswers | None = None
 
@@ -133,11 +117,11 @@ class TrainingData:
         if self.plan.learn_from == "answers":
             return
         first, trials = self.examples[:FIRST_LOOK], self.trials
-        keys = await trials.collect(f"training, first {len(first)} prompts", first, trials.draw(SAMPLED), self._rounds.sizes[0])
+        keys = await trials.collect(f"training, first {len(first)} prompts", first, trials.draw(SAMPLED), self.plan.samples)
         self._source.keep(key for row in keys for key in row)
         rollouts = self._read(first, keys).rollouts
         _check(trials.reward, rollouts.rewards)
-        room = room_for_gain(rollouts, trials.reward, self._rounds.tau)
+        room = room_for_gain(rollouts, trials.reward, min(self.plan.sweep.tau))
         if room is None:
             trials.report.remark("what there is to learn was not checked: it takes two completions a prompt")
             return
@@ -150,7 +134,7 @@ class TrainingData:
                 "kept)"
             )
 
-    async def collect(self, limits: CompileLimits) -> Training:
+    async def collect(self) -> Training:
         """Return all rollouts of the plan, drawn unless they are in the store.
 
         Raises:
@@ -161,12 +145,9 @@ class TrainingData:
         given = None if self.given is None else self.given.rollouts
         if given is not None and self.plan.learn_from == "answers":
             return alone(given, self.trials.tokenizer.vocabulary_size)
-        if self.plan.rounds > 1:
-            training = (await explore(self.trials, self.examples, self._rounds, limits, self._source)).training
-        else:
-            keys = await self.trials.collect("training", self.examples, self.trials.draw(SAMPLED), self.plan.samples)
-            engine = self.trials.engine
-            training = self._spread(engine, keys) if engine else self._read(self.examples, keys, given)
+        keys = await self.trials.collect("training", self.examples, self.trials.draw(SAMPLED), self.plan.samples)
+        engine = self.trials.engine
+        training = self._spread(engine, keys) if engine else self._read(self.examples, keys, given)
         self._source.let_go()
         _remark_on(training, self.trials)
         return training

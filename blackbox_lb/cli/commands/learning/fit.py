@@ -149,18 +149,6 @@ class FitOptions(TaskOptions, TrialOptions):
         type=_choice("unobserved"),
         default=lambda: _plan().sweep.unobserved,
     )
-    rounds: int = option(
-        HelpGroup.LEARNING,
-        "Sample in so many rounds, each under the bias of those before; projection only.",
-        type=COUNT,
-        default=lambda: _plan().rounds,
-    )
-    trust: float = option(
-        HelpGroup.LEARNING,
-        "Most nats a completion (KL) between the policies of two rounds.",
-        type=AMOUNT,
-        default=lambda: _plan().trust,
-    )
     engine: str = option(
         HelpGroup.LEARNING,
         "Who reads and sums the training rollouts: this process, or the workers of a Ray cluster (RAY_ADDRESS, else workers on "
