@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote
 
-from msgspec.json import encode as json_bytes
-
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import PromptBias, text_of
 from blackbox_lb.errors import InputError
@@ -83,9 +81,7 @@ class Injection:
         if "logit_bias" not in document:
             if self.of_prompt is None:
                 return self.appended(content, empty=not document)
-            return self._with_member(
-                content, b'"logit_bias":' + json_bytes(_wire(values, self.as_pairs)) + b"}", empty=not document
-            )
+            return self._with_member(content, _member(values, self.as_pairs), empty=not document)
         own = document["logit_bias"]
         if own and self.on_conflict == "theirs":
             return content
@@ -106,6 +102,13 @@ class Injection:
     def _with_member(self, content: bytes, member: bytes, *, empty: bool) -> bytes:
         head = memoryview(content)[: content.rindex(b"}")]
         return b"".join((head, b"" if empty else b",", member))
+
+
+def _member(values: Mapping[int, float], as_pairs: bool) -> bytes:
+    """The member of one request, written ten times as fast as ``json`` does."""
+    from msgspec.json import encode
+
+    return b'"logit_bias":' + encode(_wire(values, as_pairs)) + b"}"
 
 
 def quoted(name: object) -> str:
