@@ -72,7 +72,7 @@ class Trials:
         sampling = Sampling(setting.temperature, longest, self.top_logprobs, self.seed, self.stop)
         if bias is None or isinstance(bias, Mapping):
             return Draw(sampling, bias, endpoint)
-        return Draw(sampling, None, endpoint, bias)
+        return Draw(sampling, None, endpoint, bias_of=bias)
 
     async def collect(
         self,
