@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,8 @@ MOST_KEPT = 50
 decision, and thousands of them would be learned and sent for nothing."""
 HARDLY = 0.05
 """Share of the first lists that must hold a way to begin an answer before longer spellings are left aside for it."""
+MOST_SHOWN = 12
+"""Answers whose spellings are named."""
 MOST_WANTED = 64
 """Tokens that begin an answer and get a bounded probability wherever a list misses them, the commonest first."""
 
@@ -52,6 +54,7 @@ class FirstTokens:
     longer: prompts whose answers are all longer than one token.
     ambiguous: tokens that begin answers of prompts that accept different ones, which are left out.
     whole: (p,) the completions that the lists are taken from.
+    spellings: answer -> its spellings that are learned, of the first ``MOST_SHOWN`` answers.
     """
 
     examples: tuple[Example, ...]
@@ -66,6 +69,7 @@ class FirstTokens:
     longer: int
     ambiguous: int
     whole: tuple[Completion, ...]
+    spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def holding(self, tokens: Iterable[int]) -> FirstTokens:
         """The same with ``tokens`` in every list, at their probability or its bound: what may get a bias must not be overlooked."""
@@ -92,6 +96,9 @@ class FirstTokens:
             parts.append(f"{self.longer} answers are longer than one token")
         if self.unanswered:
             parts.append(f"{self.unanswered} prompts came without a list")
+        if self.spellings:
+            told = (f"{answer} as {', '.join(map(repr, texts))}" for answer, texts in self.spellings.items())
+            parts.append(f"spellings: {'; '.join(told)}")
         if self.ambiguous:
             parts.append(f"{self.ambiguous} tokens begin different answers and are left out")
         return "; ".join(parts)
@@ -124,6 +131,11 @@ class AnswerTokens:
 
     def __init__(self, trials: Trials) -> None:
         self._trials, self._ids = trials, dict[str, tuple[int, ...]]()
+
+    def texts(self, found: Iterable[tuple[int, ...]]) -> tuple[str, ...]:
+        """The spellings that have these tokens."""
+        wanted = set(found)
+        return tuple(text for text, ids in self._ids.items() if ids in wanted)
 
     async def of(self, answers: Iterable[str], listed: Mapping[int, float] | None = None) -> dict[int, tuple[int, ...]]:
         """Token -> the spelling that it begins, for all that begin one of ``answers``.
@@ -217,6 +229,7 @@ async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, 
         sum(len(ids) > 1 for ids in spelled),
         len(ambiguous),
         tuple(completions[place] for place in there),
+        _spellings(examples, begins, tokens),
     )
 
 
@@ -272,6 +285,17 @@ def bound_of(logprobs: Vector, missing: int) -> float:
     part of half of what the list leaves out."""
     left = max(1.0 - float(np.exp(logprobs).sum()), 1e-9) / 2
     return min(float(logprobs.min()), float(np.log(left / max(missing, 1))))
+
+
+def _spellings(
+    examples: Sequence[Example], begins: Sequence[dict[int, tuple[int, ...]]], tokens: AnswerTokens
+) -> dict[str, tuple[str, ...]]:
+    """The spellings of each of the first ``MOST_SHOWN`` answers."""
+    found: dict[str, tuple[str, ...]] = {}
+    for example, own in zip(examples, begins, strict=True):
+        if example.answers[0] not in found and len(found) < MOST_SHOWN:
+            found[example.answers[0]] = tokens.texts(own.values())
+    return found
 
 
 def _listed_shares(completions: Sequence[Completion]) -> dict[int, float]:

@@ -82,6 +82,7 @@ def test_answers_are_learned_from_one_token_a_prompt(server: ExactServer, data: 
     (verdict,) = [each for each in found["verdict"] if each["metric"] == "accuracy"]
     assert (verdict["setting"], verdict["verdict"]) == ("greedy", "HELPS")
     assert verdict["base"] < 0.2
+    assert any("spellings: " in remark and "b as ' b'" in remark for remark in found["provenance"]["remarks"])
     assert verdict["biased"] > 0.9
     chosen = next(each for each in found["validation"]["tried"] if each["fate"] == "chosen")
     assert chosen["accuracy"] == pytest.approx(verdict["biased"], abs=0.1)
