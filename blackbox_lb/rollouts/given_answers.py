@@ -233,7 +233,7 @@ async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, 
     )
 
 
-async def followed(trials: Trials, found: FirstTokens) -> tuple[Rollouts, frozenset[int]] | None:
+async def followed(trials: Trials, found: FirstTokens, title: str = "training") -> tuple[Rollouts, frozenset[int]] | None:
     """What comes after the first token of each answer: the rest of a longer one, then the token that ends it.
 
     Both count as completions of reward 0, which weigh 1: so the rest is learned too, and that nothing follows the answer. Where no
@@ -242,7 +242,7 @@ async def followed(trials: Trials, found: FirstTokens) -> tuple[Rollouts, frozen
     """
     room = trials.reward.max_tokens - 1
     answers = [(example.prompt, ids[:room]) for example, ids in zip(found.examples, found.spelled, strict=True)]
-    lists = await lists_along(replace(trials, top_logprobs=found.width), "training, along the answers", answers)
+    lists = await lists_along(replace(trials, top_logprobs=found.width), f"{title}, along the answers", answers)
     if lists is None:
         longer = f"; of {found.longer} longer answers the first token is learned" if found.longer else ""
         trials.report.remark(

@@ -98,7 +98,7 @@ def test_every_way_gives_the_same_bias(data: Path, tmp_path: Path) -> None:
                 body for body in drawn(server) if isinstance(body.get("prompt"), list) or len(body.get("messages", [])) > 1
             ]
         found[way] = bias.logit_bias
-    lengths = [len(json.loads(line)["answer"].split()) for line in data.read_text().splitlines()[:36]]
+    lengths = [len(json.loads(line)["answer"].split()) for line in data.read_text().splitlines()[:48]]
     assert len(along["prompt logprobs"]) == len(lengths)
     assert sum("prompt_logprobs" in body for body in along["prompt logprobs"]) == sum(size > 1 for size in lengths)
     assert {len(bodies) for way, bodies in along.items() if way != "prompt logprobs"} == {sum(lengths)}
@@ -258,3 +258,29 @@ def test_prompt_logprobs_of_another_shape_are_named(data: Path, tmp_path: Path) 
     said = " ".join(result.stderr.split())
     assert "prompt logprobs cannot be had: llamacpp returned" in said
     assert "lists along the answers come from prompts of token ids" in said
+
+
+def test_answers_word_for_word_are_predicted_exactly(data: Path, tmp_path: Path) -> None:
+    """What is said of the validation prompts is what greedy decoding of the exact model does under the bias, token by token."""
+    with GivenServer(MODEL, prompt_of=prompt_of) as server:
+        bias, result = fitted("token ids", server, data, tmp_path / "run")
+    delta = np.zeros(14)
+    delta[list(bias.logit_bias)] = list(bias.logit_bias.values())
+    rows = [json.loads(line) for line in data.read_text().splitlines()]
+    whole, reached = [], []
+    for row in rows:
+        if row["split"] != "validation":
+            continue
+        said, wanted = list[int](), [ord(letter) - ord("a") for letter in row["answer"].split()]
+        for token in wanted:
+            logprobs = np.asarray(MODEL.logprobs(said, prompt_of(row["prompt"]))) + delta
+            said.append(int(logprobs.argmax()))
+            if said[-1] != token:
+                break
+        right = sum(one == other for one, other in zip(said, wanted, strict=False))
+        whole.append(right == len(wanted))
+        reached.append(right / len(wanted))
+    sentence = f"{np.mean(whole):.3f} of the answers word for word"
+    assert sentence in " ".join(result.output.split()), result.output
+    assert f"{np.mean(reached):.3f} of their tokens" in " ".join(result.output.split())
+    assert 0 < np.mean(whole) <= np.mean(reached)

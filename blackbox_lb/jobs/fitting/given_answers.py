@@ -155,7 +155,8 @@ async def choose_predicted(
     if not field:
         raise InputError("the sweep is empty: give at least one --l2")
     found = (await first_tokens(trials, examples, "validation", plan.listed)).holding(given.ends)
-    judge = _Judge(found, plan.goal.objective, plan.labels, given)
+    along = await followed(trials, found, "validation") if found.longer and given.after is not None else None
+    judge = _Judge(found, plan.goal.objective, plan.labels, given, None if along is None else along[0])
     base = judge.of({})
     rows = [judge.of(each.logit_bias) for each in field]
     best = max(range(len(field)), key=lambda number: (round(rows[number].score, 9), rows[number].likelihood))
@@ -174,7 +175,7 @@ async def choose_predicted(
     unsure = f", {rows[best].unsure} of them unsure" if rows[best].unsure else ""
     trials.report.remark(
         f"chosen: {field[best].label}; predicted for greedy decoding on {len(found.examples)} validation prompts, without drawing: "
-        f"{goal} {rows[best].score:.3f} (base {base.score:.3f}){unsure}"
+        f"{goal} {rows[best].score:.3f} (base {base.score:.3f}){unsure}{judge.verbatim(field[best].logit_bias)}"
     )
     if rows[best].score <= base.score:
         trials.report.remark(
@@ -187,8 +188,10 @@ async def choose_predicted(
 class _Judge:
     """Predicts the effects of biases at the first positions of some prompts."""
 
-    def __init__(self, found: FirstTokens, objective: Objective, labels: Labels | None, given: GivenAnswers) -> None:
-        self.found, self.lists, self.given = found, FirstLists(found.ids, found.logprobs), given
+    def __init__(
+        self, found: FirstTokens, objective: Objective, labels: Labels | None, given: GivenAnswers, along: Rollouts | None
+    ) -> None:
+        self.found, self.lists, self.given, self.along = found, FirstLists(found.ids, found.logprobs), given, along
         self.labels = labels if objective == "macro-f1" else None
         self.of_token = {} if self.labels is None else label_of_tokens(found, self.labels)
 
@@ -205,6 +208,22 @@ class _Judge:
         whole = 1.0 - self.given.repeated(bias)
         accuracy = float(hit.mean()) * whole
         return _Predicted(accuracy, score * whole, self._likelihood(bias), int(self.lists.unsure(bias).sum()))
+
+    def verbatim(self, bias: Mapping[int, float]) -> str:
+        """A sentence on answers longer than a token: how many greedy decoding writes word for word, and how far it comes."""
+        if self.along is None:
+            return ""
+        rows = []
+        for without in ({}, bias):
+            kept = FirstLists(self.along.top_ids, self.along.top_logprobs).greedy(without) == self.along.token_ids
+            hit = begins_right(self.lists.greedy(without), self.found.accepted)
+            each = [np.append(hit[row], kept[self.along.prompts == place][:-1]) for row, place in enumerate(self.found.places)]
+            rows.append((np.mean([all(one) for one in each]), np.mean([one.cumprod().mean() for one in each])))
+        (base, before), (whole, reached) = rows
+        return (
+            f"; {whole:.3f} of the answers word for word (base {base:.3f}), {reached:.3f} of their tokens before the first that "
+            f"differs (base {before:.3f})"
+        )
 
     def _likelihood(self, bias: Mapping[int, float]) -> float:
         tilted = self.lists.tilted(bias)
