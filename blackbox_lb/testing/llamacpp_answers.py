@@ -15,9 +15,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_softmax
 
-from blackbox_lb.testing.model import ExactModel
+from blackbox_lb.testing.model import ExactModel, log_softmax
 
 JSON: TypeAlias = dict[str, Any]
 
@@ -45,9 +44,11 @@ class Dialect:
         self.texts = [_text(token) for token in range(model.vocab_size)]
         if model.end is not None:
             self.texts[model.end] = ""
+        self._known_texts = {text: token for token, text in enumerate(self.texts) if text}
         self._prompt_of = prompt_of or (lambda text: zlib.crc32(text.encode()) % model.prompts)
         self._seed = seed
         self._tokenized: dict[tuple[int, ...], str] = {}
+        self._sizes: dict[str, int] = {}
 
     def get(self, path: str) -> JSON:
         """The answer to GET ``path``."""
@@ -81,7 +82,7 @@ class Dialect:
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids: the longest known text at each place, else one id for each byte of an unknown character."""
-        known = {text: token for token, text in enumerate(self.texts) if text}
+        known = self._known_texts
         longest, fallback = max(map(len, known)), len(known)
         ids: list[int] = []
         while text:
@@ -111,7 +112,9 @@ class Dialect:
         told = ids[: max(len(ids) - cut, 0)]
         if listed > 0 and told:
             choice["logprobs"] = {"content": self._logprobs(told, before, self._prompt_of(prompt), listed)}
-        used = len(self.tokenize(prompt)) + len(before)
+        if prompt not in self._sizes:
+            self._sizes[prompt] = len(self.tokenize(prompt))
+        used = self._sizes[prompt] + len(before)
         return {
             "choices": [choice],
             "created": 1795258811,
@@ -152,8 +155,7 @@ class Dialect:
         while len(ids) < most:
             scores = model.logprobs([*before, *ids], self._prompt_of(prompt)) + delta
             ids.append(_draw(scores, body, rng))
-            text = "".join(self.texts[token] for token in ids)
-            if ids[-1] == model.end or any(stop in text for stop in stops):
+            if ids[-1] == model.end or (stops and any(stop in "".join(self.texts[token] for token in ids) for stop in stops)):
                 return ids, "stop"
         return ids, "length"
 
@@ -181,14 +183,19 @@ class Dialect:
         for t, token in enumerate(ids):
             logprobs = self.model.logprobs([*before, *ids[:t]], prompt)
             top = np.argsort(-logprobs, kind="stable")[:k]
-            entry = self._entry(token, logprobs)
-            entries.append({**entry, "top_logprobs": [self._entry(int(other), logprobs) for other in top]})
+            listed = [self._entry(*each) for each in zip(top.tolist(), _told(logprobs[top]), strict=True)]
+            entries.append({**self._entry(token, *_told(logprobs[[token]])), "top_logprobs": listed})
         return entries
 
-    def _entry(self, token: int, logprobs: npt.NDArray[np.float64]) -> JSON:
+    def _entry(self, token: int, logprob: float) -> JSON:
         text = self.texts[token]
-        value = float(np.float32(min(logprobs[token], 0.0)))
-        return {"id": token, "token": text, "bytes": list(text.encode()), "logprob": value}
+        return {"id": token, "token": text, "bytes": list(text.encode()), "logprob": logprob}
+
+
+def _told(logprobs: npt.NDArray[np.float64]) -> list[float]:
+    """As 32-bit floats, none above zero."""
+    told: list[float] = np.minimum(logprobs, 0.0).astype(np.float32).tolist()
+    return told
 
 
 def _text(token: int) -> str:

@@ -10,7 +10,6 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_softmax
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -67,8 +66,7 @@ class ExactModel:
 
     def next_logprobs(self, prefixes: Ids, prompts: Ids) -> Vector:
         """(h, v) log pi_0 in nats after ``prefixes`` (h, t) for ``prompts`` (h,); t below the horizon."""
-        table: Vector = log_softmax(self._logits(prefixes, prompts), axis=1)
-        return table
+        return log_softmax(self._logits(prefixes, prompts))
 
     def _logits(self, prefixes: Ids, prompts: Ids) -> Vector:
         depth = prefixes.shape[1]
@@ -157,6 +155,13 @@ class ExactModel:
         )
 
 
+def log_softmax(scores: Vector) -> Vector:
+    """Over the last axis, in the order of operations of scipy's, which takes six times as long for a short row."""
+    shifted = scores - scores.max(axis=-1, keepdims=True)
+    table: Vector = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return table
+
+
 def _reported(logprobs: Vector, noise: float, quantum: float, rng: np.random.Generator) -> Vector:
     """(h, v) what an API would say that these logprobs are."""
     if noise:
@@ -164,8 +169,7 @@ def _reported(logprobs: Vector, noise: float, quantum: float, rng: np.random.Gen
     if quantum:
         highest = logprobs.max(axis=1, keepdims=True)
         logprobs = np.round((logprobs - highest) / quantum) * quantum
-    table: Vector = log_softmax(logprobs, axis=1) if noise or quantum else logprobs
-    return table
+    return log_softmax(logprobs) if noise or quantum else logprobs
 
 
 def _listed(table: Vector, sampled: Ids, k: int) -> tuple[Ids, Vector, Ids, Vector]:

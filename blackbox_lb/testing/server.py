@@ -85,7 +85,7 @@ class ExactServer:
             self.requests.append(body)
             self.calls.append((path, body))
             number, self._completions = self._completions, self._completions + generates
-        if generates:
+        if generates and self.delay:
             time.sleep(self.delay)
         answer = self._dialect.post(path, body, number)
         return self.faults(number, answer) if generates and self.faults is not None else answer

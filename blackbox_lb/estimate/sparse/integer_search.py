@@ -12,6 +12,7 @@ import numpy as np
 
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
+from blackbox_lb.estimate.next_token.parallel import dot
 from blackbox_lb.estimate.sparse.single_changes import Local, curvature
 
 MOST_SWEEPS = 100
@@ -41,8 +42,7 @@ class _Search:
     high: float
 
     def loss(self, values: Vector) -> float:
-        potential, _ = self.next_token.potential(values, self.weights)
-        return float(potential - self.usage @ values)
+        return float(dot(self.weights, self.next_token.log_normaliser(values)) - self.usage @ values)
 
 
 def integer_search(
