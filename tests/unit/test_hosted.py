@@ -80,7 +80,8 @@ def posted(gateway: RulesGateway) -> list[dict[str, Any]]:
     return [call.body for call in gateway.calls if call.body is not None and call.status == 200]
 
 
-FIT = ("--samples-per-prompt", 12, "--test-samples", 8, "--tau", 0.2, "--l2", 0.5)
+FIT = ("--samples-per-prompt", 12, "--test-samples", 8, "--tau", 0.1, "--l2", 0.5, "--deploy", "temperature=1")
+FEW = ("--samples-per-prompt", 6, "--validation-samples", 2, "--test-samples", 2, "--deploy", "temperature=1")
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +184,7 @@ def test_a_model_that_cannot_be_adapted_costs_nothing(
 def test_censored_tokens_are_counted_everywhere(engine: ExactServer, blb: Callable[..., Result], tmp_path: Path) -> None:
     """Twenty of forty tokens are listed: the rest comes as -9999.0, is bounded, and stands in summary, bias file and blb show."""
     with RulesGateway("openai", engine, key=KEY) as gateway:
-        result = blb("fit", gateway, "openai", "--estimator", "ips", "--unobserved", "drop")
+        result = blb("fit", gateway, "openai", "--estimator", "ips", "--unobserved", "drop", *FEW)
         assert result.exit_code == 0, result.output
     censoring = Bias.load(tmp_path / "run" / "bias.json").censoring
     assert censoring is not None
@@ -220,7 +221,7 @@ def test_a_content_filter_is_counted_and_not_asked_again(engine: ExactServer, bl
 def test_a_filtered_prompt_does_not_decide_a_verdict(engine: ExactServer, blb: Callable[..., Result]) -> None:
     """Test prompts that the filter stops have no score: an empty answer is not a short one."""
     with RulesGateway("azure", engine, key=KEY, filter_prompts="question 2") as gateway:
-        result = blb("fit", gateway, "azure", "--test-samples", 4)
+        result = blb("fit", gateway, "azure", *FEW)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert {row["n_prompts"] for row in document["verdict"]} == {10}, "questions 18, 19 and 30 to 37"

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.testing import ExactServer
 from blackbox_lb.testing.listener import Listener, Reply, Request
 from tests.support.gateway.batches import BatchDesk
 from tests.support.gateway.engine.completion_view import CompletionView, read
@@ -113,7 +114,7 @@ class RulesGateway:
     def __enter__(self) -> RulesGateway:
         """InputError if no llama.cpp server answers upstream."""
         at = self._upstream if isinstance(self._upstream, str) else self._upstream.base_url
-        upstream = UpstreamEngine(at, self._concurrency)
+        upstream = UpstreamEngine(at, self._concurrency, self._upstream if isinstance(self._upstream, ExactServer) else None)
         self._running = _Running(Listener(self._reply), upstream, self._provider(self._settings, upstream))
         self._running.listener.start()
         return self

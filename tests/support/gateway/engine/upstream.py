@@ -16,6 +16,8 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.testing import ExactServer
+from blackbox_lb.testing.llamacpp_answers import RefusedRequest
 from tests.support.gateway.engine.logprobs import EnginePosition
 from tests.support.gateway.errors.openai import JSON
 
@@ -72,11 +74,14 @@ class EngineCompletion:
 
 
 class UpstreamEngine:
-    """The engine at ``base_url`` (with /v1); ``size`` is that of its vocabulary, in tokens."""
+    """The engine at ``base_url`` (with /v1); ``size`` is that of its vocabulary, in tokens.
 
-    def __init__(self, base_url: str, concurrency: int) -> None:
+    ``exact``: the same engine where it runs in this process, which is then called rather than sent requests.
+    """
+
+    def __init__(self, base_url: str, concurrency: int, exact: ExactServer | None = None) -> None:
         """InputError if no llama.cpp server answers there."""
-        self.base_url = base_url.rstrip("/")
+        self.base_url, self._exact = base_url.rstrip("/"), exact
         self._neutral = dict(load_profile("llamacpp").neutral)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=concurrency)
         self._http = httpx2.Client(timeout=SECONDS, limits=limits, trust_env=False, verify=_certificates(base_url))
@@ -102,7 +107,8 @@ class UpstreamEngine:
         """``want.n`` completions, asked for at once. Raises UpstreamFailed."""
         self._learn(want)
         seeds = [None if want.seed is None else (want.seed + i) & 0xFFFFFFFF for i in range(want.n)]
-        return list(self._pool.map(lambda seed: self._one(want, seed), seeds))
+        at_once = map if self._exact is not None and not self._exact.delay else self._pool.map
+        return list(at_once(lambda seed: self._one(want, seed), seeds))
 
     def raw(self, token: int, printed: bytes = b"") -> bytes:
         """The exact bytes of a token, none for a special one."""
@@ -154,6 +160,8 @@ class UpstreamEngine:
         return replace(draw, post=_shares(draw, _entries(again)))
 
     def _post(self, url: str, body: JSON) -> JSON:
+        if self._exact is not None:
+            return _called(self._exact, url.removeprefix(self.base_url.removesuffix("/v1")), body)
         try:
             answer = self._http.post(url, json=body)
         except httpx2.HTTPError as error:
@@ -162,6 +170,16 @@ class UpstreamEngine:
             raise UpstreamFailed(answer.status_code, answer.text[:300])
         found: JSON = answer.json()
         return found
+
+
+def _called(engine: ExactServer, path: str, body: JSON) -> JSON:
+    try:
+        answer = engine.post(path, body)
+    except RefusedRequest as error:
+        raise UpstreamFailed(error.status, str(error)) from error
+    if not isinstance(answer, dict):
+        raise UpstreamFailed(answer if isinstance(answer, int) else 0, "planted fault")
+    return answer
 
 
 def _certificates(base_url: str) -> ssl.SSLContext:
