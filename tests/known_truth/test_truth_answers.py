@@ -61,9 +61,9 @@ def answers(logprobs: Vector, accepted: list[npt.NDArray[np.int64]], width: int 
 def objective(delta: Vector, logprobs: Vector, accepted: list[npt.NDArray[np.int64]], l2: float = L2) -> float:
     """The penalised log-likelihood of the sets, from whole distributions."""
     tilted = logprobs + delta
-    whole = logsumexp(tilted, axis=1)
-    sets = [logsumexp(row[own]) for row, own in zip(tilted, accepted, strict=True)]
-    return float(np.sum(np.array(sets) - whole) - l2 / 2 * delta @ delta)
+    own = np.array(accepted)
+    sets = logsumexp(np.take_along_axis(tilted, own, axis=1), axis=1)
+    return float(np.sum(sets - logsumexp(tilted, axis=1)) - l2 / 2 * delta @ delta)
 
 
 def learned(rollouts: Rollouts, l2: float = L2) -> Vector:
