@@ -25,18 +25,22 @@ END = 2
 
 
 def test_fit_and_judge(tmp_path: Path) -> None:
-    """Rewarded for brevity, SmolLM2 answers shorter on prompts that it was not fitted on."""
+    """Rewarded for brevity, SmolLM2 answers shorter on prompts that it was not fitted on, by more than six standard errors.
+
+    With a low tau the end token, one of few entries, learns more from a smaller sample than a mild tau does from a large one.
+    """
     task = load_task("capitals")
     rows = [
         {"prompt": example.prompt.text, "answer": list(example.answers), "split": split}
-        for split, examples in (("train", task.train[:24]), ("validation", task.validation[:6]), ("test", task.test[:24]))
+        for split, examples in (("train", task.train[:20]), ("validation", task.validation[:2]), ("test", task.test[:16]))
         for example in examples
     ]
     data = tmp_path / "short.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = [sys.executable, "-m", "blackbox_lb", "fit", "--provider", "local", "--data", str(data), "--reward", "length"]
-    command += ["--max-tokens", "32", "--samples-per-prompt", "6", "--validation-samples", "1", "--test-samples", "3"]
-    command += ["--out", str(tmp_path / "run"), "--l2", "2", "--tau", "0.15", "--quiet", "--json"]
+    command += ["--max-tokens", "28", "--samples-per-prompt", "5", "--validation-samples", "1", "--test-samples", "2"]
+    command += ["--out", str(tmp_path / "run"), "--l2", "2", "--tau", "0.05", "--quiet", "--json"]
+    command += ["--deploy", "temperature=1", "--entries", "32"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
