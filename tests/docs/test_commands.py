@@ -88,6 +88,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, engine: ExactServer) -> P
         (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     (root / "questions.csv").write_text("question,gold\n" + "".join(f"q {n},{word}\n" for n in range(30)))
     task = ["--data", str(root / "train.jsonl"), "--reward", "contains", "--out", str(root / "runs" / "train")]
+    task += [word for pair in FEW["fit"].items() for word in pair]
     run(["fit", "--provider", "llamacpp", "--base-url", engine.base_url, *task, "--max-tokens", "8"])
     shutil.copy(root / "runs" / "train" / "bias.json", root)
     for name in ("machine1.db", "machine2.db", "broken.db"):

@@ -37,7 +37,7 @@ class Opened:
 def browser() -> Iterator[Any]:
     """One Chromium for all tests."""
     with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE)
         yield running
         running.close()
 
