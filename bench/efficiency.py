@@ -25,8 +25,8 @@ from scipy.special import log_softmax
 
 from bench.estimators import ESTIMATORS
 from bench.measuring import OUT, markdown, ratio, row, write
-from blackbox_lb.testing import ExactModel
-from blackbox_lb.testing.model import RewardOf
+from tests.support.exact import ExactModel
+from tests.support.exact.model import RewardOf
 from tests.support.truth import Exact
 
 __all__ = ["PROBLEMS", "Gain", "Problem", "needed"]

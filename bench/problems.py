@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blackbox_lb.testing import ExactModel
-from blackbox_lb.testing.model import RewardOf
+from tests.support.exact import ExactModel
+from tests.support.exact.model import RewardOf
 
 __all__ = ["PROBLEMS", "Problem", "base_model"]
 

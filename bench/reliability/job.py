@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.reliability.child import PRELOADED, command
 from blackbox_lb.store.packing import unpack
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 
 __all__ = [
     "KEY",

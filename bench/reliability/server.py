@@ -14,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
-from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.llamacpp_answers import COMPLETIONS, RefusedRequest
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.llamacpp_answers import COMPLETIONS, RefusedRequest
 
 __all__ = ["Exchange", "LoggedServer"]
 

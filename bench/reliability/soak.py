@@ -28,9 +28,9 @@ from bench.reliability.row import Row
 from blackbox_lb import RolloutStore, connect
 from blackbox_lb.errors import BlbError
 from blackbox_lb.rollouts.collect import collect
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion, Draw, Prompt, Sampling
 from tests.support.chaos.server import MODES, ChaosServer
+from tests.support.exact import ExactModel, ExactServer
 
 __all__ = ["Growth", "Plan", "growth", "soak"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 
 __all__ = ["Bigram", "Bools", "Exactly", "Vector"]
 

@@ -19,8 +19,8 @@ from click.testing import CliRunner
 
 from bench.paper.__main__ import main as paper
 from blackbox_lb.cli import main
-from blackbox_lb.testing import ExactModel, ExactServer
 from tests.encodings import register_encoding
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 
 pytest.importorskip("lm_eval")

@@ -19,8 +19,8 @@ from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.reweighting.divergence import divergence
 from blackbox_lb.estimate.sparse.integer_search import integer_search
 from blackbox_lb.estimate.sparse.sparsify import sparsify
-from blackbox_lb.testing import ExactModel
 from blackbox_lb.types import UNNAMED
+from tests.support.exact import ExactModel
 
 VOCAB = 15
 N = 60

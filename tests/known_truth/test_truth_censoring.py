@@ -19,7 +19,7 @@ from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 from tests.support.truth import Exact
 
 TAU, TOP = 0.8, 3

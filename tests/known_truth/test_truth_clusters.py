@@ -13,7 +13,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 from tests.support.truth import Exact
 
 TAU = 0.8

@@ -15,7 +15,7 @@ from blackbox_lb.estimate.choice.table import ROWS
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 
 NAMES = (*ROWS, "clusters")
 VOCAB, N = 8, 24

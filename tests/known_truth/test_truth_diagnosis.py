@@ -19,8 +19,8 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection, reward_weights
 from blackbox_lb.estimate.projection.standard_errors import standard_errors
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, Touched, effective_sample_size, tail_coverage
-from blackbox_lb.testing import ExactModel
-from blackbox_lb.testing.model import RewardOf
+from tests.support.exact import ExactModel
+from tests.support.exact.model import RewardOf
 
 VOCAB = 30
 SEEDS = range(3)

@@ -17,7 +17,7 @@ from blackbox_lb.estimate.reweighting.weight_diagnostics import (
     reward_variance,
     tail_coverage,
 )
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 from tests.support.truth import Exact
 
 

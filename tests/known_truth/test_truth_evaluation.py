@@ -8,8 +8,8 @@ import pytest
 from blackbox_lb.jobs.evaluation.arms import NO_ALTERNATIVE, Alternative, Arm, ArmResult
 from blackbox_lb.jobs.evaluation.compare import comparisons
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores
-from blackbox_lb.testing import ExactModel
-from blackbox_lb.testing.model import NOTHING
+from tests.support.exact import ExactModel
+from tests.support.exact.model import NOTHING
 
 MODEL = ExactModel(12, 6, end=True, prompts=40, sharpness=0.7, seed=4)
 SAMPLES = 4

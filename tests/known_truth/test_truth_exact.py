@@ -9,7 +9,7 @@ import pytest
 from scipy import optimize, stats
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 from tests.support.policy import estimate_policy
 from tests.support.truth import Exact
 

@@ -13,7 +13,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.rollouts.reference import sample_positions
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 
 VOCAB = 300
 MODEL = ExactModel(VOCAB, 6, prompts=8, unigram=np.random.default_rng(1).standard_normal(VOCAB))

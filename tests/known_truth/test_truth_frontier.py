@@ -16,7 +16,7 @@ from bench.problems import PROBLEMS
 from bench.studies import local
 from blackbox_lb import RolloutStore, Trials, connect, load_task, parse_reward
 from blackbox_lb.rollouts.progress import Silent
-from blackbox_lb.testing import ExactModel, ExactServer
+from tests.support.exact import ExactModel, ExactServer
 
 
 def point(kl: float, reward: float) -> Point:

@@ -19,7 +19,7 @@ from blackbox_lb.estimate.reweighting.intervention import (
     listed_shifts,
     shifts_after_bias,
 )
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 from tests.support.truth import Exact
 
 V, T, N = 40, 3, 4000

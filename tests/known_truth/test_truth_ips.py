@@ -13,8 +13,8 @@ from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.reweighting.weight_diagnostics import delta_statistics
-from blackbox_lb.testing import ExactModel
-from blackbox_lb.testing.model import RewardOf
+from tests.support.exact import ExactModel
+from tests.support.exact.model import RewardOf
 from tests.support.truth import Exact
 
 TAU = 0.8

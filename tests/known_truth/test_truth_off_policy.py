@@ -14,7 +14,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.importance import log_policy_ratios
 from blackbox_lb.estimate.reweighting.off_policy import ByPrompt, OffPolicy, off_policy
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 from tests.support.truth import Exact
 
 VOCABULARY, PROMPTS, SAMPLES = 5, 40, 5

@@ -13,7 +13,7 @@ from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Fit, projection
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 from tests.support.truth import Exact
 
 VOCAB, RARE, TAU, N, L2 = 40, 37, 0.5, 20_000, 5.0

@@ -24,8 +24,8 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, Setting
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks import Reward, parse_reward
-from blackbox_lb.testing import ExactModel
 from blackbox_lb.types import Completion, Draw, EndTokens, Example, Prompt
+from tests.support.exact import ExactModel
 from tests.support.truth import Exact
 
 VOCABULARY, HORIZON, PROMPTS = 5, 4, 28

@@ -13,7 +13,7 @@ import openai
 import pytest
 from scipy import stats
 
-from blackbox_lb.testing import ExactModel, ExactServer
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.truth import Exact
 
 MODEL = ExactModel(5, 2, seed=11, end=True, prompts=2, sharpness=0.7)

@@ -19,7 +19,7 @@ from blackbox_lb.estimate.next_token import next_token as normaliser
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.cross_validation import choose_l2
 from blackbox_lb.estimate.projection.projection import projection
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 
 
 def liked(tokens: tuple[int, ...], prompt: int) -> float:

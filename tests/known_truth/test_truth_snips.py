@@ -14,7 +14,7 @@ from blackbox_lb.estimate.counting.snips import SNIPS
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.counting.token_matrix import Cells
 from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 from tests.support.truth import Exact
 
 TAU = 0.8

@@ -13,7 +13,7 @@ from blackbox_lb.estimate.projection.concave_problem import maximise
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.sparse.sparsify import sparsify
 from blackbox_lb.estimate.sparse.support_search import Problem, best_support
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 
 VOCAB = 9
 

@@ -14,8 +14,8 @@ from blackbox_lb.estimate.projection.projection import Fit, projection
 from blackbox_lb.estimate.reweighting.divergence import divergence
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, tail_coverage
 from blackbox_lb.estimate.sparse.sparsify import sparsify
-from blackbox_lb.testing import ExactModel
 from blackbox_lb.types import NO_TOKEN, UNNAMED
+from tests.support.exact import ExactModel
 from tests.support.truth import Exact
 
 VOCAB, HIDDEN, ALSO_HIDDEN = 10, 2, 5

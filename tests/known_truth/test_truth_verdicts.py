@@ -14,8 +14,8 @@ from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting, compare, together
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.testing import ExactModel
-from blackbox_lb.testing.model import NOTHING, trim
+from tests.support.exact import ExactModel
+from tests.support.exact.model import NOTHING, trim
 from tests.support.truth import Exact
 
 Score = Callable[[tuple[int, ...], int], float]

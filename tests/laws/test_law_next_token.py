@@ -18,7 +18,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.concave_problem import maximise
 from blackbox_lb.estimate.reweighting.weight_diagnostics import tail_coverage
 from blackbox_lb.estimate.sparse.integer_search import integer_search
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 
 VOCAB = 12
 SAMPLES = 25

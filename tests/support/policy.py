@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.testing.model import NOTHING, ExactModel, Ids, RewardOf, Vector, trim
+from tests.support.exact.model import NOTHING, ExactModel, Ids, RewardOf, Vector, trim
 
 BLOCK = 256
 """Completions that are evaluated together: their tables stay in the processor's cache."""

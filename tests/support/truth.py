@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.special import log_softmax, logsumexp
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.testing.model import NOTHING, ExactModel, Ids, RewardOf, Vector, trim
+from tests.support.exact.model import NOTHING, ExactModel, Ids, RewardOf, Vector, trim
 
 MOST_SEQUENCES = 2_000_000
 

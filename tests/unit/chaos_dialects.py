@@ -16,9 +16,9 @@ import pytest
 import tiktoken
 import tiktoken.registry
 
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Endpoint
 from tests.encodings import register_encoding
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 
 __all__ = ["DIALECTS", "KEY", "MODEL", "Dialect", "register"]

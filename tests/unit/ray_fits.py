@@ -12,8 +12,8 @@ from blackbox_lb.rollouts.ray_engine import Cluster
 from blackbox_lb.rollouts.reading import Reading, reading_of
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.testing import ExactModel
 from blackbox_lb.types import Completion, Example, Prompt
+from tests.support.exact import ExactModel
 
 __all__ = ["Losing", "keys_of", "stored"]
 

@@ -19,8 +19,8 @@ from blackbox_lb.cli import main
 from blackbox_lb.jobs.analysis.biased_completions import instructed
 from blackbox_lb.jobs.analysis.document import Analysis
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion, Prompt
+from tests.support.exact import ExactModel, ExactServer
 
 SPLITS = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
 V, TOP = 30, 8

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.server import Fault
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.server import Fault
 
 Content = str | bytes
 DEEP = 100_000

@@ -23,9 +23,9 @@ from blackbox_lb.jobs.batches.lines import Ask, asks
 from blackbox_lb.jobs.batches.provider_api import BatchApi
 from blackbox_lb.jobs.batches.record import BatchRecord, Jobs
 from blackbox_lb.store import RolloutStore, prompt_hash, rollout_key
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Prompt
 from tests.encodings import register_encoding
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 from tests.support.gateway.batches import BatchDesk
 

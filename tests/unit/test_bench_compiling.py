@@ -21,8 +21,8 @@ from blackbox_lb import RolloutStore, Trials, connect, load_task, parse_reward
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.rollouts.progress import Silent
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Example, Prompt
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.truth import Exact
 
 

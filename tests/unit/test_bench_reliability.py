@@ -28,8 +28,8 @@ from bench.reliability.soak import growth, soak
 from bench.reliability.writers import Plan as WritersPlan
 from bench.reliability.writers import completion_of, writers
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.testing import ExactModel
 from blackbox_lb.types import Prompt
+from tests.support.exact import ExactModel
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and forks")
 QUICK = ("5xx burst", "half body", "reset before headers", "unsorted alternatives")

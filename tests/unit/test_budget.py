@@ -26,8 +26,8 @@ from blackbox_lb.providers.prices import Prices, find_prices, parse_prices
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Example, Prompt
+from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 8, end=True, prompts=4)
 QUESTIONS = 30

@@ -18,7 +18,7 @@ from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.cross_validation import choose_l2
 from blackbox_lb.estimate.projection.projection import projection
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 
 END, TAU = 19, 0.2
 ROLLOUTS = ExactModel(20, 5, end=True, seed=1).rollouts(800, lambda tokens, prompt: -0.4 * len(tokens), seed=2, top=6)

@@ -24,10 +24,10 @@ from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.testing import ExactServer
 from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
 from tests.support.chaos import MODES, ChaosServer
 from tests.support.chaos.broken_answers import TOKENIZER
+from tests.support.exact import ExactServer
 from tests.unit.chaos_dialects import DIALECTS, KEY, MODEL, Dialect, register
 
 EXAMPLES = [Example(str(n), Prompt.user(f"question {n}")) for n in range(6)]

@@ -28,8 +28,8 @@ from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, 
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import EndTokens, Example, Prompt
+from tests.support.exact import ExactModel, ExactServer
 
 END, MAX_TOKENS, PROMPTS = 5, 6, 16
 MODEL = ExactModel(6, MAX_TOKENS, end=True, prompts=PROMPTS, sharpness=0.7)

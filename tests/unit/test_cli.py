@@ -14,7 +14,7 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Compiled, Entry, HeldOutGain, RecordedFinding, Verdict
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
-from blackbox_lb.testing import ExactModel, ExactServer
+from tests.support.exact import ExactModel, ExactServer
 
 ROWS = [
     {"prompt": f"question {n}", "answer": "a", "split": split}

@@ -19,9 +19,9 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion, Prompt
 from blackbox_lb.vocabulary import load_vocabulary
+from tests.support.exact import ExactModel, ExactServer
 
 SPLITS = (("train", range(8)), ("validation", range(8, 11)), ("test", range(11, 15)))
 

@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 
 from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.llamacpp_answers import RefusedRequest
-from blackbox_lb.testing.server import Answer
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.llamacpp_answers import RefusedRequest
+from tests.support.exact.server import Answer
 
 ROWS = [
     {"prompt": f"question {n}", "answer": "a", "split": split}

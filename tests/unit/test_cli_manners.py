@@ -26,8 +26,8 @@ from blackbox_lb.cli import main, terminal
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.cli.grouped import HelpGroup, command, option, options
 from blackbox_lb.cli.settings import find_settings
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion
+from tests.support.exact import ExactModel, ExactServer
 
 BLB = [sys.executable, "-m", "blackbox_lb"]
 WITHOUT_JSON = {

@@ -25,7 +25,7 @@ from blackbox_lb.rollouts.ray_engine import Cluster
 from blackbox_lb.rollouts.reading import Reading
 from blackbox_lb.rollouts.training import spread_training, training_set
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.testing import ExactModel, ExactServer
+from tests.support.exact import ExactModel, ExactServer
 from tests.unit.ray_fits import Losing, keys_of, stored
 
 ray = pytest.importorskip("ray")

@@ -41,8 +41,12 @@ def homes(engine: Cluster) -> set[str]:
     return {machine for machine, _ in ray.get([actor.where.remote() for actor in engine.actors])}
 
 
+@pytest.mark.slow
 def test_a_lost_machine_changes_nothing(machines: Any, tmp_path: Path) -> None:
-    """Four workers, more than cores, run on all three machines; those of a lost one go on elsewhere, to the same bias."""
+    """Four workers, more than cores, run on all three machines; those of a lost one go on elsewhere, to the same bias.
+
+    ``test_cluster.test_a_killed_worker_changes_nothing`` states the same of a lost worker, in a tenth of the time.
+    """
     store, what = stored(tmp_path)
     assert os.environ["RAY_ADDRESS"] == machines.address
 

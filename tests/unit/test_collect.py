@@ -34,8 +34,8 @@ from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import SamplingRules
 from blackbox_lb.rollouts.collect import Collection, collect
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
+from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 6, end=True, prompts=3)
 PROMPTS = [Prompt.user(f"question {number}") for number in range(5)]

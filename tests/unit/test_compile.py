@@ -16,8 +16,8 @@ from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.sparse.sparsify import against, sparsify
 from blackbox_lb.jobs.compiling.compile import compile_bias, gain_by_entries
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.testing import ExactModel
 from blackbox_lb.vocabulary import load_vocabulary
+from tests.support.exact import ExactModel
 
 ROLLOUTS = ExactModel(30, 6, end=True, seed=1).rollouts(400, lambda tokens, prompt: -float(len(tokens)), seed=2, top=8)
 TABLE = NextToken.of(ROLLOUTS)

@@ -30,11 +30,11 @@ from blackbox_lb.jobs.doctor.checks.uniformity import CellDraw, _lower_tail, ali
 from blackbox_lb.jobs.doctor.run import CHECKS, Check, examine, most_requests, most_tokens
 from blackbox_lb.jobs.doctor.save import check_target, save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.llamacpp_answers import JSON, Dialect, RefusedRequest
-from blackbox_lb.testing.server import Answer
 from blackbox_lb.types import Completion, Draw, Prompt
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.llamacpp_answers import JSON, Dialect, RefusedRequest
+from tests.support.exact.server import Answer
 
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20))]
 """Models: four by default state each law, and all twenty with ``--slow`` how often it holds."""

@@ -12,8 +12,8 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding
 from blackbox_lb.jobs.doctor.run import CHECKS, examine
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import Lie, RulesGateway
 
 FIRE = "accounts/fireworks/models/gateway"

@@ -18,8 +18,8 @@ from blackbox_lb.cli import main
 from blackbox_lb.jobs.records.run_record import FILE, profile_hash
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion
+from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 8, end=True, prompts=4)
 CHANGES_AT = 10

@@ -16,7 +16,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice import table
 from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, LearnedVector
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.testing import ExactModel, ExactServer
+from tests.support.exact import ExactModel, ExactServer
 
 
 class Toy:

@@ -24,9 +24,9 @@ from blackbox_lb.providers.prices import Prices
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.judging.intervals import bootstrap
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, PolicyScores, Setting
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Example, Message, Prompt
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
+from tests.support.exact import ExactModel, ExactServer
 
 INSTRUCTION = "Say a."
 MODEL = ExactModel(6, 1, prompts=2, sharpness=0.8, seed=2)

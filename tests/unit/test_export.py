@@ -21,8 +21,8 @@ from blackbox_lb.bias.export import FORMATS, export
 from blackbox_lb.bias.records import Compiled, Entry, SamplingRecord
 from blackbox_lb.cli import main
 from blackbox_lb.errors import BiasError, InputError
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.vocabulary import load_vocabulary
+from tests.support.exact import ExactModel, ExactServer
 
 VALUES = {0: -1.5, 3: 0.1, 7: 2.0, 10: 1 / 3, 11: -0.0}
 SENT = {"0": -1.5, "3": 0.1, "7": 2, "10": 1 / 3, "11": 0}

@@ -17,7 +17,7 @@ from blackbox_lb.cli import main
 from blackbox_lb.jobs.fitting.choosing.choice import Measured, TriedCandidate
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.testing import ExactModel, ExactServer
+from tests.support.exact import ExactModel, ExactServer
 
 END, TOP = 11, 4
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)

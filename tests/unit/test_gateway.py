@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.testing import ExactModel, ExactServer
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import SOURCES, RulesGateway
 from tests.support.gateway.requests.fields import FIREWORKS, OPENAI, STOPS, Field
 from tests.support.gateway.rules.rate_buckets import RateBucket, duration

@@ -16,7 +16,7 @@ import pytest
 from scipy.special import log_softmax
 from scipy.stats import chisquare
 
-from blackbox_lb.testing import ExactModel, ExactServer
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import Lie, RulesGateway
 from tests.support.gateway.engine.logprobs import EnginePosition, blurred
 

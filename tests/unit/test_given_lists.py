@@ -26,9 +26,9 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion, Draw, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.given_server import WAYS, GivenLie, GivenServer, profile
 from tests.unit.chaos_dialects import MODEL as CHAOS
 from tests.unit.chaos_dialects import SglangServer, VllmServer, register

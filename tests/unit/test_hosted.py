@@ -14,8 +14,8 @@ from blackbox_lb.api.transport import channel
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.testing import ExactModel, ExactServer
 from tests.encodings import register_encoding
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 
 MODEL = ExactModel(40, 8, end=True, prompts=4, sharpness=0.7)

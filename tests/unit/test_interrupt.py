@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.testing import ExactModel, ExactServer
+from tests.support.exact import ExactModel, ExactServer
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a signal cannot be sent to one process there")
 MODEL = ExactModel(12, 8, end=True, prompts=4)

@@ -15,7 +15,7 @@ import blackbox_lb
 ROOT = Path(blackbox_lb.__file__).parent
 ROOMS = (
     *("_version", "errors", "types", "safety", "providers", "vocabulary", "bias", "store", "estimate", "tasks", "api"),
-    *("rollouts", "deploy", "serve", "openai", "jobs", "cli", "__init__", "__main__", "testing"),
+    *("rollouts", "deploy", "serve", "openai", "jobs", "cli", "__init__", "__main__"),
 )
 """A room imports only from itself and from rooms that stand before it; ``__init__`` loads its names when they are used."""
 
@@ -36,7 +36,6 @@ SENTENCES = (
     ("wire reaches no session", "blackbox_lb.api.wire", "blackbox_lb.api.session", ()),
     ("estimate reaches only errors and types", "blackbox_lb.estimate", HOUSE, ("estimate", "errors", "types")),
     ("bias reaches no estimator", "blackbox_lb.bias", "blackbox_lb.estimate", ()),
-    ("nothing reaches testing", HOUSE, "blackbox_lb.testing", ()),
 )
 """Sentence; who; what it must not reach, directly or through what it imports; rooms that it may reach all the same."""
 
@@ -108,7 +107,7 @@ def test_the_estimators_stand_on_their_floors() -> None:
 
 @pytest.mark.parametrize(("who", "what", "but"), [row[1:] for row in SENTENCES], ids=[row[0] for row in SENTENCES])
 def test_these_stay_apart(who: str, what: str, but: tuple[str, ...]) -> None:
-    """The five sentences, directly and through others."""
+    """The four sentences, directly and through others."""
     allowed = [f"{HOUSE}.{name}" for name in but]
     for module in modules():
         if inside(module, who) and (what == HOUSE or not inside(module, what)):

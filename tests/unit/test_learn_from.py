@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.testing import ExactModel, ExactServer
 from tests.encodings import register_encoding
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 
 KINDS = 12

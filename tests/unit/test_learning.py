@@ -17,8 +17,8 @@ from blackbox_lb.cli import main
 from blackbox_lb.jobs.fitting.training_rollouts import FIRST_LOOK
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion
+from tests.support.exact import ExactModel, ExactServer
 
 MODEL = ExactModel(12, 6, end=True, prompts=5, sharpness=0.7)
 TRAIN = FIRST_LOOK + 15

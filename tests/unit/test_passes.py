@@ -22,7 +22,7 @@ from blackbox_lb.estimate.projection.concave_problem import maximise
 from blackbox_lb.estimate.projection.lbfgs import descend
 from blackbox_lb.estimate.projection.projection import Fit, projection, reward_weights
 from blackbox_lb.estimate.sparse.single_changes import Local
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 
 VOCAB = 40
 MODEL = ExactModel(VOCAB, 12, seed=5, end=True, unigram=-0.1 * np.arange(VOCAB))

@@ -18,7 +18,7 @@ from openai import OpenAI
 
 from blackbox_lb.deploy.proxy.server import HEADER
 from blackbox_lb.errors import InputError
-from blackbox_lb.testing import ExactModel, ExactServer
+from tests.support.exact import ExactModel, ExactServer
 from tests.unit.proxy_upstream import (
     ANSWER,
     SENT,

@@ -30,8 +30,8 @@ from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.safety.secrets import MASK, Redactor, guarded, known, redacted, watch
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.listener import Listener, Reply, Request
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.listener import Listener, Reply, Request
 
 ROOT = Path(__file__).parents[2]
 KEY = "pLanted+Key/42-0123456789-abcdefghij"

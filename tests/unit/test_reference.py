@@ -26,11 +26,11 @@ from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.reference import check_reference
 from blackbox_lb.store import RolloutStore, next_token_key
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.llamacpp_answers import JSON
-from blackbox_lb.testing.server import Answer
 from blackbox_lb.types import Completion, Example, Message, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.llamacpp_answers import JSON
+from tests.support.exact.server import Answer
 
 V, TOP, ASKED = 60, 5, 40
 MODEL = ExactModel(V, 8, end=True, prompts=15, sharpness=0.9)

@@ -36,9 +36,9 @@ from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, parse_reward
 from blackbox_lb.tasks.rewards.endpoint import BATCH
-from blackbox_lb.testing import ExactModel, ExactServer
-from blackbox_lb.testing.listener import Listener, Reply, Request
 from blackbox_lb.types import Completion, Example, Message, Prompt
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.listener import Listener, Reply, Request
 
 EXAMPLE = Example("q1", Prompt.user("Capital of Norway?"), ("Oslo",))
 Answer = Callable[[int, Any], Reply | Literal["drop"]]

@@ -36,8 +36,8 @@ from blackbox_lb.jobs.evaluation.compare import mean_of
 from blackbox_lb.jobs.evaluation.document import Mean
 from blackbox_lb.jobs.records.provenance import provenance
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Example, Prompt
+from tests.support.exact import ExactModel, ExactServer
 
 ROOT = Path(__file__).parents[2]
 MODEL = ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)

@@ -26,9 +26,9 @@ from blackbox_lb.jobs.evaluation.rivals.threshold import offsets
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Example, Message, Prompt
 from tests.encodings import register_encoding
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 
 KINDS = 12

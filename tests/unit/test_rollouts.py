@@ -9,7 +9,7 @@ import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.testing import ExactModel
+from tests.support.exact import ExactModel
 
 ALL = ExactModel(9, 6, end=True, prompts=3, seed=1).rollouts(12, lambda tokens, _: float(len(tokens)), 2, top=4)
 

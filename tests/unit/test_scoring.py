@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion, Prompt
+from tests.support.exact import ExactModel, ExactServer
 
 ROWS = (("train", "Norway", "Oslo"), ("validation", "Peru", "Lima"), ("test", "France", "Paris"), ("test", "Chad", "N'Djamena"))
 BIAS = [[1, 2.0], [3, -1.0]]

@@ -16,8 +16,8 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.batches.shards import Shard
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.store.schema import TABLES
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Example, Prompt
+from tests.support.exact import ExactModel, ExactServer
 
 
 def examples(texts: list[str]) -> list[Example]:

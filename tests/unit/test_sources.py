@@ -24,8 +24,8 @@ from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.store.elsewhere.joined import Gathered, open_sources
 from blackbox_lb.store.elsewhere.parquet_exchange import export_store, import_store
 from blackbox_lb.store.elsewhere.parquet_reading import ParquetSource
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import Completion, Prompt
+from tests.support.exact import ExactModel, ExactServer
 from tests.unit.test_store import SETTINGS, arrays, arrays_of, assert_same, completion
 
 REQUEST = request_hash(SETTINGS)

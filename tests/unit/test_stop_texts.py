@@ -29,9 +29,9 @@ from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import UNNAMED, Completion, Endpoint, EndTokens, Example, Prompt, Sampling
 from tests.encodings import register_encoding
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 
 END, MAX_TOKENS, STOP = 5, 8, " b"

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
-from blackbox_lb.testing import ExactModel, ExactServer
+from tests.support.exact import ExactModel, ExactServer
 
 SIZE, GOOD = 20, 4
 MODEL = ExactModel(SIZE, 8, end=True, prompts=6, sharpness=0.5, seed=2)

@@ -32,9 +32,9 @@ from blackbox_lb.api.wire.columns.parse import Answer
 from blackbox_lb.errors import BlbError
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.store.packing import Arrays, pack, unpack
-from blackbox_lb.testing import ExactModel, ExactServer
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Endpoint, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary
+from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 
 FOLDER = Path(__file__).parents[2] / "cassettes"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from blackbox_lb.testing.listener import Reply
+from tests.support.exact.listener import Reply
 from tests.support.gateway.errors.batches import BatchWords
 from tests.support.gateway.errors.openai import JSON
 from tests.support.gateway.requests.fields import Endpoint

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.testing import ExactServer
-from blackbox_lb.testing.listener import Listener, Reply, Request
+from tests.support.exact import ExactServer
+from tests.support.exact.listener import Listener, Reply, Request
 from tests.support.gateway.batches import BatchDesk
 from tests.support.gateway.engine.completion_view import CompletionView, read
 from tests.support.gateway.engine.from_request import stops_of, want_of

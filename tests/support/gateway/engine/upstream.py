@@ -16,8 +16,8 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.testing import ExactServer
-from blackbox_lb.testing.llamacpp_answers import RefusedRequest
+from tests.support.exact import ExactServer
+from tests.support.exact.llamacpp_answers import RefusedRequest
 from tests.support.gateway.engine.logprobs import EnginePosition
 from tests.support.gateway.errors.openai import JSON
 
@@ -95,7 +95,7 @@ class UpstreamEngine:
             self.close()
             raise InputError(
                 f"no llama.cpp server answers at {base_url} ({type(error).__name__}: {error}); the gateway needs a running "
-                "engine, such as blackbox_lb.testing.ExactServer or an embedded engine, with /v1 in its address"
+                "engine, such as tests.support.exact.ExactServer or an embedded engine, with /v1 in its address"
             ) from error
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blackbox_lb.testing.model import ExactModel
-from blackbox_lb.testing.server import ExactServer
+from tests.support.exact.model import ExactModel
+from tests.support.exact.server import ExactServer
 
 __all__ = ["ExactModel", "ExactServer"]

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from blackbox_lb.testing.listener import Listener, Reply, Request
-from blackbox_lb.testing.llamacpp_answers import COMPLETIONS, JSON, Dialect, RefusedRequest
-from blackbox_lb.testing.model import ExactModel
+from tests.support.exact.listener import Listener, Reply, Request
+from tests.support.exact.llamacpp_answers import COMPLETIONS, JSON, Dialect, RefusedRequest
+from tests.support.exact.model import ExactModel
 
 Answer: TypeAlias = JSON | int | Literal["drop"]
 """A response body, an HTTP status with an error body, or "drop": close the connection without an answer."""

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.testing.model import ExactModel, log_softmax
+from tests.support.exact.model import ExactModel, log_softmax
 
 JSON: TypeAlias = dict[str, Any]
 
