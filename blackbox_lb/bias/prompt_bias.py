@@ -114,7 +114,7 @@ class PromptBias:
         if any(len(each.values) != len(common) for each in depends.features):
             raise BiasError(f"a feature has not one value for each of the {len(common)} entries; restore the file, or fit again")
         self.unread = 0
-        self._common = np.array(list(common.values()), np.float64)
+        self._ids, self._common = np.array(self.ids, np.int64), np.array(list(common.values()), np.float64)
         self._rows = {each.key: row for row, each in enumerate(depends.features)}
         self._weights = {each.key: each.weight for each in depends.features}
         self._slopes = np.array([each.values for each in depends.features], np.float64).reshape(-1, len(common))
@@ -141,8 +141,9 @@ class PromptBias:
         if found:
             values = values + np.array(list(found.values())) @ self._slopes[[self._rows[name] for name in found]]
         values = np.clip(values, self.depends.low, self.depends.high)
-        sent: list[float] = (np.rint(values) if self.depends.integers else values.round(DIGITS)).tolist()
-        return {token: value for token, value in zip(self.ids, sent, strict=True) if value}
+        sent = np.rint(values).astype(np.int64) if self.depends.integers else values.round(DIGITS)
+        there = sent.nonzero()[0]
+        return dict(zip(self._ids[there].tolist(), sent[there].tolist(), strict=True))
 
 
 def text_of(document: Mapping[str, Any]) -> PromptText | None:

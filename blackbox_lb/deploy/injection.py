@@ -105,10 +105,10 @@ class Injection:
 
 
 def _member(values: Mapping[int, float], as_pairs: bool) -> bytes:
-    """The member of one request, written ten times as fast as ``json`` does."""
+    """The member of one request, as ``PromptBias`` gives it, written ten times as fast as ``json`` does."""
     from msgspec.json import encode
 
-    return b'"logit_bias":' + encode(_wire(values, as_pairs)) + b"}"
+    return b'"logit_bias":' + encode([*values.items()] if as_pairs else values) + b"}"
 
 
 def quoted(name: object) -> str:
