@@ -127,6 +127,10 @@ class Draw:
     fields: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     bias_of: BiasOfPrompt | None = None
 
+    def on(self, endpoint: Endpoint) -> Draw:
+        """The same, on ``endpoint`` where it names none."""
+        return self if self.endpoint else replace(self, endpoint=endpoint)
+
     def at(self, prompt: Prompt) -> Draw:
         """How completions of one prompt are drawn: with its own bias as ``bias``."""
         return self if self.bias_of is None else replace(self, bias=self.bias_of.at(prompt), bias_of=None)

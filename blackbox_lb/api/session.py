@@ -165,8 +165,7 @@ class Session:
         """
         self._check_model_behind(answer)
         try:
-            where = draw.endpoint or self.endpoint
-            return read_answer(self.profile, where, answer, draw.sampling, self.vocabulary, n)
+            return read_answer(self.profile, draw.on(self.endpoint), answer, self.vocabulary, n)
         except ProviderError as error:
             raise type(error)(self.channel.masked(str(error))) from error
 
@@ -221,9 +220,7 @@ class Session:
             ProviderError: one of its subclasses; ContentFiltered where the content filter refuses the prompt.
         """
         where, sampling = draw.endpoint or self.endpoint, draw.sampling
-        body = build_request(
-            self.profile, where, model=self.model, prompt=prompt, sampling=sampling, bias=draw.bias, n=n, fields=draw.fields
-        )
+        body = build_request(self.profile, draw.on(where), model=self.model, prompt=prompt, n=n)
         path = self.profile.endpoint(where).path.replace("{model}", self.model)
         size = len(prompt.text) // CHARACTERS_A_TOKEN if isinstance(prompt, Prompt) else len(prompt)
         generated, most = n * sampling.max_tokens, self._most_tokens(prompt, where)

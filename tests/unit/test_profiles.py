@@ -18,7 +18,7 @@ from blackbox_lb.cli.commands.setup.providers import CHOICES, DOCUMENTATION, evi
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import load_profile
-from blackbox_lb.types import Prompt, Sampling
+from blackbox_lb.types import Draw, Prompt, Sampling
 
 NAMES = ["azure", "azure-classic", "fireworks", "llamacpp", "lmstudio", "local", "openai", "sglang", "vllm"]
 TOGETHER = Path(__file__).parent / "data" / "together.toml"
@@ -198,7 +198,7 @@ def test_a_profile_of_ones_own_from_scratch() -> None:
     assert len([line for line in text.splitlines() if line]) <= 21
     together = load_profile(str(TOGETHER))
     body = build_request(
-        together, "chat", model="m", prompt=Prompt.user("hello"), sampling=Sampling(max_tokens=7, top_logprobs=20), bias={5: 1.5}
+        together, Draw(Sampling(max_tokens=7, top_logprobs=20), {5: 1.5}, "chat"), model="m", prompt=Prompt.user("hello")
     )
     assert body == {
         "model": "m",

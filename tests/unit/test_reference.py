@@ -26,7 +26,7 @@ from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.rollouts.reference import check_reference
 from blackbox_lb.store import RolloutStore, next_token_key
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.types import Completion, Example, Message, Prompt, Sampling
+from blackbox_lb.types import Completion, Draw, Example, Message, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.llamacpp_answers import JSON
@@ -282,10 +282,10 @@ def test_the_store_keeps_every_bit(tmp_path: Path) -> None:
 def test_a_prompt_of_ids_goes_to_the_completions_endpoint_only(name: str) -> None:
     """The ids go out as they are; chat has no field for them."""
     profile, sampling = load_profile(name), Sampling(max_tokens=1, top_logprobs=-1)
-    body = build_request(profile, "completions", model="m", prompt=[3, 1, 2], sampling=sampling)
+    body = build_request(profile, Draw(sampling, endpoint="completions"), model="m", prompt=[3, 1, 2])
     assert (body["prompt"], body["logprobs"]) == ([3, 1, 2], -1)
     with pytest.raises(InputError, match="takes no prompt of token ids"):
-        build_request(profile, "chat", model="m", prompt=[3, 1, 2], sampling=sampling)
+        build_request(profile, Draw(sampling, endpoint="chat"), model="m", prompt=[3, 1, 2])
 
 
 def vllm(request: httpx2.Request) -> httpx2.Response:

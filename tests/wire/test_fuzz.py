@@ -32,7 +32,7 @@ from blackbox_lb.api.wire.columns.parse import Answer
 from blackbox_lb.errors import BlbError
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.store.packing import Arrays, pack, unpack
-from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Endpoint, Prompt, Sampling
+from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Draw, Endpoint, Prompt, Sampling
 from blackbox_lb.vocabulary import Vocabulary
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
@@ -218,7 +218,7 @@ def test_a_broken_answer_is_read_to_lawful_numbers_or_refused(
             mutated(answer, seed)
         count["answers"] += 1
         try:
-            found = read_answer(about.profile, about.endpoint, answer, about.sampling, about.vocabulary, n)
+            found = read_answer(about.profile, Draw(about.sampling, endpoint=about.endpoint), answer, about.vocabulary, n)
         except BlbError as error:
             count["refused"] += 1
             said.add(str(error))
@@ -228,7 +228,10 @@ def test_a_broken_answer_is_read_to_lawful_numbers_or_refused(
             lawful(each, about.sampling.top_logprobs)
 
     for whole, n in about.answers:
-        assert all(each.whole for each in read_answer(about.profile, about.endpoint, whole, about.sampling, about.vocabulary, n))
+        assert all(
+            each.whole
+            for each in read_answer(about.profile, Draw(about.sampling, endpoint=about.endpoint), whole, about.vocabulary, n)
+        )
     check()
     assert count["answers"] >= examples(pytestconfig)
     assert min(count["read"], count["refused"] + count["incomplete"]) > LEAST * count["answers"]
@@ -281,7 +284,7 @@ PLAIN = ("Azure", "Azure classic", "Fireworks chat", "OpenAI chat", "vLLM chat")
 def outcome(about: Subject, answer: Any, n: int) -> list[Completion] | str:
     """What an answer is read to, or the words of its refusal."""
     try:
-        return read_answer(about.profile, about.endpoint, answer, about.sampling, about.vocabulary, n)
+        return read_answer(about.profile, Draw(about.sampling, endpoint=about.endpoint), answer, about.vocabulary, n)
     except BlbError as error:
         return f"{type(error).__name__}: {error}"
 
@@ -345,7 +348,7 @@ def test_ordinary_answers_are_not_left_to_the_plain_reader(name: str) -> None:
             continue
         assert isinstance(answer, Answer)
         answer.content = b"not to be read again"
-        assert len(read_answer(about.profile, about.endpoint, answer, about.sampling, about.vocabulary, n)) == n
+        assert len(read_answer(about.profile, Draw(about.sampling, endpoint=about.endpoint), answer, about.vocabulary, n)) == n
 
 
 SERVED = {"openai": ("gpt-4o-mini", "OPENAI_API_KEY"), "azure": ("gpt-4o-mini", "AZURE_OPENAI_API_KEY")}
@@ -380,7 +383,7 @@ def test_the_exact_models_answers_are_read_alike(provider: str, endpoint: Endpoi
         try:
             for number in range(6):
                 prompt = Prompt.user(f"p{number}")
-                body = build_request(profile, endpoint, model=name, prompt=prompt, sampling=sampling, bias=None, n=1)
+                body = build_request(profile, Draw(sampling, endpoint=endpoint), model=name, prompt=prompt)
                 await channel.post(rules.path.replace("{model}", name), body, parse=kept)
         finally:
             await channel.close()

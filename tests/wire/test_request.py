@@ -12,7 +12,7 @@ from blackbox_lb.api.wire import build_request
 from blackbox_lb.errors import InputError, ProfileError
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.types import Endpoint, Message, Prompt, Sampling
+from blackbox_lb.types import Draw, Endpoint, Message, Prompt, Sampling
 
 ProfileWith = Callable[..., Profile]
 
@@ -157,7 +157,8 @@ ASKED: dict[str, str | None] = {"flag": "top_logprobs", "count": "logprobs", "in
 
 def body(profile: Profile, endpoint: Endpoint = "chat", **changes: Any) -> dict[str, Any]:
     """A request of the usual prompt."""
-    return build_request(profile, endpoint, **{"model": "m", "prompt": HELLO, "sampling": SAMPLING, **changes})
+    sampling, bias = changes.pop("sampling", SAMPLING), changes.pop("bias", None)
+    return build_request(profile, Draw(sampling, bias, endpoint), **{"model": "m", "prompt": HELLO, **changes})
 
 
 def differences(sent: dict[str, Any], expected: dict[str, Any]) -> dict[str, str]:

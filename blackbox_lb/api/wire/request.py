@@ -9,7 +9,7 @@ from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import InputError, ProfileError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
-from blackbox_lb.types import Endpoint, Prompt, Sampling
+from blackbox_lb.types import Draw, Endpoint, Prompt, Sampling
 
 PROMPT_FIELDS: Mapping[Endpoint, tuple[str, bool]] = {
     "chat": ("messages", True),
@@ -37,28 +37,20 @@ def most_completions(profile: Profile, endpoint: Endpoint, top_logprobs: int) ->
     return profile.sampling.n if DIALECTS[rules.dialect].several and asks_logprobs(rules, top_logprobs) else 1
 
 
-def build_request(
-    profile: Profile,
-    endpoint: Endpoint,
-    *,
-    model: str,
-    prompt: Prompt | Sequence[int],
-    sampling: Sampling,
-    bias: Mapping[int, float] | None = None,
-    n: int = 1,
-    fields: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+def build_request(profile: Profile, draw: Draw, *, model: str, prompt: Prompt | Sequence[int], n: int = 1) -> dict[str, Any]:
     """Build the JSON body that draws ``n`` completions from softmax((logits + bias) / temperature), nothing truncated.
 
-    A ``prompt`` of token ids is sent as it is, and so are ``fields``. ``bias`` maps token ids to nats; it must already fit the
-    profile's limits (see ``compile``). Without alternatives (``sampling.top_logprobs`` 0) logprobs are not mentioned, so that a
-    model that refuses or lacks them answers too.
+    A ``prompt`` of token ids is sent as it is, and so are the draw's ``fields``. Its bias must already fit the profile's limits
+    (see ``compile``); without an endpoint it goes to the profile's first. Without alternatives (``top_logprobs`` 0) logprobs are
+    not mentioned, so that a model that refuses or lacks them answers too.
 
     Raises:
         ProfileError: the provider has no such endpoint; or more alternatives, completions a request or stop texts are wanted than
         it gives, or a seed or bias that it does not take.
         InputError: a prompt of several messages on the completions endpoint, or one of token ids on another.
     """
+    endpoint: Endpoint = draw.endpoint or next(iter(profile.endpoints))
+    sampling = draw.sampling
     rules = profile.endpoint(endpoint)
     _check(profile, endpoint, sampling, n)
     body: dict[str, Any] = {"model": model, **_prompt(endpoint, prompt), **profile.neutral, **profile.request}
@@ -69,11 +61,11 @@ def build_request(
         body["seed"] = sampling.seed
     if sampling.stop:
         body["stop"] = list(sampling.stop)
-    if bias:
+    if draw.bias:
         if not rules.bias:
             raise ProfileError(f"{profile.name} takes no bias on its {endpoint} endpoint{_others(profile, 'bias')}")
-        body["logit_bias"] = logit_bias(profile, bias)
-    return body | dict(fields or {})
+        body["logit_bias"] = logit_bias(profile, draw.bias)
+    return body | dict(draw.fields)
 
 
 def logit_bias(profile: Profile, bias: Mapping[int, float]) -> dict[str, float] | list[list[float]]:

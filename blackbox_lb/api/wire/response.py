@@ -20,7 +20,7 @@ from blackbox_lb.api.wire.envelope import count, is_blank, is_filtered, lengths,
 from blackbox_lb.api.wire.request import asks_logprobs
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, Endpoint, FloatArray, Sampling
+from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, Draw, Endpoint, FloatArray, Sampling
 
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
@@ -30,15 +30,14 @@ SHAPE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueEr
 """Python's errors for an answer of another shape than its dialect."""
 
 
-def read_answer(
-    profile: Profile, endpoint: Endpoint, answer: Any, sampling: Sampling, vocabulary: Vocabulary | None, n: int
-) -> list[Completion]:
+def read_answer(profile: Profile, draw: Draw, answer: Any, vocabulary: Vocabulary | None, n: int) -> list[Completion]:
     """``parse_response`` of an answer to a request for ``n`` completions. One with more or fewer is accepted where it is whole.
 
     Raises:
         CorruptResponse: more or fewer than ``n``, and their tokens differ from the provider's count.
     """
-    found = parse_response(profile, endpoint, answer, sampling, vocabulary)
+    endpoint: Endpoint = draw.endpoint or next(iter(profile.endpoints))
+    found = parse_response(profile, endpoint, answer, draw.sampling, vocabulary)
     if len(found) != n and not all(each.whole for each in found):
         raise CorruptResponse(
             f"{profile.name} answered with {len(found)} completions where n = {n} were asked for, and its `usage` counts other "

@@ -29,6 +29,7 @@ from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
+from blackbox_lb.safety.atomic_file import write_whole
 from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
@@ -86,7 +87,7 @@ def execute(options: AnalyzeOptions) -> None:
     _check_places(folder, options.csv_file)
     listener = Remembering(reporter(quiet=options.quiet))
     found = run(options, lambda budget: _run(bias, options, listener, budget))
-    (folder / ANALYSIS).write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    write_whole(folder / ANALYSIS, (found.model_dump_json(indent=1) + "\n").encode())
     if options.csv_file:
         _write_csv(options.csv_file, found)
     if options.as_json:

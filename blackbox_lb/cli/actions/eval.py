@@ -29,6 +29,7 @@ from blackbox_lb.jobs.forecast import eval_stages
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance
+from blackbox_lb.safety.atomic_file import write_whole
 from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.tasks import Reward, Task
 
@@ -53,7 +54,7 @@ def execute(options: EvalOptions) -> None:
     else:
         _print(found)
     try:
-        path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_whole(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
     except OSError as error:
         raise InputError(
             f"cannot write {path}: {error.strerror}; make room there, and the same command asks for no completion again"

@@ -31,6 +31,7 @@ from blackbox_lb.jobs.forecast import fit_stages
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.rollouts.judging.verdict import GREEDY, parse_setting
 from blackbox_lb.rollouts.training import FitEngine
+from blackbox_lb.safety.atomic_file import write_whole
 from blackbox_lb.tasks import Reward, Task
 from blackbox_lb.tasks.sets.labels import Labels
 
@@ -62,7 +63,7 @@ def _write(result: FitResult, document: dict[str, Any], folder: Path) -> dict[st
     """Write the three files, the most wanted first; return name -> reason for each failure."""
     unwritten = {}
     try:
-        (folder / "result.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        write_whole(folder / "result.json", (json.dumps(document, indent=2) + "\n").encode())
     except OSError as error:
         unwritten["result.json"] = f"{folder / 'result.json'}: cannot be written ({error.strerror or error})"
     for name, bias in (("bias.json", result.bias), ("learned.json", result.uncompiled)):

@@ -18,6 +18,7 @@ from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.providers.credentials import environment
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
+from blackbox_lb.safety.atomic_file import write_whole
 from blackbox_lb.tasks import load_task, parse_reward
 from blackbox_lb.tasks.load import BUILT_IN, HARNESS
 from blackbox_lb.tasks.records.hub_data import HUB
@@ -48,7 +49,7 @@ def execute(options: InitOptions) -> None:
     shared |= ask.task(profile, options.task, options.data)
     shared["reward"] = ask.checked("Reward", options.reward, REWARD, partial(parse_reward, max_tokens=1))
     price = ask.price(profile, options.price)
-    out.write_text(_document(shared, price, out.parent), encoding="utf-8")
+    write_whole(out, _document(shared, price, out.parent).encode())
     _next(profile, out)
 
 

@@ -20,7 +20,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.safety.atomic_file import replacing
 from blackbox_lb.store import prompt_hash, rollout_key
-from blackbox_lb.types import Endpoint, Prompt, Sampling
+from blackbox_lb.types import Draw, Prompt
 
 PREFIX = 8
 """Hexadecimal digits of the request hash in a name."""
@@ -93,13 +93,12 @@ def asks(prompts: Iterable[Prompt], samples: int, request: str, there: Collectio
                 first, count = (first if count else sample), count + 1
 
 
-def request_line(
-    profile: Profile, endpoint: Endpoint, url: str, model: str, sampling: Sampling, prompt: Prompt, ask: Ask, request: str
-) -> Line:
+def request_line(profile: Profile, draw: Draw, url: str, model: str, prompt: Prompt, ask: Ask, request: str) -> Line:
     """The line with the same request as a live one, word for word."""
+    sampling = draw.sampling
     if sampling.seed is not None:  # as ``collect`` sends it: a seed of its own for every sample
         sampling = replace(sampling, seed=(sampling.seed + int(ask.keys(request)[0][:8], 16)) & 0x7FFFFFFF)
-    body = build_request(profile, endpoint, model=model, prompt=prompt, sampling=sampling, n=ask.count)
+    body = build_request(profile, replace(draw, sampling=sampling), model=model, prompt=prompt, n=ask.count)
     document: dict[str, Any] = {"custom_id": ask.name(request[:PREFIX]), "method": "POST", "url": url, "body": body}
     content = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace") + b"\n"
     bound = prompt_bound([message.content for message in prompt.messages])

@@ -19,7 +19,7 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.store import canonical, request_hash
 from blackbox_lb.store.keys import messages_of
-from blackbox_lb.types import Prompt, Sampling
+from blackbox_lb.types import Draw, Prompt, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ class Setup:
 
     def _line(self, prompt: Prompt, ask: Ask) -> Line:
         session = self.trials.session
-        where = (session.profile, session.endpoint, self.url, session.model)
-        return request_line(*where, self.sampling, prompt, ask, self.request)
+        draw = Draw(self.sampling, endpoint=session.endpoint)
+        return request_line(session.profile, draw, self.url, session.model, prompt, ask, self.request)
 
     def _written(self, group: Sequence[Line]) -> BatchRecord:
         session, name = self.trials.session, token_hex(6)

@@ -22,6 +22,7 @@ from blackbox_lb.jobs.report.figures import Plot, plots
 from blackbox_lb.jobs.report.inline_svg import inline, save
 from blackbox_lb.jobs.report.verdict_text import judged, rows_of
 from blackbox_lb.rollouts.progress import short
+from blackbox_lb.safety.atomic_file import write_whole
 from blackbox_lb.safety.printable import UNSAFE
 from blackbox_lb.safety.secrets import redacted, redaction
 
@@ -54,7 +55,7 @@ def write_report(folder: Path, out: Path | None = None, plots_folder: Path | Non
     path = out or folder / "report.html"
     text = render(run, drawn)
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text.encode())
     except OSError as error:
         raise InputError(f"{path}: the report cannot be written ({error.strerror}); give another --out") from error
     saved = [] if plots_folder is None else [each for plot in drawn.values() for each in save(plot, plots_folder)]
