@@ -49,7 +49,7 @@ def build_request(profile: Profile, draw: Draw, *, model: str, prompt: Prompt | 
         it gives, or a seed or bias that it does not take.
         InputError: a prompt of several messages on the completions endpoint, or one of token ids on another.
     """
-    endpoint: Endpoint = draw.endpoint or next(iter(profile.endpoints))
+    endpoint = next(iter(profile.endpoints)) if draw.endpoint is None else draw.endpoint
     sampling = draw.sampling
     rules = profile.endpoint(endpoint)
     _check(profile, endpoint, sampling, n)

@@ -36,7 +36,7 @@ def read_answer(profile: Profile, draw: Draw, answer: Any, vocabulary: Vocabular
     Raises:
         CorruptResponse: more or fewer than ``n``, and their tokens differ from the provider's count.
     """
-    endpoint: Endpoint = draw.endpoint or next(iter(profile.endpoints))
+    endpoint = next(iter(profile.endpoints)) if draw.endpoint is None else draw.endpoint
     found = parse_response(profile, endpoint, answer, draw.sampling, vocabulary)
     if len(found) != n and not all(each.whole for each in found):
         raise CorruptResponse(
