@@ -146,10 +146,6 @@ class Bias(Row):
             )
         return self
 
-    def replacing(self, **fields: object) -> Bias:
-        """Return the same bias with these fields in place of its own. Raises BiasError where one is wrong or unknown."""
-        return Bias(**{**dict(self), **fields})
-
     def verified(self, verdict: Iterable[Verdict]) -> Bias:
         """Return the same bias with this verdict: earlier findings of a test are removed, all other findings stay."""
         findings = tuple(each for each in self.findings if each.code != "test")

@@ -97,7 +97,7 @@ class Dependence(Row):
 
     def signed(self) -> Dependence:
         """The same with its fingerprint."""
-        return Dependence(**{**dict(self), "fingerprint": self.computed})
+        return self.replacing(fingerprint=self.computed)
 
 
 class PromptBias:

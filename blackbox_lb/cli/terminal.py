@@ -195,13 +195,22 @@ def _numbers(row: Verdict) -> tuple[str, str, str, str]:
 
 
 def verdict_table(verdicts: Iterable[Verdict]) -> None:
-    """Base against biased, one row a setting and metric; p is adjusted for the number of rows."""
+    """Base against biased, one row a setting and metric; p is adjusted for the number of rows.
+
+    Where the reward is itself the share of right answers, its row is not printed twice.
+    """
+    rows, told = [], set[tuple[str, float, float, float]]()
+    for row in verdicts:
+        numbers = (row.setting, row.base, row.biased, row.p)
+        if row.metric != "accuracy" or numbers not in told:
+            rows.append(row)
+        told.add(numbers)
     print_table(
         "Test prompts, base against biased",
         ("setting", "metric", "base", "biased", "diff", "95 % interval", "p", "verdict"),
         (
             (row.setting.replace("temperature ", "T = "), printable(row.metric), *_numbers(row), chance(row.p), row.verdict)
-            for row in verdicts
+            for row in rows
         ),
         left=2,
     )

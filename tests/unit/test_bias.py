@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 import blackbox_lb
 from blackbox_lb.bias import document as module
@@ -505,6 +506,23 @@ def test_impossible_censoring_is_refused(tmp_path: Path, wrong: dict[str, Any]) 
     record = {"positions": 10, "outside": 1, "bounded": 1, "mass": 0.1, "unobserved": None, **wrong}
     with pytest.raises(BiasError, match="censoring"):
         Bias.load(written(tmp_path / "bias.json", censoring=record))
+
+
+def test_a_part_is_changed_by_one_checked_way() -> None:
+    """A wrong value, or a field that there is not, is refused in an entry as in the whole."""
+    entry = Entry(id=5, bias=1.0)
+    assert entry.replacing(bias=2.0) == Entry(id=5, bias=2.0)
+    for wrong in ({"bias": float("nan")}, {"id": -3}, {"foo": 1}):
+        with pytest.raises(ValidationError):
+            entry.replacing(**wrong)
+
+
+def test_an_older_bias_names_settings_that_are_no_more(tmp_path: Path) -> None:
+    """Rounds and trust of a fit that had them are read like any setting."""
+    made: Any = {"provider": "vllm", "model": "m", "tokenizer": "t", "reward": "length", "estimator": "projection", "entries": ()}
+    old = Bias(**made, settings={"tau": 0.5, "l2": 5.0, "rounds": 2, "trust": 0.3})
+    old.save(tmp_path / "old.json")
+    assert Bias.load(tmp_path / "old.json").settings["rounds"] == 2
 
 
 def test_version_is_recorded() -> None:

@@ -79,13 +79,13 @@ def text_of(choice: Mapping[str, Any]) -> str:
 def count(answer: Mapping[str, Any], *names: str) -> int | None:
     """The first of the fields ``names`` of the answer's ``usage`` that is a whole number from 0; None where none is.
 
-    ValueError: the number is larger than any answer's.
+    CorruptResponse: the number is larger than any answer's.
     """
     usage = answer.get("usage")
     values = [usage.get(name) for name in names] if isinstance(usage, Mapping) else []
     found = next((each for each in values if isinstance(each, int) and not isinstance(each, bool) and each >= 0), None)
     if found is not None and found >= MOST_TOKENS:
-        raise ValueError(f"usage counts {found:.3g} tokens")
+        raise CorruptResponse(f"the answer's usage counts {found:.3g} tokens, which no answer has; ask again")
     return found
 
 

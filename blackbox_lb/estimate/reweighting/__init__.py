@@ -1,1 +1,1 @@
-"""Estimates for one policy from logged completions of another: importance weights, their diagnostics, pooling of rounds."""
+"""Estimates for one policy from logged completions of another: importance weights and their diagnostics."""

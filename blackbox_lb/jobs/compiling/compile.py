@@ -67,7 +67,7 @@ def compile_bias(
 def _entry(old: Entry | None, token: int, value: float) -> Entry:
     if old is None:
         return Entry(id=token, bias=value)
-    return old if old.bias == value else old.model_copy(update={"bias": value, "error": None})
+    return old if old.bias == value else old.replacing(bias=value, error=None)
 
 
 @dataclass(frozen=True, slots=True)

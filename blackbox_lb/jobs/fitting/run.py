@@ -200,7 +200,7 @@ class _Fit:
             chosen, compiled = self.dependent.common(chosen), None
         if self.reference is not None:
             self.exact = fidelity(self.reference, self.training.next_token, chosen, self.limits)
-            compiled = None if compiled is None else compiled.model_copy(update={"exact": self.exact.record})
+            compiled = None if compiled is None else compiled.replacing(exact=self.exact.record)
         errors = why.errors.tolist() if self.dependent is None else [math.nan] * len(self.dependent.bias.ids)
         learned = None
         if why.statistics is not None:

@@ -154,7 +154,4 @@ def decide(difference: float, better: Literal["higher", "lower"], p: float) -> L
 def together(rows: Sequence[Verdict]) -> list[Verdict]:
     """The rows with p-values adjusted for their number (``holm``), and the verdicts that follow."""
     adjusted = holm([row.p for row in rows])
-    return [
-        row.model_copy(update={"p": p, "verdict": decide(row.difference, row.better, p)})
-        for row, p in zip(rows, adjusted, strict=True)
-    ]
+    return [row.replacing(p=p, verdict=decide(row.difference, row.better, p)) for row, p in zip(rows, adjusted, strict=True)]
