@@ -9,13 +9,15 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote
 
-from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import PromptBias, text_of
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
+
+if TYPE_CHECKING:
+    from blackbox_lb.bias.document import Bias
+    from blackbox_lb.bias.prompt_bias import PromptBias
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +59,16 @@ class Injection:
     @classmethod
     def of(cls, bias: Bias, on_conflict: OnConflict = "raise", as_pairs: bool = False) -> Injection:
         """Of a bias file."""
+        from blackbox_lb.bias.prompt_bias import PromptBias
+
         return cls(bias.logit_bias, on_conflict, as_pairs, PromptBias.of(bias))
 
     def _values(self, document: Mapping[str, Any]) -> Mapping[int, float]:
         """What this body gets; the common vector where its prompt holds no text that can be read, which is said once."""
         if self.of_prompt is None:
             return self.values
+        from blackbox_lb.bias.prompt_bias import text_of  # loads pydantic, which completion must not
+
         text = text_of(document)
         if text is None:
             self.of_prompt.unread += 1
