@@ -80,7 +80,7 @@ def posted(gateway: RulesGateway) -> list[dict[str, Any]]:
     return [call.body for call in gateway.calls if call.body is not None and call.status == 200]
 
 
-FIT = ("--samples-per-prompt", 12, "--test-samples", 8, "--tau", 0.1, "--l2", 0.5, "--deploy", "temperature=1")
+FIT = ("--samples-per-prompt", 24, "--test-samples", 16, "--tau", 0.1, "--l2", 0.5, "--deploy", "temperature=1")
 FEW = ("--samples-per-prompt", 6, "--validation-samples", 2, "--test-samples", 2, "--deploy", "temperature=1")
 
 
@@ -114,7 +114,7 @@ def test_a_fit_from_prompts_to_a_verdict(
     assert row["verdict"] == direct["verdict"] == "HELPS", (row, direct)
     assert row["base"] == pytest.approx(direct["base"], rel=0.35)
     if load_profile(provider).sampling.shares_prompt:
-        assert {body.get("n", 1) for body in sent} >= {12, 8}
+        assert {body.get("n", 1) for body in sent} >= {24, 16}
     bias = Bias.load(tmp_path / "run" / "bias.json")
     assert bias.provider == provider
     assert bias.censoring is not None
