@@ -118,7 +118,7 @@ class PromptBias:
         self._rows = {each.key: row for row, each in enumerate(depends.features)}
         self._weights = {each.key: each.weight for each in depends.features}
         self._slopes = np.array([each.values for each in depends.features], np.float64).reshape(-1, len(common))
-        told = json.dumps([sorted(common.items()), depends.computed], separators=(",", ":"))
+        told = json.dumps([sorted(common.items()), depends.fingerprint or depends.computed], separators=(",", ":"))
         self.identity = sha256(told.encode()).hexdigest()
 
     @classmethod

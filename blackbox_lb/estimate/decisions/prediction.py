@@ -32,7 +32,11 @@ class FirstLists:
 
     def greedy(self, bias: Mapping[int, float]) -> Ids:
         """(p,) the first token of greedy decoding under ``bias`` (id -> nats)."""
-        best = self.tilted(bias).argmax(axis=1)
+        return self.taken(self.tilted(bias))
+
+    def taken(self, tilted: Vector) -> Ids:
+        """(p,) the token with the largest of ``tilted`` (p, k)."""
+        best = tilted.argmax(axis=1)
         return np.asarray(self.ids[np.arange(len(best)), best], np.int64)
 
     def unsure(self, bias: Mapping[int, float]) -> Bools:

@@ -172,8 +172,9 @@ def dependent_candidate(
     best, without = won
     bias = search.learned(best, limits)
     lists = FirstLists(validation.ids, validation.logprobs)
-    own = _values(bias, validation.examples, np.array(bias.ids, np.int64))
-    said = _taken(lists, lists.tilted_by(np.array(bias.ids, np.int64), own))
+    ids = np.array(bias.ids, np.int64)
+    own = _values(bias, validation.examples, ids)
+    said = lists.taken(lists.tilted_by(ids, own))
     right = begins_right(said, validation.accepted)
     before = begins_right(lists.greedy(fixed.logit_bias), validation.accepted)
     gains = np.concatenate([best.hits - without.hits, right.astype(np.float64) - before])
@@ -231,22 +232,24 @@ class _Search:
     """Compares strengths on training prompts that are left out, and learns with those that win."""
 
     def __init__(self, features: PromptFeatures, given: GivenAnswers, fixed: Candidate, tokens: Ids, size: int, seed: int) -> None:
-        self.features, self.given, self.fixed, self.tokens, self.size = features, given, fixed, tokens, size
+        self.features, self.tokens, self.size = features, tokens, size
         self.l2 = float(fixed.settings["l2"] or 1.0)
         self.folds = np.random.default_rng(seed).permutation(size) % FOLDS
-        self.first = given.first
-        self.lists = FirstLists(self.first.ids, self.first.logprobs)
+        self.first = first = given.first
+        self.lists = FirstLists(first.ids, first.logprobs)
+        self.wanted = np.stack([np.isin(row, ids) for row, ids in zip(first.ids, first.accepted, strict=True)])
+        self.begins = np.isin(first.ids, given.begins)
+        made = fixed.projected
+        self.rollouts = given.rollouts if made is None else replace(given.rollouts, shares=made.shares)
+        self.weights = reward_weights(self.rollouts, float(fixed.settings["tau"] or 1.0))
+        self._tables: dict[float, NextToken] = {}
 
     def positions(self, model_weight: float, tokens: Ids) -> PromptPositions:
         """The given answers with the model's logits times ``model_weight``."""
-        rollouts = (
-            self.given.rollouts
-            if self.fixed.projected is None
-            else replace(self.given.rollouts, shares=self.fixed.projected.shares)
-        )
-        weights = reward_weights(rollouts, float(self.fixed.settings["tau"] or 1.0))
-        table = NextToken.of(rollouts if model_weight == 1 else tempered(rollouts, model_weight))
-        return PromptPositions.of(table, rollouts.prompts[rollouts.rollout_of], weights[rollouts.rollout_of], tokens, self.size)
+        if model_weight not in self._tables:
+            self._tables[model_weight] = NextToken.of(self.rollouts if model_weight == 1 else tempered(self.rollouts, model_weight))
+        of = self.rollouts.rollout_of
+        return PromptPositions.of(self._tables[model_weight], self.rollouts.prompts[of], self.weights[of], tokens, self.size)
 
     def best(self) -> tuple[_HeldOut, _HeldOut] | None:
         """The strengths that decide most of the left-out prompts right, and no dependence; None where that decides as many."""
@@ -282,10 +285,9 @@ class _Search:
         places, first = self.first.places, self.first
         likelihood, right = np.zeros(self.size), np.zeros(self.size)
         tilted = FirstLists(first.ids, first.logprobs * weight).tilted_by(fit.token_ids, delta[places])
-        wanted = np.stack([np.isin(row, ids) for row, ids in zip(first.ids, first.accepted, strict=True)])
-        whole = np.logaddexp.reduce(np.where(np.isin(first.ids, self.given.begins), tilted, -np.inf), axis=1)
-        likelihood[places] = np.logaddexp.reduce(np.where(wanted, tilted, -np.inf), axis=1) - whole
-        right[places] = begins_right(_taken(self.lists, tilted), first.accepted)
+        whole = np.logaddexp.reduce(np.where(self.begins, tilted, -np.inf), axis=1)
+        likelihood[places] = np.logaddexp.reduce(np.where(self.wanted, tilted, -np.inf), axis=1) - whole
+        right[places] = begins_right(self.lists.taken(tilted), first.accepted)
         return likelihood, right
 
     def learned(self, best: _HeldOut, limits: CompileLimits) -> PromptBias:
@@ -338,8 +340,3 @@ def _values(bias: PromptBias, examples: Sequence[Example], ids: Ids) -> npt.NDAr
     """(p, s) the bias of each prompt, as it is sent."""
     rows = [bias.at(example.prompt) for example in examples]
     return np.array([[row.get(token, 0.0) for token in ids.tolist()] for row in rows], np.float64)
-
-
-def _taken(lists: FirstLists, tilted: Vector) -> Ids:
-    best = tilted.argmax(axis=1)
-    return np.asarray(lists.ids[np.arange(len(best)), best], np.int64)
