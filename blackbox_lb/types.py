@@ -5,7 +5,7 @@ Arrays use these axes: ``t`` tokens of one completion, ``k`` listed alternatives
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias
 
@@ -53,10 +53,12 @@ class Message:
 class Prompt:
     """The chat messages of a request. A plain text prompt is one user message.
 
-    The ``completions`` endpoint gets the text of a single message as it is, and takes no prompt of several.
+    The ``completions`` endpoint gets the text of a single message as it is, and takes no prompt of several. ``columns``: further
+    columns of its row, of which the model is shown nothing; equal prompts may differ in them.
     """
 
     messages: tuple[Message, ...]
+    columns: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def user(cls, text: str) -> Prompt:
@@ -104,6 +106,9 @@ class BiasOfPrompt(Protocol):
 
     def at(self, prompt: Prompt) -> Mapping[int, float]:
         """Token id -> nats for one prompt."""
+
+    def prepare(self, prompts: Sequence[Prompt]) -> None:
+        """Compute for many prompts at once what takes long for each."""
 
 
 AnyBias: TypeAlias = Mapping[int, float] | BiasOfPrompt

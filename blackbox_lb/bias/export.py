@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from blackbox_lb.bias.addresses import ANY, Address, literal
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.features import GROUP
 from blackbox_lb.bias.limits import check_bias, check_limits, highest_id, vocabulary_of
 from blackbox_lb.bias.prompt_bias import PromptBias, text_of
 from blackbox_lb.errors import BiasError, InputError
@@ -31,11 +32,13 @@ def logit_bias(
     *,
     tokenizer: str | None = None,
     messages: Sequence[Mapping[str, Any]] | str | None = None,
+    group: str | None = None,
 ) -> dict[str, float]:
     """The request field ``logit_bias``: token id, as JSON keys it, -> nats, whole ones as integers; sorted by id.
 
     bias: a Bias or the path of a bias file. provider: a name, or the path of a TOML, whose limits are checked; None checks none.
     tokenizer: the model's vocabulary, needed where a limit on ids applies and the model's name does not identify the vocabulary.
+    group: of the prompt, for a bias that depends on groups.
 
     Raises:
         BiasError: the file cannot be read, the provider takes no such bias, or it depends on the prompt and ``messages`` (those of
@@ -49,7 +52,7 @@ def logit_bias(
         values = loaded.same_for_all("logit_bias(bias) without messages=").logit_bias
     else:
         body = {"prompt": messages} if isinstance(messages, str) else {"messages": list(messages or ())}
-        values = of_prompt.of_text(text_of(body))
+        values = of_prompt.of_text(text_of(body | {GROUP: group}))
     return {str(token): int(value) if value == int(value) else value for token, value in values.items()}
 
 

@@ -1,7 +1,7 @@
-"""Features of a prompt that a bias may depend on: its system prompt, a named route, or its words.
+"""Features of a prompt that a bias may depend on: its group, its system prompt, a named route, its words or its embedding.
 
-They are read from the prompt alone, in the client, before the request is sent. The same text has the same features everywhere, and
-a text of any size costs a bounded time. Nothing here needs numpy.
+They are read in the client before the request is sent, from the prompt alone, but for a group, which the request names. The same
+text has the same features everywhere, and a text of any size costs a bounded time. Nothing here needs numpy.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
 from math import log, sqrt
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
 
-Kind: TypeAlias = Literal["system-prompt", "route", "words"]
+Kind: TypeAlias = Literal["groups", "system-prompt", "route", "words", "embedding"]
+GROUP = "blb_group"
+"""Field of a request that names the group of its prompt; it is taken out before the request is sent."""
 
 BUCKETS = 4_096
 """Buckets that words and pairs of words are hashed into: 300 prompts have about 2,000 different ones."""
@@ -36,18 +38,22 @@ class PromptText:
 
     user: the last user message, "" where there is none.
     system: the system messages, joined by blank lines.
+    group: the name of its group, None where nobody names it.
+    vector: (d,) the embedding of ``user``, empty where it is not needed.
     """
 
     user: str
     system: str = ""
+    group: str | None = None
+    vector: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, messages: Iterable[tuple[str, str]]) -> PromptText:
+    def of(cls, messages: Iterable[tuple[str, str]], group: str | None = None) -> PromptText:
         """From ``(role, text)`` pairs; without a user message the last one counts as such."""
         rows = list(messages)
         said = [text for role, text in rows if role == "user"] or [text for _, text in rows[-1:]]
         system = "\n\n".join(text for role, text in rows if role in ("system", "developer"))
-        return cls(said[-1] if said else "", system)
+        return cls(said[-1] if said else "", system, group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +62,12 @@ class DependsOn:
 
     kind: which part of the prompt.
     routes: of ``route``, names with the regular expressions that the last user message must match, first match first.
+    of: of ``groups`` the column that holds them, of ``embedding`` the model.
     """
 
     kind: Kind
     routes: tuple[tuple[str, str], ...] = ()
+    of: str = ""
     _patterns: tuple[tuple[str, re.Pattern[str]], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -67,38 +75,40 @@ class DependsOn:
 
     @classmethod
     def parse(cls, given: str) -> DependsOn | None:
-        """``nothing`` (None), ``system-prompt``, ``route:NAME=REGEX,...`` or ``words``. InputError: another."""
+        """``nothing`` (None) or one of the kinds, as ``blb fit --help`` lists them. InputError: another."""
         kind, mark, rest = given.partition(":")
         if given == "nothing":
             return None
-        if given == "system-prompt":
-            return cls("system-prompt")
-        if given == "words":
-            return cls("words")
+        if given in ("system-prompt", "words") or (rest and kind in ("groups", "embedding")):
+            return cls(cast(Kind, kind), of=rest)
         if kind == "route" and mark:
             pairs = tuple(_route(part) for part in re.split(r",(?=[\w-]+=)", rest))
             if len({name for name, _ in pairs}) < len(pairs):
                 raise InputError(f"--depends-on {given!r} names a route twice; give each a name of its own")
             return cls("route", routes=pairs)
         raise InputError(
-            f"--depends-on {printable(given)!r} is not known; give nothing, words, system-prompt or route:NAME=REGEX,..."
+            f"--depends-on {printable(given)!r} is not known; give nothing, words, system-prompt, groups:COLUMN, embedding:MODEL "
+            "or route:NAME=REGEX,..."
         )
 
     @property
     def name(self) -> str:
         """As it is given on the command line."""
-        routes = ",".join(f"{name}={pattern}" for name, pattern in self.routes)
-        return f"route:{routes}" if self.kind == "route" else self.kind
+        rest = self.of or ",".join(f"{name}={pattern}" for name, pattern in self.routes)
+        return f"{self.kind}:{rest}" if rest else self.kind
 
     def group(self, text: PromptText) -> str | None:
-        """The system prompt or route of a prompt; None where it has none."""
-        if self.kind == "system-prompt":
-            return _short(text.system) if text.system else None
+        """The group, system prompt or route of a prompt; None where it has none."""
+        if self.kind in ("groups", "system-prompt"):
+            named = text.group if self.kind == "groups" else text.system
+            return _short(named) if named else None
         return next((name for name, pattern in self._patterns if pattern.search(text.user[:MOST_READ])), None)
 
     def counted(self, text: PromptText) -> dict[str | int, float]:
-        """Feature -> its amount in a prompt, before any weight: 1 for a route or system prompt, ``1 + log(count)`` for a bucket of
-        words."""
+        """Feature -> its amount in a prompt, before any weight: 1 for a route, group or system prompt, ``1 + log(count)`` for a
+        bucket of words, the numbers of an embedding."""
+        if self.kind == "embedding":
+            return {str(number): value for number, value in enumerate(text.vector)}
         if self.kind != "words":
             group = self.group(text)
             return {} if group is None else {group: 1.0}

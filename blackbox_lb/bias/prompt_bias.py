@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, Strict, field_validator, model_validator
 
-from blackbox_lb.bias.features import BUCKETS, DependsOn, PromptText, weighed
+from blackbox_lb.bias.features import BUCKETS, GROUP, MOST_READ, DependsOn, PromptText, weighed
 from blackbox_lb.bias.records import Finite, Flag, Name, Row
 from blackbox_lb.errors import BiasError
+from blackbox_lb.vocabulary.text_vectors import PROBE, TextVectors
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
@@ -29,6 +31,9 @@ OF_EACH_PROMPT = "of each prompt"
 """How a store names the bias of a request that depends on the prompt, with its identity."""
 MOST_NUMBERS = 2_000_000
 """Features x tokens of one file: 16 MB."""
+PROBED = 8
+"""Numbers of an embedding that the file keeps to know its model again; they may differ by ``ROUNDING``."""
+ROUNDING = 0.01
 
 
 class Feature(Row):
@@ -57,6 +62,7 @@ class Dependence(Row):
     on: as given to ``--depends-on``.
     model_weight: what the model's own logits weighed while it was learned; the vectors are scaled to go with whole ones.
     low, high, integers: the range in nats and the kind of numbers that the provider takes of each request.
+    probe: the first numbers of a known text's embedding, empty where it depends on none.
     fingerprint: SHA-256 of all else here; a file whose features were changed by hand is refused.
     """
 
@@ -66,6 +72,7 @@ class Dependence(Row):
     high: Finite
     integers: Flag = False
     features: tuple[Feature, ...]
+    probe: tuple[Finite, ...] = ()
     fingerprint: str = ""
 
     @field_validator("on")
@@ -92,7 +99,7 @@ class Dependence(Row):
     @property
     def computed(self) -> str:
         """The fingerprint that belongs to these features."""
-        document = self.model_dump(mode="json", exclude={"fingerprint"})
+        document = self.model_dump(mode="json", exclude={"fingerprint"} | (set() if self.probe else {"probe"}))
         return sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def signed(self) -> Dependence:
@@ -104,16 +111,18 @@ class PromptBias:
     """The bias of each prompt.
 
     ids: (s,) the tokens that may be biased. common: token id -> nats that all prompts have in common. depends: the features with
-    their vectors. identity: a hash of both. unread: requests so far whose prompt holds no text that can be read.
+    their vectors. identity: a hash of both. unread: requests so far whose prompt holds no text that can be read. vectors: its
+    embedding model, where that is loaded.
     """
 
-    def __init__(self, common: Mapping[int, float], depends: Dependence) -> None:
+    def __init__(self, common: Mapping[int, float], depends: Dependence, vectors: TextVectors | None = None) -> None:
         import numpy as np
 
         self.ids, self.common, self.depends, self._on = tuple(common), dict(common), depends, DependsOn.parse(depends.on)
         if any(len(each.values) != len(common) for each in depends.features):
             raise BiasError(f"a feature has not one value for each of the {len(common)} entries; restore the file, or fit again")
         self.unread = 0
+        self._vectors = vectors or (TextVectors(self._on.of) if self._on and self._on.kind == "embedding" else None)
         self._ids, self._common = np.array(self.ids, np.int64), np.array(list(common.values()), np.float64)
         self._rows = {each.key: row for row, each in enumerate(depends.features)}
         self._weights = {each.key: each.weight for each in depends.features}
@@ -131,12 +140,36 @@ class PromptBias:
 
     def at(self, prompt: Prompt) -> dict[int, float]:
         """Token id -> nats for one prompt."""
-        return self.of_text(PromptText.of((message.role, message.content) for message in prompt.messages))
+        return self.of_text(read(prompt, self._on))
+
+    def prepare(self, prompts: Sequence[Prompt]) -> None:
+        """Compute the embeddings of many prompts at once, where it depends on those. Raises BiasError: see ``of_text``."""
+        if self._vectors is not None:
+            self._embedded([read(prompt, self._on) for prompt in prompts])
+
+    def _embedded(self, texts: Sequence[PromptText]) -> list[PromptText]:
+        """The texts with their vectors."""
+        if self._vectors is None:
+            return list(texts)
+        probe = self._vectors.of([PROBE])[0]
+        size = len(self.depends.features)
+        far = max((abs(one - other) for one, other in zip(probe, self.depends.probe, strict=False)), default=0.0)
+        if len(probe) != size or far > ROUNDING:
+            raise BiasError(
+                f"the embedding model {self._vectors.name} gives other vectors than when the bias was learned ({len(probe)} "
+                f"numbers, {size} expected; the largest difference is {far:.3f}); use the same model, or fit again"
+            )
+        return embedded(texts, self._vectors)
 
     def of_text(self, text: PromptText | None) -> dict[int, float]:
-        """Token id -> nats; the common vector where there is no text, or none of its features is known."""
+        """Token id -> nats; the common vector where there is no text, or none of its features is known.
+
+        Raises BiasError: the embedding model is another than the one it was learned with.
+        """
         import numpy as np
 
+        if text is not None and self._vectors is not None:
+            (text,) = self._embedded([text])
         values, found = self._common, {} if text is None or self._on is None else weighed(self._on.counted(text), self._weights)
         if found:
             values = values + np.array(list(found.values())) @ self._slopes[[self._rows[name] for name in found]]
@@ -146,17 +179,31 @@ class PromptBias:
         return dict(zip(self._ids[there].tolist(), sent[there].tolist(), strict=True))
 
 
+def read(prompt: Prompt, on: DependsOn | None) -> PromptText:
+    """The parts of a prompt, with the group that its column names."""
+    group = prompt.columns.get(on.of) if on is not None and on.kind == "groups" else None
+    return PromptText.of(((message.role, message.content) for message in prompt.messages), group)
+
+
+def embedded(texts: Sequence[PromptText], vectors: TextVectors) -> list[PromptText]:
+    """The texts with the vectors of their last user messages, of which no more than ``MOST_READ`` characters are read."""
+    found = vectors.of([text.user[:MOST_READ] for text in texts])
+    return [replace(text, vector=vector) for text, vector in zip(texts, found, strict=True)]
+
+
 def text_of(document: Mapping[str, Any]) -> PromptText | None:
-    """The text of a request's body, chat or completions; None where it holds none that can be read (images, token ids, several)."""
-    messages = document.get("messages")
+    """The text of a request's body, chat or completions, and its group; None where it has neither (images, token ids, several)."""
+    messages, group = document.get("messages"), document.get(GROUP)
+    group = group if isinstance(group, str) else None
     if isinstance(messages, list):
         pairs = [_message(each) for each in messages]
-        read = [pair for pair in pairs if pair is not None]
-        return PromptText.of(read) if any(text for _, text in read) else None
+        found = [pair for pair in pairs if pair is not None]
+        return PromptText.of(found, group) if group or any(text for _, text in found) else None
     prompt = document.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1:
         prompt = prompt[0]
-    return PromptText(prompt) if isinstance(prompt, str) and prompt else None
+    text = prompt if isinstance(prompt, str) else ""
+    return PromptText(text, group=group) if text or group else None
 
 
 def _message(message: object) -> tuple[str, str] | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import unquote
 
+from blackbox_lb.bias.features import GROUP
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import printable
 
@@ -84,6 +85,9 @@ class Injection:
         if not self.values:
             return content
         values = self._values(document)
+        if self.of_prompt is not None and GROUP in document:
+            document = {key: value for key, value in document.items() if key != GROUP}
+            content = json.dumps(document, separators=(",", ":")).encode()
         if "logit_bias" not in document:
             if self.of_prompt is None:
                 return self.appended(content, empty=not document)

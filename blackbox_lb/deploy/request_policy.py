@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from pydantic_core import from_json
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.features import GROUP
 from blackbox_lb.deploy.injection import Injection, OnConflict, quoted, route
 from blackbox_lb.errors import InputError
 
@@ -97,7 +98,8 @@ class RequestPolicy:
         if document is None or not self.wanted(place, document):
             return content
         # Numbers that are written again go through the parser that keeps each unchanged.
-        return self.injection.body(content, json.loads(content) if "logit_bias" in document else document)
+        again = "logit_bias" in document or GROUP in document
+        return self.injection.body(content, json.loads(content) if again else document)
 
     def _plainly_wanted(self, content: bytes) -> bool:
         """Whether a body in the SDK's own spelling begins with a biased model and has no bias; False: it must be parsed.

@@ -100,10 +100,11 @@ def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
     judged = [
         ForecastStage(task.validation, 1, 1)
         if plan.predicts
-        else ForecastStage(task.validation, (1 + most) * _count(setting, plan.validation_samples))
+        else ForecastStage(task.validation, (1 + most + len(plan.depends_on)) * _count(setting, plan.validation_samples))
         for setting in [*settings, *[SAMPLED] * extra]
     ]
-    judged += [ForecastStage(task.test, 2 * _count(setting, plan.test_samples)) for setting in settings]
+    policies = 3 if plan.depends_on else 2
+    judged += [ForecastStage(task.test, policies * _count(setting, plan.test_samples)) for setting in settings]
     if SAMPLED not in settings:
         judged.append(ForecastStage(task.test[:KL_PROMPTS], 1))
     return [

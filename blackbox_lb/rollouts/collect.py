@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -92,6 +93,8 @@ async def collect(
     keys = tuple(tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples)) for prompt in prompts)
     batch = batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
     missing = _missing(store.keys(request), prompts, keys, batch)
+    if draw.bias_of is not None and missing:
+        await asyncio.to_thread(draw.bias_of.prepare, [each.prompt for each in missing])
     budget, drift, pace = budget or Budget(), drift or DriftWatch(), pace or Pace()
 
     async def receive(wanted: _Request) -> None:

@@ -60,7 +60,7 @@ def load_encoder(name: str | os.PathLike[str] | None = None) -> Encoder:
     try:
         from sentence_transformers import SentenceTransformer
     except ModuleNotFoundError as error:
-        raise InputError(f"clusters need sentence-transformers: {EXTRA}") from error
+        raise InputError(f"embeddings need sentence-transformers: {EXTRA}") from error
     try:
         model = SentenceTransformer(source, local_files_only=True)
     except Exception as error:  # the library raises nothing more specific

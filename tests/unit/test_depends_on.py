@@ -19,6 +19,7 @@ from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.fitting.depends import DependentCandidate, dependent_candidate
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone
+from blackbox_lb.jobs.fitting.prompt_features import PromptFeatures
 from blackbox_lb.rollouts.given_answers import FirstTokens
 from blackbox_lb.types import Example, Prompt
 from tests.support.exact import ExactModel, ExactServer
@@ -32,7 +33,12 @@ COLOURS = ("red", "blue", "green", "yellow", "black")
 def row(number: int, split: str) -> dict[str, Any]:
     """What is red or green is b."""
     colour = COLOURS[number % 5]
-    return {"prompt": f"thing {number}: it is {colour}", "answer": "b" if colour in ("red", "green") else "c", "split": split}
+    return {
+        "prompt": f"thing {number}: it is {colour}",
+        "colour": colour,
+        "answer": "b" if colour in ("red", "green") else "c",
+        "split": split,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +64,21 @@ def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
     return CliRunner().invoke(main, [str(each) for each in arguments])
 
 
-@pytest.mark.parametrize("kind", ["words", "route:warm=red|green"])
-def test_what_the_prompt_decides_is_learned(kind: str, server: ExactServer, data: Path, tmp_path: Path) -> None:
+def colours(texts: list[str]) -> list[list[float]]:
+    """Vectors that know a colour."""
+    return [[1.0, *(float(colour in text) for colour in COLOURS)] for text in texts]
+
+
+@pytest.mark.parametrize("kind", ["words", "route:warm=red|green", "groups:colour", "embedding:some/model"])
+def test_what_the_prompt_decides_is_learned(
+    kind: str, server: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A fixed bias can only say the commoner label; one that depends on the prompt is right on fresh completions of unseen ones.
 
     It is compared with the fixed bias and with a classifier, shown, judged again by ``blb eval``, reported, and refused where one
     vector is wanted.
     """
+    monkeypatch.setattr("blackbox_lb.vocabulary.embedding.load_encoder", lambda name: colours)
     out = tmp_path / "run"
     result = fit(server, data, out, "--depends-on", kind, "--json")
     assert result.exit_code == 0, result.output
@@ -74,7 +88,7 @@ def test_what_the_prompt_decides_is_learned(kind: str, server: ExactServer, data
     assert verdict["biased"] > 0.95
     beside = {each["against"]: each for each in found["beside"]}
     assert beside["fixed bias"]["base"] < 0.7
-    assert beside["classifier on these features"]["base"] > 0.95
+    assert beside[f"classifier on {kind.partition(':')[0]}"]["base"] > 0.95
     bias = Bias.load(out / "bias.json")
     assert (bias.version, bias.settings["depends_on"]) == (2, kind)
     again = fit(server, data, out, "--depends-on", kind, "--json")
@@ -94,17 +108,55 @@ def test_what_the_prompt_decides_is_learned(kind: str, server: ExactServer, data
         assert said in told.output, told.output
 
 
-def test_it_needs_given_answers_and_greedy(server: ExactServer, data: Path, tmp_path: Path) -> None:
-    """Each refusal is a sentence and exit code 2, before anything is asked for."""
+def test_what_cannot_be_depended_on(server: ExactServer, data: Path, tmp_path: Path) -> None:
+    """Each refusal is a sentence and exit code 2."""
     for more, sentence in (
-        (("--depends-on", "words", "--learn-from", "samples"), "--learn-from answers"),
-        (("--depends-on", "words", "--deploy", "temperature=1"), "--deploy greedy"),
+        (("--depends-on", "words", "--learn-from", "samples", "--estimator", "ips"), "leave out --engine and --estimator"),
         (("--depends-on", "wrods"), "is not known"),
-        (("--depends-on", "groups:colour"), "is not known"),
+        (("--depends-on", "groups:shade"), "no training row has a text in that column"),
+        (("--depends-on", "embedding:/no/such"), "no folder"),
     ):
         result = fit(server, data, tmp_path / "none", *more)
         assert result.exit_code == 2, result.output
         assert sentence in result.output
+    rows = [row(number, split) for split, numbers in SPLITS for number in numbers]
+    rows[0] |= {"colour": "none", "id": "a"}
+    (tmp_path / "twice.jsonl").write_text(
+        "".join(json.dumps(each) + "\n" for each in [*rows, {**rows[0], "colour": "red", "id": "b"}])
+    )
+    result = fit(server, tmp_path / "twice.jsonl", tmp_path / "none", "--depends-on", "groups:colour")
+    assert (result.exit_code, "is in the groups 'none' and 'red'" in result.output) == (2, True), result.output
+
+
+def test_noise_is_declined_and_the_classifier_told_all_the_same(server: ExactServer, data: Path, tmp_path: Path) -> None:
+    """A route that says nothing: the fixed bias is kept, beside a classifier that knows no more."""
+    result = fit(server, data, tmp_path / "run", "--depends-on", "route:odd=thing \\d?[13579]:", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [each["against"] for each in found["beside"]] == ["classifier on route"]
+    assert Bias.load(tmp_path / "run" / "bias.json").version == 1
+
+
+OFTEN = np.where(np.arange(14) == 1, 4.0, np.where(np.arange(14) == 2, 2.5, 0.0))
+SAYS = ExactModel(14, 2, seed=3, prompts=1, unigram=OFTEN, end=True)
+"""Says its labels often enough for samples to show which is right."""
+
+
+@pytest.mark.parametrize("kind", ["words", "groups:colour"])
+def test_it_is_learned_from_samples_too(kind: str, data: Path, tmp_path: Path) -> None:
+    """Where opposite answers are rewarded, and judged by fresh completions at temperature 1; a feature of noise is declined."""
+    more = ("--learn-from", "samples", "--deploy", "temperature=1", "--tau", 0.25, "--test-samples", 2, "--json")
+    with ExactServer(SAYS) as running:
+        result = fit(running, data, tmp_path / "run", "--depends-on", kind, *more)
+        assert result.exit_code == 0, result.output
+        found = json.loads(result.stdout)
+        beside = {each["against"]: each for each in found["beside"]}
+        assert beside["fixed bias"]["verdict"] == "HELPS"
+        (verdict,) = [each for each in found["verdict"] if each["metric"] == "accuracy"]
+        assert verdict["biased"] > beside["fixed bias"]["base"] + 0.15
+        assert Bias.load(tmp_path / "run" / "bias.json").settings["depends_on"] == kind
+        noise = fit(running, data, tmp_path / "noise", "--depends-on", "route:odd=thing \\d?[13579]:", *more)
+        assert Bias.load(tmp_path / "noise" / "bias.json").version == 1, noise.output
 
 
 def planted(seed: int, signal: bool) -> DependentCandidate | str:
@@ -145,7 +197,8 @@ def planted(seed: int, signal: bool) -> DependentCandidate | str:
     (fixed,) = candidates(table.rollouts, table.next_token, Sweep(l2=(1.0,)), limits)
     kind = DependsOn.parse("words")
     assert kind is not None
-    return dependent_candidate(kind, training.examples, validation, given, fixed, limits)
+    features = PromptFeatures.of(kind, training.examples)
+    return dependent_candidate(features, training.examples, validation, given, fixed, limits)
 
 
 @pytest.mark.parametrize("runs", [4, pytest.param(100, marks=pytest.mark.slow)])
@@ -160,4 +213,4 @@ def test_words_that_decide_are_kept() -> None:
     for seed in range(2):
         found = planted(seed, signal=True)
         assert isinstance(found, DependentCandidate), found
-        assert found.predicted > 0.9 > found.fixed
+        assert found.found > 0.9 > found.fixed

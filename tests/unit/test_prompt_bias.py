@@ -19,6 +19,7 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.injection import Injection
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.types import Prompt
+from blackbox_lb.vocabulary.text_vectors import PROBE
 
 ROUTE = "route:code=def |class ,sum=\\d+ [+-] \\d+"
 
@@ -30,9 +31,10 @@ def on(kind: str) -> DependsOn:
     return found
 
 
-def bias_on(kind: str, features: list[Feature], integers: bool = False) -> Bias:
+def bias_on(kind: str, features: list[Feature], integers: bool = False, probe: tuple[float, ...] = ()) -> Bias:
     """A bias of two tokens that depends on the prompt."""
-    depends = Dependence(on=kind, low=-100.0, high=100.0, integers=integers, features=tuple(features)).signed()
+    rows = tuple(features)
+    depends = Dependence(on=kind, low=-100.0, high=100.0, integers=integers, features=rows, probe=probe).signed()
     entries = (Entry(id=5, bias=1.0), Entry(id=9, bias=-2.0))
     fields: dict[str, Any] = {"provider": "vllm", "model": "m", "tokenizer": "t", "reward": "contains", "estimator": "projection"}
     return Bias(version=2, depends=depends, entries=entries, **fields)
@@ -87,7 +89,8 @@ def test_routes_take_the_first_match_and_system_prompts_are_whole() -> None:
         ("route:", "NAME=REGEX"),
         ("route:a=(", "which is none"),
         ("route:a=x,a=y", "twice"),
-        ("groups:topic", "is not known"),
+        ("groups:", "is not known"),
+        ("embedding", "is not known"),
     ],
 )
 def test_what_no_feature_is_called_is_refused(given: str, sentence: str) -> None:
@@ -193,6 +196,64 @@ def test_batch_files_and_the_field_itself(tmp_path: Path) -> None:
         logit_bias(WORDS)
     whole = bias_on("words", [Feature(name="refund", bucket=bucket_of("refund"), values=(0.4, 1.7))], integers=True)
     assert logit_bias(whole, messages="refund") == {"5": 1}
+
+
+def test_a_request_names_its_group(tmp_path: Path) -> None:
+    """``blb_group`` sets the vector, through a client, a batch file and the field itself, and does not go over the wire."""
+    bias = bias_on("groups:desk", [Feature(name="sales", values=(2.0, 0.0)), Feature(name="help", values=(0.0, 3.0))])
+    sent: list[dict[str, Any]] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(json.loads(request.content))
+        return httpx2.Response(200, json={"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": []})
+
+    plain = openai.OpenAI(api_key="k", base_url="http://x/v1", http_client=httpx2.Client(transport=httpx2.MockTransport(answer)))
+    messages: Any = [{"role": "user", "content": "hello"}]
+    image: Any = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+    client = apply(plain, bias, on_conflict="add")
+    for extra, own, asked in (
+        ("sales", None, messages),
+        ("help", {"5": 1}, image),
+        ("new", None, messages),
+        (None, None, messages),
+    ):
+        fields: Any = {} if own is None else {"logit_bias": own}
+        body = {} if extra is None else {"blb_group": extra}
+        client.chat.completions.create(model="m", messages=asked, extra_body=body, **fields)
+    assert [each["logit_bias"] for each in sent] == [{"5": 3, "9": -2}, {"5": 2, "9": 1}, {"5": 1, "9": -2}, {"5": 1, "9": -2}]
+    assert not any("blb_group" in each for each in sent)
+    assert logit_bias(bias, messages="x", group="sales") == {"5": 3, "9": -2}
+    line: dict[str, Any] = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions"}
+    line |= {"body": {"model": "m", "messages": messages, "blb_group": "sales"}}
+    (tmp_path / "in.jsonl").write_text(json.dumps(line) + "\n")
+    apply_batch(tmp_path / "in.jsonl", tmp_path / "out.jsonl", bias)
+    assert json.loads((tmp_path / "out.jsonl").read_text())["body"] == {
+        "model": "m",
+        "messages": messages,
+        "logit_bias": {"5": 3, "9": -2},
+    }
+
+
+def test_the_embedding_model_must_be_the_one_it_was_learned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The vector of a known text tells it from another one; a text has one vector, whatever is asked beside it."""
+    calls: list[list[str]] = []
+
+    def encode(texts: list[str]) -> list[list[float]]:
+        calls.append(texts)
+        return [[3.0, 4.0] if "refund" in text else [0.0, 2.0] for text in texts]
+
+    monkeypatch.setattr("blackbox_lb.vocabulary.embedding.load_encoder", lambda name: encode)
+    rows = [Feature(name="0", values=(5.0, 0.0)), Feature(name="1", values=(0.0, 1.0))]
+    bias = bias_on("embedding:some/model", rows, probe=(0.0, 1.0))
+    found = PromptBias.of(bias)
+    assert found is not None
+    found.prepare([Prompt.user("refund"), Prompt.user("a"), Prompt.user("a")])
+    assert found.at(Prompt.user("refund")) == {5: 4.0, 9: -1.2}
+    assert found.at(Prompt.user("")) == {5: 1.0, 9: -2.0}
+    assert calls == [[PROBE], ["refund", "a"]]
+    other = PromptBias.of(bias_on("embedding:some/model", rows, probe=(0.6, 0.8)))
+    with pytest.raises(BiasError, match="gives other vectors than when the bias was learned"):
+        other.at(Prompt.user("a"))  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("text", ["a b " * 250_000, "\x00\x1b\ud800" * 1_000, "", "(" * 5_000])

@@ -158,7 +158,7 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
         _print_decisions(setting, base, biased)
     if result.beside:
         print_table(
-            f"The bias that depends on {bias.settings['depends_on']} against what else decides, same test prompts",
+            f"This bias (depends on {bias.settings.get('depends_on', 'nothing')}) against what else decides, same test prompts",
             ("setting", "against", result.beside[0][1].metric, "this bias", "diff", "95 % interval", "p"),
             (
                 (

@@ -6,17 +6,16 @@ validation prompts right than the fixed bias. All of it is known from lists: not
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 from scipy.special import log_softmax
 
-from blackbox_lb.bias.features import DependsOn, PromptText, bucket_of, document_frequency_weights, grams, weighed
-from blackbox_lb.bias.prompt_bias import DIGITS, Dependence, Feature, PromptBias
+from blackbox_lb.bias.prompt_bias import DIGITS, PROBED, Dependence, Feature, PromptBias
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
@@ -24,15 +23,17 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import reward_weights
-from blackbox_lb.estimate.projection.prompt_dependent import FeatureTable, PromptFit, PromptPositions, fit_prompts
+from blackbox_lb.estimate.projection.prompt_dependent import PromptFit, PromptPositions, fit_prompts
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers
 from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.prompt_features import PromptFeatures
 from blackbox_lb.rollouts.given_answers import FirstTokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import compare
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
+from blackbox_lb.vocabulary.text_vectors import PROBE
 
 SLOPE_L2 = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
 """Strengths of the pull of each feature's vector to 0, in weighted positions; the strongest first."""
@@ -42,82 +43,34 @@ FOLDS = 5
 SURE = 2.0
 """Standard errors by which it must decide more right than a fixed bias, over left-out training and validation prompts together. It
 is the best of 18 settings on the former; with 2, noise passed in none of 100 draws."""
+NO_FEATURE = "no two training prompts have a feature that others lack"
 COMPARED = 32
 """Tokens on which strengths are compared, the most used first: all of them would take minutes and change no choice."""
-WORDS_SHOWN = 3
-"""Words of a bucket that the bias file names."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PromptFeatures:
-    """The features of the training prompts.
-
-    on: what is depended on. table: (p, f). names: (f,) what ``DependsOn.counted`` calls each. weights: feature -> its weight.
-    words: bucket -> its commonest words.
-    """
-
-    on: DependsOn
-    table: FeatureTable
-    names: tuple[str | int, ...]
-    weights: Mapping[str | int, float]
-    words: Mapping[int, str]
-
-    @classmethod
-    def of(cls, on: DependsOn, examples: Sequence[Example]) -> PromptFeatures:
-        """Those that at least two of the prompts have, and not all of them."""
-        texts = [_text(example) for example in examples]
-        rows = [on.counted(text) for text in texts]
-        everywhere = {name for name, count in Counter(name for row in rows for name in row).items() if count == len(rows)}
-        weights = {name: weight for name, weight in document_frequency_weights(rows).items() if name not in everywhere}
-        if on.kind != "words":
-            weights = dict.fromkeys(weights, 1.0)
-        names = tuple(sorted(weights, key=str))
-        words: dict[int, Counter[str]] = {}
-        for text in texts if on.kind == "words" else ():
-            for gram in set(grams(text.user)):
-                words.setdefault(bucket_of(gram), Counter())[gram] += 1
-        shown = {name: " | ".join(word for word, _ in counts.most_common(WORDS_SHOWN)) for name, counts in words.items()}
-        return cls(on, _table(rows, names, weights), names, weights, shown)
-
-    def of_examples(self, examples: Sequence[Example]) -> FeatureTable:
-        """(p, f) the same features of other prompts."""
-        return _table([self.on.counted(_text(example)) for example in examples], self.names, self.weights)
-
-
-def _text(example: Example) -> PromptText:
-    return PromptText.of((message.role, message.content) for message in example.prompt.messages)
-
-
-def _table(
-    rows: Sequence[Mapping[str | int, float]], names: Sequence[str | int], weights: Mapping[str | int, float]
-) -> FeatureTable:
-    place = {name: column for column, name in enumerate(names)}
-    found = [(row, place[name], value) for row, each in enumerate(rows) for name, value in weighed(each, weights).items()]
-    at = ([row for row, _, _ in found], [column for _, column, _ in found])
-    return sparse.csr_array(([value for _, _, value in found], at), shape=(len(rows), len(names)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DependentCandidate:
     """A bias that depends on the prompt.
 
-    bias: as it is sent. settings: those it was learned with. features: of the training prompts. predicted, fixed: the share of the
-    validation prompts that it and the fixed bias are predicted to decide right.
+    bias: as it is sent. settings: those it was learned with. features: of the training prompts. found, fixed: what it and the fixed
+    bias are worth on the validation prompts; measure: in what, as words.
     """
 
     bias: PromptBias
     settings: dict[str, float | int | str | None]
     features: PromptFeatures
-    predicted: float
+    found: float
     fixed: float
+    measure: str
 
     @property
     def sentence(self) -> str:
         """What was chosen, and by what."""
+        weight = f", the model's logits weighing {self.bias.depends.model_weight:g}" if "model_weight" in self.settings else ""
         return (
             f"depends on {self.features.on.name}: {len(self.bias.depends.features):,} features, slope_l2 "
-            f"{self.settings['slope_l2']:g}, the model's logits weighing {self.settings['model_weight']:g}; predicted on the "
-            f"validation prompts, without drawing: right first tokens {self.predicted:.3f} (fixed bias {self.fixed:.3f})"
+            f"{self.settings['slope_l2']:g}{weight}; on the validation prompts, {self.measure} {self.found:.3f} (fixed bias "
+            f"{self.fixed:.3f})"
         )
 
     def common(self, fixed: Candidate) -> Candidate:
@@ -147,7 +100,7 @@ class _HeldOut:
 
 
 def dependent_candidate(
-    on: DependsOn,
+    features: PromptFeatures,
     examples: Sequence[Example],
     validation: FirstTokens,
     given: GivenAnswers,
@@ -159,9 +112,9 @@ def dependent_candidate(
 
     validation: the first positions of the validation prompts. given: the answers of ``examples``.
     """
-    features = PromptFeatures.of(on, examples)
+    on = features.on
     if not features.names:
-        return f"{on.name}: no two training prompts have a feature that others lack"
+        return f"{on.name}: {NO_FEATURE}"
     tokens = np.union1d(fixed.sparse.token_ids, given.begins)
     if limits.highest_id is not None:
         tokens = tokens[tokens <= limits.highest_id]
@@ -184,22 +137,37 @@ def dependent_candidate(
             f"{before.mean():.3f}; with training prompts that were left out, {gains.mean():+.3f}, which may be chance"
         )
     settings = {**fixed.settings, "depends_on": on.name, "slope_l2": best.slope_l2, "model_weight": best.model_weight}
-    return DependentCandidate(bias, settings, features, float(right.mean()), float(before.mean()))
+    measure = "predicted without drawing, right first tokens"
+    return DependentCandidate(bias, settings, features, float(right.mean()), float(before.mean()), measure)
 
 
 async def against_others(
-    trials: Trials, task: Task, fixed: Candidate, dependent: DependentCandidate, plan: FitPlan
+    trials: Trials,
+    task: Task,
+    fixed: Candidate,
+    dependent: DependentCandidate | None,
+    tried: Sequence[PromptFeatures],
+    plan: FitPlan,
 ) -> tuple[tuple[str, Verdict], ...]:
-    """The dependent bias against the fixed one on the test prompts, drawn unless stored, and against the same features alone."""
+    """The chosen bias against what else decides on the test prompts, drawn unless stored.
+
+    That is the fixed bias, where a dependent one was chosen, and a classifier on the same features alone; on each of those
+    ``tried``, where none was.
+    """
     rows = []
     for setting in plan.settings:
-        ours = await trials.scores(f"test at {setting.name}, biased", task.test, setting, 1, dependent.bias)
-        theirs = await trials.scores(f"test at {setting.name}, fixed bias", task.test, setting, 1, fixed.logit_bias)
-        rows.append(("fixed bias", compare(setting, theirs, ours, trials.reward)[0]))
-        if plan.labels is not None and ours.correct is not None:
-            alone = tuple(classified(dependent.features, task.train[: plan.limit], task.test, plan.labels)[:, None])
-            scores = replace(ours, reward=ours.correct), replace(ours, reward=alone)
-            rows.append(("classifier on these features", compare(setting, scores[1], scores[0], trials.reward)[0]))
+        count = 1 if setting.deterministic else plan.test_samples
+        sent = fixed.logit_bias if dependent is None else dependent.bias
+        ours = await trials.scores(f"test at {setting.name}, biased", task.test, setting, count, sent)
+        if dependent is not None:
+            theirs = await trials.scores(f"test at {setting.name}, fixed bias", task.test, setting, count, fixed.logit_bias)
+            rows.append(("fixed bias", compare(setting, theirs, ours, trials.reward)[0]))
+        for features in tried if dependent is None else [dependent.features]:
+            if plan.labels is not None and ours.correct is not None and features.names:
+                alone = tuple(classified(features, task.train[: plan.limit], task.test, plan.labels)[:, None])
+                scores = replace(ours, reward=ours.correct), replace(ours, reward=alone)
+                verdict = compare(setting, scores[1], scores[0], trials.reward)[0]
+                rows.append((f"classifier on {features.on.kind}", verdict))
     return tuple(rows)
 
 
@@ -291,38 +259,53 @@ class _Search:
         return likelihood, right
 
     def learned(self, best: _HeldOut, limits: CompileLimits) -> PromptBias:
-        """Learned with all training prompts: on the tokens that move most, where the provider takes fewer than there are."""
-        fit = self._fit(best, self.tokens)
-        if limits.entries is not None and len(fit.token_ids) > limits.entries:
-            usage = self.positions(best.model_weight, fit.token_ids).usage
-            kept = np.argsort(-fit.impact(self.features.table, usage))[: limits.entries]
-            fit = self._fit(best, np.sort(fit.token_ids[kept]))
-        common, slopes = fit.common / best.model_weight, fit.slopes / best.model_weight
-        there = np.abs(slopes).max(axis=1, initial=0.0) >= 0.5 * 10.0**-DIGITS
-        features = self.features
-        depends = Dependence(
-            on=features.on.name,
-            model_weight=best.model_weight,
-            low=max(limits.low, -1e6),
-            high=min(limits.high, 1e6),
-            integers=limits.integers,
-            features=tuple(
-                Feature(
-                    name=features.words.get(name, "") if isinstance(name, int) else name,
-                    bucket=name if isinstance(name, int) else None,
-                    weight=round(features.weights[name], 6),
-                    values=tuple(row.round(DIGITS).tolist()),
-                )
-                for name, row, used in zip(features.names, slopes, there.tolist(), strict=True)
-                if used or isinstance(name, int)
-            ),
-        )
-        values = dict(zip(fit.token_ids.tolist(), common.round(DIGITS).tolist(), strict=True))
-        return PromptBias(values, depends.signed())
+        """Learned with all training prompts."""
+        weight = best.model_weight
+        made = partial(self.positions, weight)
+        return learned_bias(self.features, made, self.tokens, limits, l2=self.l2, slope_l2=best.slope_l2, model_weight=weight)
 
-    def _fit(self, best: _HeldOut, tokens: Ids) -> PromptFit:
-        positions = self.positions(best.model_weight, tokens)
-        return fit_prompts(positions, self.features.table, l2=self.l2, slope_l2=best.slope_l2)
+
+def learned_bias(
+    features: PromptFeatures,
+    positions: Callable[[Ids], PromptPositions],
+    tokens: Ids,
+    limits: CompileLimits,
+    *,
+    l2: float,
+    slope_l2: float,
+    model_weight: float = 1.0,
+) -> PromptBias:
+    """Learned with all training prompts: on the tokens that move most, where the provider takes fewer than there are.
+
+    positions: of tokens that may be biased.
+    """
+    whole = positions(tokens)
+    fit = fit_prompts(whole, features.table, l2=l2, slope_l2=slope_l2)
+    if limits.entries is not None and len(fit.token_ids) > limits.entries:
+        kept = np.argsort(-fit.impact(features.table, whole.usage))[: limits.entries]
+        fit = fit_prompts(positions(np.sort(fit.token_ids[kept])), features.table, l2=l2, slope_l2=slope_l2)
+    common, slopes = fit.common / model_weight, fit.slopes / model_weight
+    there = np.abs(slopes).max(axis=1, initial=0.0) >= 0.5 * 10.0**-DIGITS
+    depends = Dependence(
+        on=features.on.name,
+        model_weight=model_weight,
+        low=max(limits.low, -1e6),
+        high=min(limits.high, 1e6),
+        integers=limits.integers,
+        features=tuple(
+            Feature(
+                name=features.words.get(name, "") if isinstance(name, int) else name,
+                bucket=name if isinstance(name, int) else None,
+                weight=round(features.weights[name], 6),
+                values=tuple(row.round(DIGITS).tolist()),
+            )
+            for name, row, used in zip(features.names, slopes, there.tolist(), strict=True)
+            if used or isinstance(name, int) or features.vectors
+        ),
+        probe=features.vectors.of([PROBE])[0][:PROBED] if features.vectors else (),
+    )
+    values = dict(zip(fit.token_ids.tolist(), common.round(DIGITS).tolist(), strict=True))
+    return PromptBias(values, depends.signed(), features.vectors)
 
 
 def tempered(rollouts: Rollouts, weight: float) -> Rollouts:
@@ -338,5 +321,6 @@ def tempered(rollouts: Rollouts, weight: float) -> Rollouts:
 
 def _values(bias: PromptBias, examples: Sequence[Example], ids: Ids) -> npt.NDArray[np.float64]:
     """(p, s) the bias of each prompt, as it is sent."""
+    bias.prepare([example.prompt for example in examples])
     rows = [bias.at(example.prompt) for example in examples]
     return np.array([[row.get(token, 0.0) for token in ids.tolist()] for row in rows], np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from dataclasses import asdict, replace
 
@@ -21,10 +22,12 @@ from blackbox_lb.jobs.compiling.compile import Kept, gain_by_entries, losses
 from blackbox_lb.jobs.fitting.choosing.choice import Choice
 from blackbox_lb.jobs.fitting.choosing.choose import choose
 from blackbox_lb.jobs.fitting.depends import DependentCandidate, against_others, dependent_candidate
+from blackbox_lb.jobs.fitting.depends_on_samples import sampled_candidate
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, choose_predicted
 from blackbox_lb.jobs.fitting.list_fidelity import Fidelity, fidelity
 from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.prompt_features import PromptFeatures
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
 from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
 from blackbox_lb.jobs.fitting.vectors import sent_entries, uncompiled_of
@@ -73,7 +76,8 @@ class _Fit:
     choice: the candidate that won on the validation prompts.
     verdict: a row a metric and setting, on the test prompts.
     decisions: setting -> what the decisions of the base and of the biased model are worth, where the task has labels.
-    dependent: the bias that depends on the prompt, None where the fixed one is kept; beside: what it was compared with.
+    features: those of the prompt that the plan names; dependent: the bias that depends on some, None where the fixed one is kept;
+    beside: what the chosen one was compared with.
     why: what explains the verdict.
     bias: the result, as its file holds it.
     exact: what lists and compiles are worth against ``reference``.
@@ -89,6 +93,7 @@ class _Fit:
     bias: Bias
     exact: Fidelity | None = None
     decisions: dict[str, tuple[DecisionScores, DecisionScores]]
+    features: list[PromptFeatures]
     dependent: DependentCandidate | None
     beside: tuple[tuple[str, Verdict], ...]
 
@@ -96,7 +101,7 @@ class _Fit:
         self.trials, self.task, self.plan = trials, task, plan
         self.examples = task.train[: plan.limit]
         self.limits = _limits(trials.session, plan)  # before anything is paid for
-        self.decisions, self.dependent, self.beside = {}, None, ()
+        self.decisions, self.features, self.dependent, self.beside = {}, [], None, ()
 
     async def check(self) -> None:
         """Refuse an impossible plan before training completions cost anything."""
@@ -132,33 +137,38 @@ class _Fit:
         field = candidates(training.rollouts, training.next_token, plan.sweep, self.limits, whole=training.whole)
         if plan.predicts and self.given is not None:
             self.choice = await choose_predicted(self.trials, self.task.validation, list(field), plan, self.given)
-            await self._choose_dependent(self.given)
-            return
-        self.choice = await choose(
-            self.trials,
-            self.task.validation,
-            field,
-            training.next_token,
-            samples=plan.validation_samples,
-            goal=plan.goal,
-            settings=plan.settings,
-        )
+        else:
+            self.choice = await choose(
+                self.trials,
+                self.task.validation,
+                field,
+                training.next_token,
+                samples=plan.validation_samples,
+                goal=plan.goal,
+                settings=plan.settings,
+            )
+        await self._choose_dependent()
 
-    async def _choose_dependent(self, given: GivenAnswers) -> None:
+    async def _choose_dependent(self) -> None:
         """Let the bias depend on the prompt, where that is predicted to decide better; the best of what the plan names."""
-        plan, report = self.plan, self.trials.report
-        if not plan.depends_on:
-            return
-        found = (await first_tokens(self.trials, self.task.validation, "validation", plan.listed)).holding(given.ends)
+        plan, report, fixed = self.plan, self.trials.report, self.choice.candidate
         for on in plan.depends_on:
-            each = dependent_candidate(on, self.examples, found, given, self.choice.candidate, self.limits, plan.sweep.seed)
+            features = await asyncio.to_thread(PromptFeatures.of, on, self.examples)
+            self.features.append(features)
+            if plan.predicts and self.given is not None:
+                found = (await first_tokens(self.trials, self.task.validation, "validation", plan.listed)).holding(self.given.ends)
+                each = dependent_candidate(features, self.examples, found, self.given, fixed, self.limits, plan.sweep.seed)
+            else:
+                each = await sampled_candidate(features, self.trials, self.task, self.training, fixed, self.limits, plan)
+            if features.vectors is not None and features.vectors.tokens:
+                report.remark(f"{features.vectors.tokens:,} tokens of prompts were embedded by {features.vectors.name}")
             if isinstance(each, str):
                 report.remark(f"declined, {each}")
                 continue
             report.remark(each.sentence)
-            if self.dependent is None or each.predicted > self.dependent.predicted:
+            if self.dependent is None or each.found > self.dependent.found:
                 self.dependent = each
-        if self.dependent is None:
+        if plan.depends_on and self.dependent is None:
             report.remark("the bias is the same for all prompts")
 
     @property
@@ -177,8 +187,9 @@ class _Fit:
                 continue
             pair = [await decision_scores(self.trials, self.task.test, setting, count, each, labels) for each in (None, bias)]
             self.decisions[setting.name] = (pair[0], pair[1])
-        if self.dependent is not None:
-            self.beside = await against_others(self.trials, self.task, self.choice.candidate, self.dependent, plan)
+        if plan.depends_on:
+            fixed = self.choice.candidate
+            self.beside = await against_others(self.trials, self.task, fixed, self.dependent, self.features, plan)
 
     def explain(self) -> None:
         """Find out why the bias helped or did not."""

@@ -39,10 +39,10 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
     _check_engine(trials, plan)
     if plan.reads_answers:
         check_answers(trials, task, plan)
-    if plan.depends_on and not plan.predicts:
+    listless = ", ".join(name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers)
+    if plan.depends_on and (listless or trials.engine is not None):
         raise InputError(
-            "--depends-on is learned from given answers and chosen for greedy decisions; use it with --learn-from answers and "
-            "--deploy greedy, or leave it out"
+            "--depends-on is learned by projection in one process; leave out --engine and --estimator, or --depends-on"
         )
 
 

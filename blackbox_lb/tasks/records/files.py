@@ -10,8 +10,9 @@ id       optional string or integer, unique in the file; otherwise a hash of pro
 split    optional: train, validation or test
 ======== ============================================================================================================
 
-The first three can be renamed, and the prompt can be put together from columns by a template; other columns are ignored. An empty
-CSV cell and a JSON null count as absent.
+The first three can be renamed, and the prompt can be put together from columns by a template. Other columns of short texts and
+whole numbers stay with the prompt (``Prompt.columns``), where they can name its group. An empty CSV cell and a JSON null count as
+absent.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blackbox_lb.errors import DataError, InputError
@@ -30,6 +31,8 @@ from blackbox_lb.types import Example, Message, Prompt, Split
 
 SPLIT_NAMES: dict[str, Split] = {"train": "train", "validation": "validation", "test": "test"}
 """The splits by name, in order."""
+LONGEST_COLUMN = 200
+"""Characters of another column that are kept with its prompt, as the name of a group."""
 ROLES = ("assistant", "developer", "system", "user")
 
 
@@ -100,7 +103,9 @@ def row_of(record: Record, columns: ColumnNames, require_answers: bool) -> Sourc
     if identity is not None and (isinstance(identity, bool) or not isinstance(identity, str | int)):
         raise record.error(f"id is {shorten(identity)}; it must be a string or an integer")
     name = content_hash(prompt, answers) if identity is None else str(identity)
-    return SourcedExample(Example(name, prompt, answers), record.source, _split(record))
+    others = {key: str(value) for key, value in record.values.items() if isinstance(value, str | int)}
+    kept = {key: value for key, value in others.items() if key != columns.prompt and len(value) <= LONGEST_COLUMN}
+    return SourcedExample(Example(name, replace(prompt, columns=kept), answers), record.source, _split(record))
 
 
 def _absent(record: Record, *columns: str) -> str:

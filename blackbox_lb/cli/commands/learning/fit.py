@@ -99,8 +99,9 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     depends_on: tuple[str, ...] = option(
         HelpGroup.LEARNING,
-        "Let the bias depend on the prompt where that decides better than a fixed one: words of the last user message, "
-        "system-prompt, or route:NAME=REGEX,...; needs --learn-from answers. Repeatable. [default: nothing]",
+        "Let the bias depend on the prompt where that is better than a fixed one: words of the last user message, "
+        "embedding:MODEL of it (a folder, a hub name or MODEL@URL of an embeddings API), groups:COLUMN of the data, system-prompt, "
+        "or route:NAME=REGEX,... Repeatable. [default: nothing]",
         metavar="FEATURES",
     )
     estimator: tuple[str, ...] = option(

@@ -1,0 +1,106 @@
+"""``--depends-on``, learned from completions that were drawn: chosen by fresh ones of the validation prompts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
+from blackbox_lb.estimate.inputs.checks import Ids
+from blackbox_lb.estimate.projection.projection import reward_weights
+from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions, fit_prompts
+from blackbox_lb.jobs.fitting.depends import FOLDS, NO_FEATURE, SLOPE_L2, SURE, DependentCandidate, learned_bias
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.prompt_features import PromptFeatures
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.judging.verdict import paired
+from blackbox_lb.rollouts.progress import short
+from blackbox_lb.rollouts.training import Training
+from blackbox_lb.tasks import Task
+
+SCREENED = 2_000
+"""Tokens, the most used first, whose pull by the features is looked at."""
+MOVED = 300
+"""Tokens that may depend on the prompt: those that the features pull most."""
+COMPARED = 100
+"""Tokens on which strengths are compared."""
+
+
+async def sampled_candidate(
+    features: PromptFeatures, trials: Trials, task: Task, training: Training, fixed: Candidate, limits: CompileLimits, plan: FitPlan
+) -> DependentCandidate | str:
+    """The bias that depends on ``features``, or the sentence why the ``fixed`` one is kept.
+
+    Its strength is the one under which the weighted completions of left-out training prompts are likeliest. It must then earn more
+    than the fixed bias by two standard errors on fresh completions of the validation prompts.
+    """
+    name = features.on.name
+    if not features.names:
+        return f"{name}: {NO_FEATURE}"
+    search = _Search(features, training, fixed, limits)
+    slope_l2 = search.best(plan.sweep.seed)
+    if slope_l2 is None:
+        return f"{name}: it makes the rewarded completions of left-out training prompts no likelier than the fixed bias does"
+    bias = learned_bias(features, search.positions, search.tokens, limits, l2=search.l2, slope_l2=slope_l2)
+    gains, means = [], []
+    for setting in plan.settings:
+        count = 1 if setting.deterministic else plan.validation_samples
+        pair = [
+            await trials.scores(f"validation at {setting.name}, {title}", task.validation, setting, count, each)
+            for title, each in (("fixed bias", fixed.logit_bias), (f"depends on {name}", bias))
+        ]
+        before, after = paired(pair[0].reward, pair[1].reward)
+        gains.append(after - before)
+        means.append((float(before.mean()), float(after.mean())))
+    rows = np.mean(gains, axis=0) if len({len(row) for row in gains}) == 1 else np.concatenate(gains)
+    before_mean, after_mean = np.mean(means, axis=0).tolist()
+    if rows.mean() <= 0 or rows.mean() < SURE * rows.std() / np.sqrt(len(rows)):
+        return (
+            f"{name}: on {len(task.validation)} validation prompts it earns {trials.reward.label} {short(after_mean)}, the fixed "
+            f"bias {short(before_mean)}, which may be chance"
+        )
+    settings = {**fixed.settings, "depends_on": name, "slope_l2": slope_l2}
+    return DependentCandidate(bias, settings, features, after_mean, before_mean, trials.reward.label)
+
+
+class _Search:
+    """Compares strengths by the completions of left-out prompts.
+
+    tokens: (s,) those that may depend on the prompt: the ones of the fixed bias, and those that the features pull most.
+    """
+
+    def __init__(self, features: PromptFeatures, training: Training, fixed: Candidate, limits: CompileLimits) -> None:
+        self.features, self.table, self.rollouts = features, training.next_token, training.rollouts
+        self.size = features.table.shape[0]
+        self.l2 = float(fixed.settings.get("l2") or 1.0)
+        self.weights = reward_weights(self.rollouts, float(fixed.settings.get("tau") or 1.0))
+        ids = self.table.named().token_ids
+        whole = self.positions(ids if limits.highest_id is None else ids[ids <= limits.highest_id])
+        moved = whole.usage + np.asarray(whole.counts.sum(axis=0))
+        screened = self.positions(np.sort(whole.token_ids[np.argsort(-moved)[:SCREENED]]))
+        common = np.array([fixed.logit_bias.get(token, 0.0) for token in screened.token_ids.tolist()])
+        _, _, pull = screened.loss(features.table, common, np.zeros((features.table.shape[1], len(common))))
+        strength = (pull**2).sum(axis=0) / (screened.usage + np.asarray(screened.counts.sum(axis=0)))
+        self.order = screened.token_ids[np.argsort(-strength)]
+        largest = np.argsort(-np.abs(fixed.sparse.values))[:MOVED]
+        self.tokens = np.union1d(fixed.sparse.token_ids[largest], self.order[:MOVED])
+
+    def positions(self, tokens: Ids) -> PromptPositions:
+        """The completions, weighted by their rewards."""
+        of = self.rollouts.rollout_of
+        return PromptPositions.of(self.table, self.rollouts.prompts[of], self.weights[of], tokens, self.size)
+
+    def best(self, seed: int) -> float | None:
+        """The strength under which left-out completions are likeliest; None where that is none of them."""
+        folds = np.random.default_rng(seed).permutation(self.size) % FOLDS
+        positions = self.positions(np.sort(self.order[:COMPARED]))
+        strengths, held = (1e9, *SLOPE_L2), np.zeros(1 + len(SLOPE_L2))
+        for fold in range(FOLDS):
+            left_out = folds == fold
+            train, start = positions.only(~left_out), None
+            if not train.weights.any():
+                continue
+            for row, slope_l2 in enumerate(strengths):
+                start = fit_prompts(train, self.features.table, l2=self.l2, slope_l2=slope_l2, start=start)
+                held[row] += positions.log_likelihood(start.bias(self.features.table))[left_out].sum()
+        best = int(np.argmax(held))
+        return strengths[best] if best else None

@@ -1,0 +1,97 @@
+"""Embeddings of the texts that a bias depends on, from a model on this machine or an API."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from math import sqrt
+from typing import Any
+
+from blackbox_lb.errors import ConnectionFailed, CorruptResponse, InputError, RateLimited, ServerFailed
+from blackbox_lb.safety.quoting import first_line
+
+OPENAI = "https://api.openai.com/"
+AT_ONCE = 64
+"""Texts embedded together."""
+MOST_KNOWN = 20_000
+"""Vectors that are kept: 60 MB at 384 numbers."""
+PROBE = "How many of the quick brown foxes jumped over the lazy dog?"
+"""The text whose vector tells one embedding model from another."""
+
+
+class TextVectors:
+    """Embeddings of texts, of length 1, each computed once.
+
+    name: of a model, as ``load_encoder`` takes it; or ``MODEL@URL``, an OpenAI-compatible API whose address ends before
+    ``/embeddings``, with its key in EMBEDDINGS_API_KEY (at OpenAI itself, OPENAI_API_KEY).
+    tokens: that such an API has counted.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self.tokens = name, 0
+        self._encode: Any = None
+        self._known: dict[str, tuple[float, ...]] = {}
+
+    def of(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        """The vector of each text; that of an empty one is empty.
+
+        Raises:
+            InputError: no such model. ConnectionFailed, RateLimited, ServerFailed, CorruptResponse: the API gives no vectors.
+        """
+        missing = [text for text in dict.fromkeys(texts) if text and text not in self._known]
+        if len(self._known) + len(missing) > MOST_KNOWN:
+            self._known, missing = {}, [text for text in dict.fromkeys(texts) if text]
+        for start in range(0, len(missing), AT_ONCE):
+            part = missing[start : start + AT_ONCE]
+            if self._encode is None:
+                from blackbox_lb.vocabulary.embedding import load_encoder  # loads numpy, which reading a bias file must not
+
+                self._encode = self._asked if "@http" in self.name else load_encoder(self.name)
+            for text, row in zip(part, self._encode(part), strict=True):
+                numbers = [float(value) for value in row]
+                length = sqrt(sum(value * value for value in numbers))
+                if not 0 < length < float("inf"):
+                    raise InputError(f"the embedding model {self.name} gives a vector of length {length}; use another")
+                self._known[text] = tuple(round(value / length, 6) for value in numbers)
+        return [self._known[text] if text else () for text in texts]
+
+    def _asked(self, texts: Sequence[str]) -> list[list[float]]:
+        """Ask the API (https://platform.openai.com/docs/api-reference/embeddings/create)."""
+        import httpx2
+        from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+        model, _, url = self.name.partition("@")
+        key = os.environ.get("OPENAI_API_KEY" if url.startswith(OPENAI) else "EMBEDDINGS_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        tries = Retrying(
+            stop=stop_after_attempt(4),
+            wait=wait_exponential(max=20),
+            retry=retry_if_exception_type((httpx2.TransportError, RateLimited, ServerFailed)),
+            reraise=True,
+        )
+        try:
+            answer = tries(_posted, f"{url.rstrip('/')}/embeddings", {"model": model, "input": list(texts)}, headers)
+            rows = [[float(value) for value in row["embedding"]] for row in sorted(answer["data"], key=lambda row: row["index"])]
+            self.tokens += int(answer.get("usage", {}).get("total_tokens", 0))
+        except httpx2.TransportError as error:
+            raise ConnectionFailed(f"the embeddings API {url} does not answer ({first_line(error)}); check its address") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptResponse(f"the embeddings API {url} answers with no list of vectors ({first_line(error)})") from error
+        if len(rows) != len(texts):
+            raise CorruptResponse(f"the embeddings API {url} gave {len(rows)} vectors for {len(texts)} texts")
+        return rows
+
+
+def _posted(url: str, body: dict[str, Any], headers: dict[str, str]) -> Any:
+    import httpx2
+
+    answer = httpx2.post(url, json=body, headers=headers, timeout=60)
+    if answer.status_code == 429 or answer.status_code >= 500:
+        kind = RateLimited if answer.status_code == 429 else ServerFailed
+        raise kind(f"{url} answers {answer.status_code}: {first_line(ValueError(answer.text))}")
+    if answer.status_code != 200:
+        raise InputError(
+            f"{url} answers {answer.status_code}: {first_line(ValueError(answer.text))}; check the model's name and the key "
+            "(EMBEDDINGS_API_KEY, at OpenAI OPENAI_API_KEY)"
+        )
+    return answer.json()

@@ -1,0 +1,118 @@
+"""Embeddings from an API: asked once a text, tried again where that helps, and no key for a stranger."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from tenacity import wait_none
+
+from blackbox_lb.errors import BlbError, ConnectionFailed
+from blackbox_lb.vocabulary.text_vectors import TextVectors
+
+Answer = Callable[[dict[str, Any]], tuple[int, Any]]
+
+
+@contextmanager
+def embeddings(answer: Answer) -> Iterator[tuple[str, list[tuple[dict[str, Any], dict[str, str]]]]]:
+    """A server: its address, and the bodies and headers that it was sent."""
+    seen: list[tuple[dict[str, Any], dict[str, str]]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            seen.append((body, dict(self.headers)))
+            status, document = answer(body)
+            content = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1", seen
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def lengths(body: dict[str, Any]) -> tuple[int, Any]:
+    """Vectors that tell texts by their lengths, the last text first."""
+    rows = [{"index": place, "embedding": [len(text), 1]} for place, text in enumerate(body["input"])]
+    return 200, {"data": rows[::-1], "usage": {"total_tokens": 2 * len(rows)}}
+
+
+def test_each_text_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In requests of at most 64, vectors of length 1 in the order asked, tokens counted; the OpenAI key goes to OpenAI alone."""
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    with embeddings(lengths) as (url, seen):
+        vectors = TextVectors(f"small@{url}")
+        texts = ["abc", "", *("x" * n for n in range(1, 100)), "abc"]
+        found = vectors.of(texts)
+        assert found[0] == found[-1] == pytest.approx((3 / 10**0.5, 1 / 10**0.5), abs=1e-6)
+        assert found[1] == ()
+        assert found[12] == pytest.approx((11 / 122**0.5, 1 / 122**0.5), abs=1e-6)
+        assert vectors.of(texts) == found
+        assert [len(body["input"]) for body, _ in seen] == [64, 36]
+        assert vectors.tokens == 200
+        assert not any("Authorization" in headers for _, headers in seen)
+        monkeypatch.setenv("EMBEDDINGS_API_KEY", "own")
+        vectors.of(["new"])
+        assert seen[-1][0] == {"model": "small", "input": ["new"]}
+        assert seen[-1][1]["Authorization"] == "Bearer own"
+
+
+def test_a_busy_api_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times, and no more."""
+    monkeypatch.setattr("tenacity.wait_exponential", lambda **_: wait_none())
+    statuses = [429, 500, 200]
+
+    def busy(body: dict[str, Any]) -> tuple[int, Any]:
+        status = statuses.pop(0)
+        return (200, lengths(body)[1]) if status == 200 else (status, {"error": "busy"})
+
+    with embeddings(busy) as (url, seen):
+        assert TextVectors(f"m@{url}").of(["a"]) == [pytest.approx((0.5**0.5, 0.5**0.5), abs=1e-6)]
+        assert len(seen) == 3
+        statuses += [503] * 9
+        with pytest.raises(BlbError, match="503"):
+            TextVectors(f"m@{url}").of(["a"])
+        assert len(seen) == 7
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (lambda _: (401, {"error": {"message": "bad key"}}), "EMBEDDINGS_API_KEY"),
+        (lambda _: (404, {"error": "no model m"}), "no model m"),
+        (lambda _: (200, {"data": []}), "0 vectors for 1 texts"),
+        (lambda _: (200, []), "no list of vectors"),
+        (lambda _: (200, {"data": [{"index": 0, "embedding": ["x"]}]}), "no list of vectors"),
+        (lambda _: (200, {"data": [{"index": 0, "embedding": [0.0, 0.0]}]}), "length 0"),
+    ],
+)
+def test_what_is_no_embedding_is_refused(answer: Answer, sentence: str) -> None:
+    """With what was answered, and what to check."""
+    with embeddings(answer) as (url, seen):
+        with pytest.raises(BlbError, match=sentence):
+            TextVectors(f"m@{url}").of(["a"])
+        assert len(seen) == 1
+
+
+def test_an_api_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is named."""
+    monkeypatch.setattr("tenacity.wait_exponential", lambda **_: wait_none())
+    with pytest.raises(ConnectionFailed, match="does not answer"):
+        TextVectors("m@http://127.0.0.1:9/v1").of(["a"])
