@@ -179,6 +179,16 @@ class PromptBias:
         return dict(zip(self._ids[there].tolist(), sent[there].tolist(), strict=True))
 
 
+def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, list[tuple[str, float]]]]:
+    """The features, those that move a token most first: the name of each, and the tokens that it moves most with their nats, for a
+    prompt that has nothing else."""
+    rows = []
+    for feature in bias.depends.features if bias.depends else ():
+        pairs = sorted(zip(bias.entries, feature.values, strict=True), key=lambda pair: -abs(pair[1]))[:shown]
+        rows.append((feature.name, [(entry.readable, value) for entry, value in pairs if value]))
+    return sorted(rows, key=lambda row: -max((abs(value) for _, value in row[1]), default=0.0))
+
+
 def read(prompt: Prompt, on: DependsOn | None) -> PromptText:
     """The parts of a prompt, with the group that its column names."""
     group = prompt.columns.get(on.of) if on is not None and on.kind == "groups" else None

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from scipy.special import logsumexp
 
+from blackbox_lb import logit_bias
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.cli import main
@@ -98,14 +99,25 @@ def test_what_the_prompt_decides_is_learned(
         ("show", out / "bias.json"): ("Depends on", 0),
         ("eval", out / "bias.json", *where, "--deploy", "greedy", "--out", out, "--quiet"): ("HELPS", 0),
         ("report", out): ("report.html", 0),
+        ("compile", out / "bias.json", "--provider", "fireworks", "--entries", 1, "--integers", "--out", out / "small.json"): (
+            "1 of 14 tokens may be biased, with whole numbers from -100 to 100 for each prompt",
+            0,
+        ),
         ("score", out, "--data", data, "--reward", "exact-match", "--quiet"): ("bias.json", 0),
         ("export", out / "bias.json", "--format", "curl"): ("depends on", 2),
-        ("compile", out / "bias.json", "--provider", "openai"): ("depends on", 2),
+        ("analyze", out / "bias.json"): ("depends on", 2),
     }
     for line, (said, code) in lines.items() if kind == "words" else ():
         told = CliRunner().invoke(main, [str(each) for each in line])
         assert told.exit_code == code, told.output
         assert said in told.output, told.output
+    if kind == "words":
+        page = (out / "report.html").read_text()
+        assert "What each feature of the prompt moves (depends on words)" in page
+        assert "its own bias:" in page
+        small = Bias.load(out / "small.json")
+        assert (len(small.entries), small.verdict, small.depends is not None and small.depends.integers) == (1, (), True)
+        assert all(isinstance(value, int) for value in logit_bias(small, messages="it is red").values())
 
 
 def test_what_cannot_be_depended_on(server: ExactServer, data: Path, tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.limits import highest_id, most_entries, vocabulary_of
+from blackbox_lb.bias.limits import check_bias, highest_id, most_entries, vocabulary_of
 from blackbox_lb.bias.records import Compiled
 from blackbox_lb.cli.commands.learning.compile import CompileOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
 from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import InputError, ProfileError
-from blackbox_lb.jobs.compiling.compile import Kept, compile_bias, gain_by_entries
+from blackbox_lb.jobs.compiling.compile import Kept, compile_bias, compile_dependent, gain_by_entries
 from blackbox_lb.jobs.compiling.logged_prefixes import Prefixes, logged_prefixes
 from blackbox_lb.jobs.compiling.plot import check_plot, gain_plot
 from blackbox_lb.providers.names import profile_names
@@ -32,12 +32,15 @@ LEARNED = "learned.json"
 def execute(options: CompileOptions) -> None:
     """Run the command."""
     bias_file = options.bias_file
-    bias = Bias.load(bias_file).same_for_all("blb compile")
+    bias = Bias.load(bias_file)
     profile = _profile(bias, options.provider)
     most_entries(profile, options.entries)
     vocabulary = vocabulary_of(bias, [profile, *_collected_by(bias, profile)], options.tokenizer)
     store = options.store or bias_file.with_name(STORE)
     out = _out(store, profile, options)
+    if bias.depends is not None:
+        _compile_dependent(bias, profile, highest_id(profile, vocabulary), out, options)
+        return
     if options.plot:
         check_plot(options.plot)
     prefixes = logged_prefixes(store, bias, profile, vocabulary)
@@ -58,6 +61,23 @@ def execute(options: CompileOptions) -> None:
     _result(_document(bias, made, prefixes, rows, highest), made, profile)
     if options.plot:
         click.echo(f"drew {options.plot}")
+    click.echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
+
+
+def _compile_dependent(bias: Bias, profile: Profile, highest: int | None, out: Path, options: CompileOptions) -> None:
+    """Without the prefixes in a store: what is lost is not estimated, and ``blb eval`` tells what is left."""
+    made = compile_dependent(bias, profile, entries=options.entries, integers=options.integers)
+    check_bias(made, profile, highest)
+    made.save(out)
+    judge = _judge(made, profile, options.provider, out)
+    if options.as_json:
+        print_json({"entries": len(made.entries), "learned_entries": len(bias.entries), "bias": str(out), "judge": judge})
+        return
+    kind = "whole numbers" if made.depends and made.depends.integers else "values"
+    click.echo(
+        f"compiled for {profile.name}: {len(made.entries):,} of {len(bias.entries):,} tokens may be biased, with {kind} from "
+        f"{profile.bias.low:g} to {profile.bias.high:g} for each prompt"
+    )
     click.echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
 
 

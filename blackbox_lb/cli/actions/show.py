@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.prompt_bias import strongest
 from blackbox_lb.bias.records import Entry, Learned
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.terminal import findings_list, print_table, settings_text, verdict_table
@@ -54,17 +55,12 @@ def _features(bias: Bias, top: int) -> None:
     """The features that move most, each with the tokens that it moves most, in nats of a prompt that has nothing else."""
     if bias.depends is None:
         return
-    rows = []
-    for feature in bias.depends.features:
-        moved = sorted(zip(feature.values, bias.entries, strict=True), key=lambda pair: -abs(pair[0]))[:3]
-        told = ", ".join(f"'{entry.readable}' {value:+.2f}" for value, entry in moved if value)
-        rows.append((abs(moved[0][0]) if moved else 0.0, printable(feature.name), told))
-    rows.sort(key=lambda row: -row[0])
+    rows = [(printable(name), ", ".join(f"'{token}' {value:+.2f}" for token, value in moved)) for name, moved in strongest(bias)]
     print_table(
         f"Depends on {printable(bias.depends.on)}: {min(top, len(rows))} of {len(rows)} features; the tokens below are what all "
         "prompts have in common",
         ("feature", "moves most (nats)"),
-        [row[1:] for row in rows[:top]],
+        rows[:top],
     )
 
 

@@ -7,11 +7,13 @@ bias 0. ``estimate.sparse`` chooses the listed tokens and their values; the loss
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import hypot
 from typing import TYPE_CHECKING
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.bias.records import Compiled, Entry
+from blackbox_lb.errors import BiasError
 from blackbox_lb.providers.profile import Profile
 
 if TYPE_CHECKING:
@@ -62,6 +64,30 @@ def compile_bias(
         compiled=losses(sparse, limit, integers=whole),
         entries=tuple(_entry(old.get(token), token, value) for token, value in values),
     )
+
+
+def compile_dependent(bias: Bias, profile: Profile, *, entries: int | None = None, integers: bool = False) -> Bias:
+    """Compile a bias that depends on the prompt: the tokens that it moves most, by the root of the sum of squares over the common
+    vector and those of all features, in the range and kind of numbers that the provider takes of each request.
+
+    Raises:
+        BiasError: it depends on no prompt, or more entries are wanted than the provider takes.
+    """
+    depends = bias.depends
+    if depends is None:
+        raise BiasError("this bias is the same for all prompts; compile it with compile_bias")
+    columns = list(zip(*(each.values for each in depends.features), strict=True)) or [()] * len(bias.entries)
+    size = [hypot(entry.bias, *column) for entry, column in zip(bias.entries, columns, strict=True)]
+    places = sorted(sorted(range(len(size)), key=lambda place: -size[place])[: most_entries(profile, entries)])
+    made = depends.replacing(
+        low=max(profile.bias.low, -1e6),
+        high=min(profile.bias.high, 1e6),
+        integers=integers or not profile.bias.fractions,
+        features=tuple(each.replacing(values=tuple(each.values[place] for place in places)) for each in depends.features),
+        fingerprint="",
+    )
+    kept = tuple(bias.entries[place] for place in places)
+    return bias.verified(()).replacing(provider=profile.name, entries=kept, depends=made.signed())
 
 
 def _entry(old: Entry | None, token: int, value: float) -> Entry:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.prompt_bias import strongest
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.jobs.analysis.document import Analysis, TokenScore
 from blackbox_lb.jobs.evaluation.document import Evaluation, Mean, PolicyResult
@@ -229,7 +230,18 @@ def entries_table(bias: Bias) -> PageTable:
 def token_tables(bias: Bias, analysis: Analysis | None) -> list[PageTable]:
     """The bias itself, and its tokens in an analysis."""
     of = () if analysis is None else (scores_table, bands_table, families_table, pairs_table, delta_table)
-    return [entries_table(bias), *(found for each in of if analysis and (found := each(analysis)).rows)]
+    features = [features_table(bias)] if bias.depends is not None else []
+    return [*features, entries_table(bias), *(found for each in of if analysis and (found := each(analysis)).rows)]
+
+
+def features_table(bias: Bias) -> PageTable:
+    """The features of the prompt and the tokens that they move, the strongest first."""
+    rows = [
+        [Cell(name), Cell(", ".join(f"'{each}' {value:+.2f}" for each, value in moved).replace("-", "−"))]
+        for name, moved in strongest(bias)
+    ]
+    caption = f"What each feature of the prompt moves (depends on {bias.depends.on if bias.depends else 'nothing'})"
+    return table("features", caption, ("feature", "tokens moved most (nats)"), rows, searchable=True, where="bias.json")
 
 
 def _entry(entry: Entry) -> Cell:
