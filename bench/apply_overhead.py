@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from bench.exact import markdown
 from bench.measuring import OUT, row, write
 from blackbox_lb import Bias, apply
+from blackbox_lb.bias.features import bucket_of, grams
+from blackbox_lb.bias.prompt_bias import Dependence, Feature
 from blackbox_lb.bias.records import Entry
 
 __all__ = ["compare", "ratio"]
@@ -90,6 +92,10 @@ def _server() -> Iterator[str]:
     process.join()
 
 
+WORDS = 50
+"""Features of the prompt that a bias by words knows, in the arm ``by words``."""
+
+
 def _bias(entries: int) -> Bias:
     rng = np.random.default_rng(0)
     ids = rng.choice(200_000, entries, replace=False)
@@ -97,19 +103,34 @@ def _bias(entries: int) -> Bias:
     return Bias(provider="local", model="m", tokenizer="t", reward="r", estimator="projection", entries=rows)
 
 
+def by_words(bias: Bias, text: str) -> Bias:
+    """The same entries with vectors for words of ``text``, ``WORDS`` of them where it has so many."""
+    rng = np.random.default_rng(3)
+    buckets = list(dict.fromkeys(map(bucket_of, grams(text))))[:WORDS]
+    features = tuple(
+        Feature(name=str(bucket), bucket=bucket, values=tuple(rng.normal(size=len(bias.entries)).round(4).tolist()))
+        for bucket in buckets
+    )
+    depends = Dependence(on="words", low=-100.0, high=100.0, features=features).signed()
+    return bias.replacing(version=2, depends=depends)
+
+
 def compare(url: str, entries: int, prompt: int, rounds: int) -> dict[str, NDArray[np.float64]]:
     """Seconds of each counted round trip with a prompt of ``prompt`` bytes, by arm.
 
-    plain; applied; by hand (the plain client with ``logit_bias=`` in every call, which is what ``apply`` spares the caller).
+    plain; applied; by words (a bias that depends on the prompt);
+    by hand (the plain client with ``logit_bias=`` in every call, which is what ``apply`` spares the caller).
     """
-    bias, text = (_bias(entries), ("It was the best of times, it was the worst of times.\n" * (prompt // 53 + 1))[:prompt])
+    bias = _bias(entries)
+    text = " ".join(f"{word} of times" for word in range(prompt // 12 + 1))[:prompt]
     by_hand: Any = {str(token): value for token, value in bias.logit_bias.items()}
     with openai.OpenAI(api_key="k", base_url=url) as client:
-        biased = apply(client, bias)
+        biased, depending = apply(client, bias), apply(client, by_words(bias, text))
         messages: Any = [{"role": "user", "content": text}]
         arms: dict[str, Callable[[], object]] = {
             "plain": lambda: client.chat.completions.create(model="m", messages=messages, temperature=1),
             "applied": lambda: biased.chat.completions.create(model="m", messages=messages, temperature=1),
+            "by words": lambda: depending.chat.completions.create(model="m", messages=messages, temperature=1),
             "by hand": lambda: client.chat.completions.create(model="m", messages=messages, temperature=1, logit_bias=by_hand),
         }
         rng, taken = np.random.default_rng(1), {name: np.empty(rounds) for name in arms}
@@ -149,9 +170,14 @@ def main(entries: int, rounds: int, prompts: tuple[int, ...], out: Path | None) 
             ratios[f"apply/round trip over plain, {prompt:,} bytes"] = round(shown["applied"][0], 4)
             kept += [row(f"{name}, {prompt:,} bytes", float(np.median(arm)), "s") for name, arm in taken.items()]
             cells = [f"{point:.3f} ({low:.3f} to {high:.3f})" for point, low, high in shown.values()]
-            rows.append([f"{prompt:,}", f"{np.median(taken['plain']) * 1e3:.3f}", *cells])
+            more = (np.median(taken["by words"]) - np.median(taken["applied"])) * 1e6
+            rows.append([f"{prompt:,}", f"{np.median(taken['plain']) * 1e3:.3f}", *cells, f"{more:.0f}"])
     click.echo(f"openai {openai.__version__}, {entries} entries, {rounds:,} counted requests an arm; ratio of medians (95 %)\n")
-    click.echo(markdown(["prompt, bytes", "plain, ms", "applied / plain", "by hand / plain"], rows))
+    click.echo(
+        markdown(
+            ["prompt, bytes", "plain, ms", "applied / plain", "by words / plain", "by hand / plain", "by words - applied, us"], rows
+        )
+    )
     click.echo(f"\napplied at most {GOAL}: {'MET' if met else 'NOT MET'}")
     write(out, kept, ratios)
 
