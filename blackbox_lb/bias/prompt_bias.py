@@ -42,13 +42,14 @@ class Feature(Row):
     name: the route or system prompt, or the commonest words of a bucket, for a person to read.
     bucket: of words, the number that they hash to.
     weight: what the count of a word is multiplied by, 1 for others.
-    values: (s,) nats a unit, in the order of the entries.
+    values: (s,) nats a unit, in the order of the entries. errors: (s,) their standard errors, empty where not known.
     """
 
     name: str
     bucket: Annotated[int, Strict(), Field(ge=0, lt=BUCKETS)] | None = None
     weight: Annotated[Finite, Field(gt=0)] = 1.0
     values: tuple[Finite, ...]
+    errors: tuple[Finite, ...] = ()
 
     @property
     def key(self) -> str | int:
@@ -63,7 +64,7 @@ class Dependence(Row):
     model_weight: what the model's own logits weighed while it was learned; the vectors are scaled to go with whole ones.
     low, high, integers: the range in nats and the kind of numbers that the provider takes of each request.
     probe: the first numbers of a known text's embedding, empty where it depends on none.
-    fingerprint: SHA-256 of all else here; a file whose features were changed by hand is refused.
+    fingerprint: SHA-256 of all else here but standard errors; a file whose features were changed by hand is refused.
     """
 
     on: Name
@@ -100,6 +101,8 @@ class Dependence(Row):
     def computed(self) -> str:
         """The fingerprint that belongs to these features."""
         document = self.model_dump(mode="json", exclude={"fingerprint"} | (set() if self.probe else {"probe"}))
+        for feature in document["features"]:
+            del feature["errors"]
         return sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def signed(self) -> Dependence:
@@ -119,7 +122,7 @@ class PromptBias:
         import numpy as np
 
         self.ids, self.common, self.depends, self._on = tuple(common), dict(common), depends, DependsOn.parse(depends.on)
-        if any(len(each.values) != len(common) for each in depends.features):
+        if any(len(each.values) != len(common) or len(each.errors) not in (0, len(common)) for each in depends.features):
             raise BiasError(f"a feature has not one value for each of the {len(common)} entries; restore the file, or fit again")
         self.unread = 0
         self._vectors = vectors or (TextVectors(self._on.of) if self._on and self._on.kind == "embedding" else None)
@@ -179,14 +182,16 @@ class PromptBias:
         return dict(zip(self._ids[there].tolist(), sent[there].tolist(), strict=True))
 
 
-def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, list[tuple[str, float]]]]:
-    """The features, those that move a token most first: the name of each, and the tokens that it moves most with their nats, for a
-    prompt that has nothing else."""
+def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, str]]:
+    """The features, those that move a token most first: the name of each, and the tokens that it moves most, in nats of a prompt
+    that has nothing else, with standard errors where they are known."""
     rows = []
     for feature in bias.depends.features if bias.depends else ():
-        pairs = sorted(zip(bias.entries, feature.values, strict=True), key=lambda pair: -abs(pair[1]))[:shown]
-        rows.append((feature.name, [(entry.readable, value) for entry, value in pairs if value]))
-    return sorted(rows, key=lambda row: -max((abs(value) for _, value in row[1]), default=0.0))
+        errors = [f" ± {error:.2f}" for error in feature.errors] or [""] * len(feature.values)
+        moved = sorted(zip(bias.entries, feature.values, errors, strict=True), key=lambda row: -abs(row[1]))[:shown]
+        told = ", ".join(f"'{entry.readable}' {value:+.2f}{error}" for entry, value, error in moved if value)
+        rows.append((abs(moved[0][1]) if moved else 0.0, feature.name, told))
+    return [(name, told) for _, name, told in sorted(rows, key=lambda row: -row[0])]
 
 
 def read(prompt: Prompt, on: DependsOn | None) -> PromptText:

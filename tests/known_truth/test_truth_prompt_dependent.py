@@ -15,7 +15,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection import prompt_dependent
 from blackbox_lb.estimate.projection.projection import projection
-from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions, fit_prompts
+from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions, fit_prompts, standard_errors
 from blackbox_lb.jobs.fitting.depends import tempered
 
 Array = npt.NDArray[np.float64]
@@ -135,3 +135,24 @@ def test_the_argmax_under_a_weight_is_that_of_the_bias_that_is_sent() -> None:
     one = (less.top_logprobs + delta[less.top_ids]).argmax(axis=1)
     assert (one == (given.top_logprobs + delta[given.top_ids] / weight).argmax(axis=1)).all()
     assert replace(less, top_logprobs=given.top_logprobs, logprobs=given.logprobs).keys == given.keys
+
+
+def test_standard_errors_are_the_spread_over_other_prompts() -> None:
+    """Of 60 samples of prompts the estimates vary as much as each sample says of itself, but for a tenth; the pull is in both."""
+    size, tokens = 300, 3
+    rng = np.random.default_rng(0)
+    truth = np.array([[0.5, -0.5, 0.0], [1.5, 0.0, -1.0]])
+    estimates, told = [], []
+    for draw in range(60):
+        table = np.stack([np.ones(size), rng.random(size) < 0.4], axis=1)
+        logits = rng.normal(size=(size, tokens))
+        logprobs = logits - logsumexp(logits, axis=1, keepdims=True)
+        answers = (logprobs + table @ truth + rng.gumbel(size=(size, tokens))).argmax(axis=1)
+        features = sparse.csr_array(table[:, 1:])
+        given = positions(rollouts(logprobs, answers), np.arange(tokens))
+        fit = fit_prompts(given, features, l2=0.5, slope_l2=0.5)
+        estimates.append(np.vstack([fit.common, fit.slopes]))
+        if draw < 6:
+            told.append(np.vstack(standard_errors(given, features, fit, l2=0.5, slope_l2=0.5, draws=40, seed=draw)))
+    np.testing.assert_allclose(np.mean(told, axis=0), np.std(estimates, axis=0, ddof=1), rtol=0.25)
+    assert abs(np.mean(np.mean(told, axis=0) / np.std(estimates, axis=0, ddof=1)) - 1) < 0.1

@@ -96,7 +96,7 @@ def test_what_the_prompt_decides_is_learned(
     assert json.loads(again.stdout) | {"provenance": found["provenance"]} == found
     where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--reward", "exact-match", "--max-tokens", 1)
     lines = {
-        ("show", out / "bias.json"): ("Depends on", 0),
+        ("show", out / "bias.json"): (" ± ", 0),
         ("eval", out / "bias.json", *where, "--deploy", "greedy", "--out", out, "--quiet"): ("HELPS", 0),
         ("report", out): ("report.html", 0),
         ("compile", out / "bias.json", "--provider", "fireworks", "--entries", 1, "--integers", "--out", out / "small.json"): (

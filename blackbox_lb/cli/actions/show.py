@@ -55,7 +55,7 @@ def _features(bias: Bias, top: int) -> None:
     """The features that move most, each with the tokens that it moves most, in nats of a prompt that has nothing else."""
     if bias.depends is None:
         return
-    rows = [(printable(name), ", ".join(f"'{token}' {value:+.2f}" for token, value in moved)) for name, moved in strongest(bias)]
+    rows = [(printable(name), told) for name, told in strongest(bias)]
     print_table(
         f"Depends on {printable(bias.depends.on)}: {min(top, len(rows))} of {len(rows)} features; the tokens below are what all "
         "prompts have in common",

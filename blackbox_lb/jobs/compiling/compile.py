@@ -83,11 +83,18 @@ def compile_dependent(bias: Bias, profile: Profile, *, entries: int | None = Non
         low=max(profile.bias.low, -1e6),
         high=min(profile.bias.high, 1e6),
         integers=integers or not profile.bias.fractions,
-        features=tuple(each.replacing(values=tuple(each.values[place] for place in places)) for each in depends.features),
+        features=tuple(
+            each.replacing(values=_picked(each.values, places), errors=_picked(each.errors, places)) for each in depends.features
+        ),
         fingerprint="",
     )
     kept = tuple(bias.entries[place] for place in places)
     return bias.verified(()).replacing(provider=profile.name, entries=kept, depends=made.signed())
+
+
+def _picked(values: tuple[float, ...], places: list[int]) -> tuple[float, ...]:
+    """The values at these places; none where there are none."""
+    return tuple(values[place] for place in places) if values else ()
 
 
 def _entry(old: Entry | None, token: int, value: float) -> Entry:

@@ -23,7 +23,7 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import reward_weights
-from blackbox_lb.estimate.projection.prompt_dependent import PromptFit, PromptPositions, fit_prompts
+from blackbox_lb.estimate.projection.prompt_dependent import PromptFit, PromptPositions, fit_prompts, standard_errors
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.prompt_features import PromptFeatures
@@ -43,6 +43,10 @@ FOLDS = 5
 SURE = 2.0
 """Standard errors by which it must decide more right than a fixed bias, over left-out training and validation prompts together. It
 is the best of 18 settings on the former; with 2, noise passed in none of 100 draws."""
+DRAWS = 20
+"""Draws of the bootstrap for standard errors, each a fit that begins at the solution."""
+MOST_WORK = 50_000_000
+"""Numbers in the table of features x tokens, above which there are no standard errors: a minute of fits."""
 NO_FEATURE = "no two training prompts have a feature that others lack"
 COMPARED = 32
 """Tokens on which strengths are compared, the most used first: all of them would take minutes and change no choice."""
@@ -53,7 +57,8 @@ class DependentCandidate:
     """A bias that depends on the prompt.
 
     bias: as it is sent. settings: those it was learned with. features: of the training prompts. found, fixed: what it and the fixed
-    bias are worth on the validation prompts; measure: in what, as words.
+    bias are worth on the validation prompts; measure: in what, as words. errors: (s,) standard errors of what prompts have in
+    common, in nats, NaN where not known.
     """
 
     bias: PromptBias
@@ -62,6 +67,7 @@ class DependentCandidate:
     found: float
     fixed: float
     measure: str
+    errors: Vector
 
     @property
     def sentence(self) -> str:
@@ -123,7 +129,7 @@ def dependent_candidate(
     if won is None:
         return f"{on.name}: on training prompts that were left out it decides no more right than the fixed bias"
     best, without = won
-    bias = search.learned(best, limits)
+    bias, errors = search.learned(best, limits)
     lists = FirstLists(validation.ids, validation.logprobs)
     ids = np.array(bias.ids, np.int64)
     own = _values(bias, validation.examples, ids)
@@ -138,7 +144,7 @@ def dependent_candidate(
         )
     settings = {**fixed.settings, "depends_on": on.name, "slope_l2": best.slope_l2, "model_weight": best.model_weight}
     measure = "predicted without drawing, right first tokens"
-    return DependentCandidate(bias, settings, features, float(right.mean()), float(before.mean()), measure)
+    return DependentCandidate(bias, settings, features, float(right.mean()), float(before.mean()), measure, errors)
 
 
 async def against_others(
@@ -258,8 +264,8 @@ class _Search:
         right[places] = begins_right(self.lists.taken(tilted), first.accepted)
         return likelihood, right
 
-    def learned(self, best: _HeldOut, limits: CompileLimits) -> PromptBias:
-        """Learned with all training prompts."""
+    def learned(self, best: _HeldOut, limits: CompileLimits) -> tuple[PromptBias, Vector]:
+        """``learned_bias`` with the strengths that won."""
         weight = best.model_weight
         made = partial(self.positions, weight)
         return learned_bias(self.features, made, self.tokens, limits, l2=self.l2, slope_l2=best.slope_l2, model_weight=weight)
@@ -274,8 +280,9 @@ def learned_bias(
     l2: float,
     slope_l2: float,
     model_weight: float = 1.0,
-) -> PromptBias:
-    """Learned with all training prompts: on the tokens that move most, where the provider takes fewer than there are.
+) -> tuple[PromptBias, Vector]:
+    """Learned with all training prompts, on the tokens that move most where the provider takes fewer than there are; and (s,) the
+    standard errors of the common vector, NaN where all of them would take minutes.
 
     positions: of tokens that may be biased.
     """
@@ -283,8 +290,12 @@ def learned_bias(
     fit = fit_prompts(whole, features.table, l2=l2, slope_l2=slope_l2)
     if limits.entries is not None and len(fit.token_ids) > limits.entries:
         kept = np.argsort(-fit.impact(features.table, whole.usage))[: limits.entries]
-        fit = fit_prompts(positions(np.sort(fit.token_ids[kept])), features.table, l2=l2, slope_l2=slope_l2)
+        whole = positions(np.sort(fit.token_ids[kept]))
+        fit = fit_prompts(whole, features.table, l2=l2, slope_l2=slope_l2)
     common, slopes = fit.common / model_weight, fit.slopes / model_weight
+    errors = np.full(len(common), np.nan), np.full(slopes.shape, np.nan)
+    if features.table.nnz * len(common) <= MOST_WORK:
+        errors = standard_errors(whole, features.table, fit, l2=l2, slope_l2=slope_l2, draws=DRAWS)
     there = np.abs(slopes).max(axis=1, initial=0.0) >= 0.5 * 10.0**-DIGITS
     depends = Dependence(
         on=features.on.name,
@@ -298,14 +309,15 @@ def learned_bias(
                 bucket=name if isinstance(name, int) else None,
                 weight=round(features.weights[name], 6),
                 values=tuple(row.round(DIGITS).tolist()),
+                errors=() if np.isnan(error).any() else tuple((error / model_weight).round(3).tolist()),
             )
-            for name, row, used in zip(features.names, slopes, there.tolist(), strict=True)
+            for name, row, error, used in zip(features.names, slopes, errors[1], there.tolist(), strict=True)
             if used or isinstance(name, int) or features.vectors
         ),
         probe=features.vectors.of([PROBE])[0][:PROBED] if features.vectors else (),
     )
     values = dict(zip(fit.token_ids.tolist(), common.round(DIGITS).tolist(), strict=True))
-    return PromptBias(values, depends.signed(), features.vectors)
+    return PromptBias(values, depends.signed(), features.vectors), errors[0] / model_weight
 
 
 def tempered(rollouts: Rollouts, weight: float) -> Rollouts:

@@ -40,7 +40,7 @@ async def sampled_candidate(
     slope_l2 = search.best(plan.sweep.seed)
     if slope_l2 is None:
         return f"{name}: it makes the rewarded completions of left-out training prompts no likelier than the fixed bias does"
-    bias = learned_bias(features, search.positions, search.tokens, limits, l2=search.l2, slope_l2=slope_l2)
+    bias, errors = learned_bias(features, search.positions, search.tokens, limits, l2=search.l2, slope_l2=slope_l2)
     gains, means = [], []
     for setting in plan.settings:
         count = 1 if setting.deterministic else plan.validation_samples
@@ -59,7 +59,7 @@ async def sampled_candidate(
             f"bias {short(before_mean)}, which may be chance"
         )
     settings = {**fixed.settings, "depends_on": name, "slope_l2": slope_l2}
-    return DependentCandidate(bias, settings, features, after_mean, before_mean, trials.reward.label)
+    return DependentCandidate(bias, settings, features, after_mean, before_mean, trials.reward.label, errors)
 
 
 class _Search:

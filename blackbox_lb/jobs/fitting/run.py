@@ -212,7 +212,7 @@ class _Fit:
         if self.reference is not None:
             self.exact = fidelity(self.reference, self.training.next_token, chosen, self.limits)
             compiled = None if compiled is None else compiled.replacing(exact=self.exact.record)
-        errors = why.errors.tolist() if self.dependent is None else [math.nan] * len(self.dependent.bias.ids)
+        errors = (why.errors if self.dependent is None else self.dependent.errors).tolist()
         learned = None
         if why.statistics is not None:
             learned = Learned(**asdict(why.statistics), reliability=why.agreement.reliability)

@@ -236,10 +236,7 @@ def token_tables(bias: Bias, analysis: Analysis | None) -> list[PageTable]:
 
 def features_table(bias: Bias) -> PageTable:
     """The features of the prompt and the tokens that they move, the strongest first."""
-    rows = [
-        [Cell(name), Cell(", ".join(f"'{each}' {value:+.2f}" for each, value in moved).replace("-", "−"))]
-        for name, moved in strongest(bias)
-    ]
+    rows = [[Cell(name), Cell(told.replace("-", "−"))] for name, told in strongest(bias)]
     caption = f"What each feature of the prompt moves (depends on {bias.depends.on if bias.depends else 'nothing'})"
     return table("features", caption, ("feature", "tokens moved most (nats)"), rows, searchable=True, where="bias.json")
 
