@@ -80,6 +80,7 @@ def test_what_the_prompt_decides_is_learned(
     vector is wanted.
     """
     monkeypatch.setattr("blackbox_lb.vocabulary.embedding.load_encoder", lambda name: colours)
+    monkeypatch.setattr("blackbox_lb.jobs.fitting.prompt_features.find_spec", lambda name: name)
     out = tmp_path / "run"
     result = fit(server, data, out, "--depends-on", kind, "--json")
     assert result.exit_code == 0, result.output

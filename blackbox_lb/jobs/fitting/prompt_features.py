@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from scipy import sparse
 
@@ -13,7 +14,9 @@ from blackbox_lb.bias.prompt_bias import embedded, read
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.projection.prompt_dependent import FeatureTable
 from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example, Prompt
+from blackbox_lb.vocabulary.embedding import EXTRA, resolve_encoder
 from blackbox_lb.vocabulary.text_vectors import TextVectors
 
 WORDS_SHOWN = 3
@@ -37,14 +40,9 @@ class PromptFeatures:
 
     @classmethod
     def of(cls, on: DependsOn, examples: Sequence[Example]) -> PromptFeatures:
-        """Those that at least two of the prompts have, and not all of them; of an embedding all.
-
-        InputError: no prompt has the column of the groups, or equal prompts are in two groups.
-        """
+        """Those that at least two of the prompts have, and not all of them; of an embedding all."""
         vectors = TextVectors(on.of) if on.kind == "embedding" else None
         texts = _texts(examples, on, vectors)
-        if on.kind == "groups":
-            _check_groups(on, examples)
         rows = [on.counted(text) for text in texts]
         weights = document_frequency_weights(rows)
         if vectors is None:
@@ -71,13 +69,25 @@ def _texts(examples: Sequence[Example], on: DependsOn, vectors: TextVectors | No
     return texts if vectors is None else embedded(texts, vectors)
 
 
-def _check_groups(on: DependsOn, examples: Sequence[Example]) -> None:
-    groups = [example.prompt.columns.get(on.of) for example in examples]
-    if not any(groups):
-        found = ", ".join(dict.fromkeys(name for example in examples for name in example.prompt.columns)) or "none"
+def check_features(depends_on: Iterable[DependsOn], task: Task, limit: int | None) -> None:
+    """Raise InputError before anything is paid for: no prompt has the column of the groups, equal prompts are in two groups, or an
+    embedding model is not on this machine and no hub can have it."""
+    for on in depends_on:
+        if on.kind == "groups":
+            _check_groups(on, task.train[:limit], [*task.train[:limit], *task.validation, *task.test])
+        if on.kind == "embedding" and "@http" not in on.of:
+            resolve_encoder(on.of)
+            if find_spec("sentence_transformers") is None:
+                raise InputError(f"--depends-on {on.name} needs sentence-transformers, which is not installed: {EXTRA}")
+
+
+def _check_groups(on: DependsOn, training: Sequence[Example], everything: Sequence[Example]) -> None:
+    if not any(example.prompt.columns.get(on.of) for example in training):
+        found = ", ".join(dict.fromkeys(name for example in training for name in example.prompt.columns)) or "none"
         raise InputError(f"--depends-on {on.name}: no training row has a text in that column (short columns: {found})")
     of_prompt: dict[Prompt, str | None] = {}
-    for example, group in zip(examples, groups, strict=True):
+    for example in everything:
+        group = example.prompt.columns.get(on.of)
         if of_prompt.setdefault(example.prompt, group) != group:
             raise InputError(
                 f"--depends-on {on.name}: the prompt {shorten(example.prompt.text)} is in the groups "

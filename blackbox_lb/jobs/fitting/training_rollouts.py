@@ -16,6 +16,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.explain import room_for_gain
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone, check_answers, given_answers
 from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.prompt_features import check_features
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values
 from blackbox_lb.rollouts.progress import short
@@ -39,6 +40,7 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
     _check_engine(trials, plan)
     if plan.reads_answers:
         check_answers(trials, task, plan)
+    check_features(plan.depends_on, task, plan.limit)
     listless = ", ".join(name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers)
     if plan.depends_on and (listless or trials.engine is not None):
         raise InputError(
