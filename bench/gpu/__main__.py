@@ -124,13 +124,14 @@ def main(
     named = [each.partition("=")[::2] for each in models]
     with ExitStack() as stack:
         if not here and not only:
+            started = {}
             for number, (name, folder) in enumerate(named):
                 if not _answers(FIRST_PORT + number):
-                    process = servers.start(name, Path(folder), FIRST_PORT + number, out)
+                    started[number] = servers.start(name, Path(folder), FIRST_PORT + number, out)
                     if not keep:
-                        stack.callback(servers.stop, process)
+                        stack.callback(servers.stop, started[number])
             for number in range(len(named)):
-                servers.wait(FIRST_PORT + number, None, 400)
+                servers.wait(FIRST_PORT + number, started.get(number), 400)
         at = [
             Place(name, _options(name, folder, FIRST_PORT + number, here), out.resolve(), data.resolve(), embedding)
             for number, (name, folder) in enumerate(named)
