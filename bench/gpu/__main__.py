@@ -6,15 +6,16 @@ A job that ended is not run again, and one that was cut off goes on from its sto
 from __future__ import annotations
 
 import os
-import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +28,8 @@ __all__ = ["main"]
 
 FIRST_PORT = 8100
 PARTS = ("decisions", "records", "mixture", "labels")
+LARGEST = 2_000_000
+"""Bytes of the largest store that is packed."""
 SETTLE = 15.0
 """Seconds that a job has to keep what it paid for after SIGINT."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM"), "1")
@@ -53,9 +56,10 @@ def run(job: Job, out: Path, until: float, done: dict[str, threading.Event]) -> 
             return int(marker.read_text())
         if job.needs and not done[job.needs].wait(max(until - time.monotonic(), 0)):
             return None
+        if job.needs and not (out / f"{job.needs}.exit").exists():
+            return None
         if job.store is not None and not job.store.exists():
-            job.store.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(out / job.needs / "rollouts.db", job.store)
+            copy_store(out / job.needs / "rollouts.db", job.store)
         for command in job.commands:
             if time.monotonic() > until - 5:
                 return None
@@ -68,6 +72,29 @@ def run(job: Job, out: Path, until: float, done: dict[str, threading.Event]) -> 
         return code
     finally:
         done[job.name].set()
+
+
+def copy_store(source: Path, copy: Path) -> None:
+    """Copy a store that other jobs may be writing to; where there is none, the copy begins empty."""
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    if not source.exists():
+        return
+    part = copy.with_suffix(".part")
+    part.unlink(missing_ok=True)
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(part)) as new:
+        old.backup(new)
+    part.rename(copy)
+
+
+def pack(out: Path) -> Path:
+    """OUT.tar.gz: everything but large stores and the copies of what was given."""
+    packed = out.with_name(f"{out.name}.tar.gz")
+    with tarfile.open(packed, "w:gz", compresslevel=6) as archive:
+        for path in sorted(out.rglob("*")):
+            store = ".db" in path.name or path.name == "rollouts.part"
+            if path.is_file() and path.parent != out / "data" and not (store and path.stat().st_size > LARGEST):
+                archive.add(path, Path(out.name, path.relative_to(out)))
+    return packed
 
 
 def _call(command: Sequence[str], log: Path, until: float) -> int | None:
@@ -118,7 +145,7 @@ def main(
     keep: bool,
     only: bool,
 ) -> None:
-    """Run what has not ended yet, and write OUT/summary.json and OUT/summary.md."""
+    """Run what has not ended yet, write OUT/summary.json and OUT/summary.md, and pack OUT.tar.gz."""
     began = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     named = [each.partition("=")[::2] for each in models]
@@ -140,6 +167,7 @@ def main(
             click.echo(f"the jobs begin {time.perf_counter() - began:.0f} s after the start")
             _run_all(planned(at, parts), out, time.monotonic() + 60 * minutes, workers)
     summary.write(out, data)
+    click.echo(f"{pack(out)}")
 
 
 def _options(name: str, folder: str, port: int, here: bool) -> tuple[str, ...]:

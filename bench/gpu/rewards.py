@@ -38,10 +38,11 @@ def contradicts(label: str, reason: str, labels: Collection[str]) -> bool:
     return bool(named - {label}) and label not in named
 
 
-def as_its_group_wants(example: Example, completion: Completion) -> float:
+def as_its_group_wants(example: Example, completion: Completion | str) -> float:
     """1 for the answer in at most two words where the row's ``group`` is "word", for a sentence that holds it where it is
     "sentence"; else 0."""
-    text, words = completion.text.strip(), completion.text.split()
+    text = (completion if isinstance(completion, str) else completion.text).strip()
+    words = text.split()
     holds = any(answer.lower() in text.lower() for answer in example.answers)
     if example.prompt.columns["group"] == "word":
         return float(holds and len(words) <= 2)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.gpu.jobs import IN_TEXT, TASKS
-from bench.gpu.rewards import contradicts, record_of
+from bench.gpu.rewards import as_its_group_wants, contradicts, record_of
 from bench.measuring import markdown
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.jobs.report.examples import _pairs
 from blackbox_lb.store import RolloutStore
+from blackbox_lb.tasks.load import load_task
 
 __all__ = ["write"]
 
@@ -26,8 +27,12 @@ def write(out: Path, data: Path) -> None:
     found = {path.parent.name: _result(path.parent) for path in sorted(out.glob("*/result.json"))}
     found |= {f"{path.parent.name} eval": json.loads(path.read_text()) for path in sorted(out.glob("*/evaluation.json"))}
     texts = {path.parent.name: _records(path.parent) for path in sorted(out.glob("*_record*/result.json"))}
-    (out / "summary.json").write_text(json.dumps({"runs": found, "records": texts}, indent=1))
-    parts = ("## Decisions\n", _decisions(found), "## By number of labels\n", _labels(found), "## Records\n", _table(texts))
+    groups = {path.parent.name: _mixture(path.parent) for path in sorted(out.glob("*_mixture*/result.json"))}
+    (out / "summary.json").write_text(json.dumps({"runs": found, "records": texts, "mixture": groups}, indent=1))
+    parts = (
+        *("## Decisions\n", _decisions(found), "## By number of labels\n", _labels(found)),
+        *("## Records\n", _table(texts), "## Mixture\n", _table(groups)),
+    )
     (out / "summary.md").write_text("\n".join(part for part in parts if part) + "\n")
 
 
@@ -41,8 +46,9 @@ def _result(folder: Path) -> dict[str, Any]:
 
 
 def _accuracy(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The first row that is not of the length, at greedy where that was judged."""
     rows = [row for row in result["verdict"] if row["metric"] != "tokens"]
-    return dict(rows[0])
+    return dict(next((row for row in rows if row["setting"] == "greedy"), rows[0]))
 
 
 def _decisions(found: Mapping[str, Any]) -> str:
@@ -90,17 +96,37 @@ def _records(folder: Path) -> dict[str, Any]:
         if row["split"] == "test":
             answers[row["prompt"]] = row["answer"]
     found: dict[str, Any] = {"texts": []}
+    for name, pairs in _greedy(folder, bias, answers):
+        right = [answers[prompt] for prompt, _ in pairs]
+        texts = [text for _, text in pairs]
+        found |= {f"{name} {key}": value for key, value in _shares(texts, right, task)}
+        found["texts"].append({"policy": name, "answers": right, "prompts": [prompt for prompt, _ in pairs], "said": texts})
+        found["prompts"] = float(len(pairs))
+    return found
+
+
+def _greedy(folder: Path, bias: Bias, prompts: Collection[str]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Greedy completions of these prompts, each with its prompt: first of the base, then of the bias."""
     with RolloutStore(folder / "rollouts.db", read_only=True) as store:
         for temperature, pairs in _pairs(store, bias):
-            here = [pair for pair in pairs if pair[0].text in answers]
+            here = [pair for pair in pairs if pair[0].text in prompts]
             if temperature or not here:
                 continue
             for place, name in ((1, "base"), (2, "biased")):
-                texts = [each.text for each in store.completions([str(pair[place]) for pair in here])]
-                right = [answers[pair[0].text] for pair in here]
-                found |= {f"{name} {key}": value for key, value in _shares(texts, right, task)}
-                found["texts"].append({"policy": name, "answers": right, "prompts": [pair[0].text for pair in here], "said": texts})
-            found["prompts"] = float(len(here))
+                said = store.completions([str(pair[place]) for pair in here])
+                yield name, [(pair[0].text, each.text) for pair, each in zip(here, said, strict=True)]
+
+
+def _mixture(folder: Path) -> dict[str, float]:
+    """Mean reward of greedy test completions by group."""
+    task = load_task(data=folder.parent / "data" / "mixture.jsonl")
+    examples = {example.prompt.text: example for example in task.test}
+    found = {}
+    for name, pairs in _greedy(folder, Bias.load(folder / "bias.json"), examples):
+        for group in sorted({example.prompt.columns["group"] for example in task.test}):
+            here = [(examples[prompt], text) for prompt, text in pairs if examples[prompt].prompt.columns["group"] == group]
+            found[f"{name} {group}"] = float(np.mean([as_its_group_wants(*each) for each in here])) if here else float("nan")
+        found["prompts"] = float(len(pairs))
     return found
 
 

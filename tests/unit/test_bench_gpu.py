@@ -1,0 +1,114 @@
+"""bench.gpu: jobs that need others, stores that are copied while they are written, and the tables."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tarfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from bench.gpu import __main__ as program
+from bench.gpu import jobs, summary
+from bench.gpu.jobs import TASKS, Job, Place
+from bench.gpu.rewards import as_its_group_wants, contradicts, record_of
+from blackbox_lb.tasks.load import load_task
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """One task of 40 training rows."""
+    rows = [{"prompt": f"Which is {i}? Answer with one word.", "answer": "entity", "split": "train"} for i in range(40)]
+    rows += [{"prompt": f"Which is {split}?", "answer": "person", "split": split} for split in ("validation", "test")]
+    (tmp_path / "trec.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Place("m", ("--provider", "local"), tmp_path / "out", tmp_path, "folder")
+
+
+def test_jobs_come_after_those_they_need(place: Place) -> None:
+    """Each has a name of its own, and what it needs is there and begins before it; draws are different and have all test rows."""
+    found = program.planned([place], program.PARTS)
+    names = [job.name for job in found]
+    assert len(set(names)) == len(names)
+    assert all(names.index(job.needs) < names.index(job.name) for job in found if job.needs)
+    draws = [place.out.joinpath("data", f"trec_30_{draw}.jsonl").read_text().splitlines() for draw in range(jobs.DRAWS[30])]
+    assert {len(each) for each in draws} == {32}
+    assert len(set(map(tuple, draws))) == len(draws)
+
+
+def test_a_store_is_copied_while_it_is_written(tmp_path: Path) -> None:
+    """What is in the log alone is in the copy; of no store there is no copy."""
+    with sqlite3.connect(tmp_path / "rollouts.db") as store:
+        store.execute("PRAGMA journal_mode = WAL")
+        store.execute("CREATE TABLE t (x)")
+        store.execute("INSERT INTO t VALUES (7)")
+        store.commit()
+        program.copy_store(tmp_path / "rollouts.db", tmp_path / "own" / "rollouts.db")
+    assert sqlite3.connect(tmp_path / "own" / "rollouts.db").execute("SELECT x FROM t").fetchall() == [(7,)]
+    program.copy_store(tmp_path / "absent.db", tmp_path / "none" / "rollouts.db")
+    assert not (tmp_path / "none" / "rollouts.db").exists()
+
+
+def test_a_job_whose_need_was_cut_off_is_left_for_later(tmp_path: Path) -> None:
+    """One that ended is not run again; one whose need has not ended is not run and has no exit code."""
+    (tmp_path / "first.exit").write_text("3")
+    done = {name: threading.Event() for name in ("first", "cut", "second")}
+    later = time.monotonic() + 60
+    assert program.run(Job("first", (("never",),)), tmp_path, later, done) == 3
+    done["cut"].set()
+    assert program.run(Job("second", (("never",),), "cut"), tmp_path, later, done) is None
+    assert done["second"].is_set()
+    assert not (tmp_path / "second.exit").exists()
+
+
+def _row(setting: str, base: float, biased: float) -> dict[str, Any]:
+    return {"setting": setting, "metric": "contains", "base": base, "biased": biased, "low": 0.0, "high": 0.1, "verdict": "HELPS"}
+
+
+def test_tables_hold_greedy_rows_and_means_over_draws(tmp_path: Path) -> None:
+    """Temperature 1 goes behind greedy; draws have a mean and a standard error; what is packed holds no large store."""
+    out = tmp_path / "out"
+    for name, biased in (("m_trec", 0.5), ("m_trec_30_0_words", 0.6), ("m_trec_30_1_words", 0.8)):
+        (out / name).mkdir(parents=True)
+        beside = [{"against": "fixed bias", "base": 0.5}, {"against": "classifier on words", "base": 0.4}]
+        verdict = [_row("temperature 1", 0.1, 0.2), _row("greedy", 0.3, biased)]
+        (out / name / "result.json").write_text(json.dumps({"verdict": verdict, "beside": beside, "usage": None}))
+    (out / "m_trec" / "rollouts.db").write_bytes(bytes(program.LARGEST + 1))
+    done = CliRunner().invoke(program.main, [str(out), "--model", "m=x", "--data", str(tmp_path), "--embedding", "e", "--summary"])
+    assert done.exit_code == 0, done.output
+    table = (out / "summary.md").read_text()
+    assert "| m_trec | 0.300 | 0.500 |" in table
+    assert "| m_trec | 30 | words | 2 | 0.500 ± 0.000 | 0.700 ± 0.100 | 0.400 ± 0.000 | 2 | +0.200 |" in table
+    with tarfile.open(tmp_path / "out.tar.gz") as archive:
+        assert {"out/summary.json", "out/m_trec/result.json"} <= set(archive.getnames())
+        assert "out/m_trec/rollouts.db" not in archive.getnames()
+
+
+def test_shares_of_records() -> None:
+    """Fences and capitals do not matter; a right label beside another reason contradicts it."""
+    said = [
+        '```json\n{"label": "Person", "reason": "It asks for an entity."}\n```',
+        "person",
+        '{"label": "number", "reason": "how many"}',
+    ]
+    assert record_of(said[0]) == ("person", "It asks for an entity.")
+    assert contradicts("person", "It asks for an entity.", TASKS["trec"])
+    assert not contradicts("person", "A person, not an entity.", TASKS["trec"])
+    shares = dict(summary._shares(said, ["person"] * 3, "trec"))
+    assert shares == pytest.approx({"parses": 2 / 3, "right": 1 / 3, "contradicts": 1 / 3} | {list(shares)[3]: 1 / 3})
+
+
+def test_groups_want_opposite_things(place: Place) -> None:
+    """The right word alone for one group, a sentence that holds it for the other."""
+    jobs.mixture(place)
+    task = load_task(data=place.out / "data" / "mixture.jsonl")
+    for group, said, wanted in (("word", "{}", 1.0), ("word", "It is surely {} that I mean.", 0.0)):
+        example = next(each for each in task.test if each.prompt.columns["group"] == group)
+        assert as_its_group_wants(example, said.format(example.answers[0])) == wanted
+    example = next(each for each in task.test if each.prompt.columns["group"] == "sentence")
+    assert as_its_group_wants(example, example.answers[0]) == 0
+    assert as_its_group_wants(example, f"It is surely {example.answers[0]} that I mean.") == 1
