@@ -76,7 +76,6 @@ class Session:
 
     @property
     def base_url(self) -> str:
-        """The API's address."""
         return self.channel.base_url
 
     @property

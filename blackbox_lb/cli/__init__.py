@@ -27,7 +27,6 @@ class Commands(click.Group):
     """Imports a command when it is called, so that ``blb --help`` answers at once; prints our errors as one sentence."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names, sorted."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

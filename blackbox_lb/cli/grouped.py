@@ -65,7 +65,6 @@ class LateChoice(click.Choice[str]):
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]  # a plain attribute of click's
-        """The values, in their order."""
         return tuple(self._find())
 
 

@@ -149,7 +149,6 @@ def _announce(trials: Trials, options: LimitOptions, stages: Callable[[Trials], 
 
 
 def _is_terminal() -> bool:
-    """Whether somebody can read the question and answer it."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

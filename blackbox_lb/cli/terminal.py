@@ -102,7 +102,6 @@ class Lines:
         self._begin = self._said = clock()
 
     def __call__(self, completion: Completion) -> None:
-        """Count one more."""
         self._done += 1
         self._tokens += completion.n_tokens
         tenth, silent = 10 * self._done // max(self._total, 1), self._clock() - self._said
@@ -111,7 +110,6 @@ class Lines:
             self._tenth, self._said = tenth, self._clock()
 
     def end(self) -> None:
-        """The whole stage in one line."""
         stored = self._total - self._done
         self._tell(f", {stored:,} were stored" if stored > 0 else "")
 
@@ -131,7 +129,6 @@ def _clock_text(seconds: float) -> str:
 
 
 def reporter(*, quiet: bool) -> Reporter:
-    """A Terminal, or a silent reporter for a quiet command."""
     return Silent() if quiet else Terminal()
 
 

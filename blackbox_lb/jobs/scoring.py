@@ -77,7 +77,6 @@ class Group:
 
     @property
     def biased(self) -> bool:
-        """Whether a bias was sent."""
         return bool(self.settings["bias"])
 
     @property

@@ -33,7 +33,6 @@ class Prices:
     batch: float | None = None
 
     def dollars(self, prompt_tokens: float, completion_tokens: float) -> float:
-        """The cost of so many tokens, in US dollars."""
         return (prompt_tokens * self.prompt + completion_tokens * self.completion) / MILLION
 
     def in_batch(self, share: float) -> Prices:
@@ -43,7 +42,6 @@ class Prices:
         return Prices(self.prompt * own, self.completion * own, source)
 
     def __str__(self) -> str:
-        """The prices in words."""
         source = f", {self.source}" if self.source else ""
         return f"${self.prompt:g} and ${self.completion:g} a million prompt and completion tokens{source}"
 

@@ -65,7 +65,6 @@ def _opens(raw: bytes, text: bytes) -> bool:
 
 
 def sampled_ids(completions: Iterable[tuple[str, Completion]]) -> frozenset[int]:
-    """Every token id that was sampled."""
     seen: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
     for _, completion in completions:
         seen = np.union1d(seen, completion.token_ids)

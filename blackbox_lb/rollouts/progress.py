@@ -28,8 +28,6 @@ class Silent:
 
     @contextmanager
     def stage(self, title: str, completions: int) -> Iterator[Watcher]:
-        """Ignore every completion."""
-
         def ignore(completion: Completion) -> None:
             del completion
 

@@ -62,7 +62,6 @@ class ReadOnce:
             self._kept[key] = replace(completion, top_ids=lists[0], top_logprobs=lists[1])
 
     def let_go(self) -> None:
-        """Keep nothing any more."""
         self._kept.clear()
 
     def completions(self, keys: Iterable[str]) -> Iterator[Completion]:

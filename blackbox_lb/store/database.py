@@ -84,7 +84,6 @@ class Database:
             return self.connection.execute(query, arguments)
 
     def read(self, query: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
         with self._turn, self._told("read"):
             return self.connection.execute(query, arguments).fetchall()
 

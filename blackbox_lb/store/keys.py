@@ -27,7 +27,6 @@ def messages_of(prompt: Prompt) -> str:
 
 
 def prompt_hash(prompt: Prompt) -> str:
-    """The content hash of a prompt."""
     return tagged_hash("prompt", messages_of(prompt))
 
 

@@ -57,7 +57,6 @@ class Spent:
         )
 
     def __str__(self) -> str:
-        """The sums in words."""
         price = f", ${self.dollars:.4f}" if self.dollars else ""
         guessed = f" ({self.guessed:,} without usage, counted in full)" if self.guessed else ""
         return (

@@ -112,7 +112,6 @@ class Channel:
         return self._sdk(httpx2.AsyncClient, timeout)
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._client.close()
 
     def root(self, path: str) -> str:

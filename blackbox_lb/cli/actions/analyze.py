@@ -81,7 +81,6 @@ PAIRS: Columns[MinimalPair] = (
 
 
 def execute(options: AnalyzeOptions) -> None:
-    """Everything that the command does."""
     bias = Bias.load(options.bias_file).same_for_all("blb analyze")
     folder = options.out or options.bias_file.parent
     _check_places(folder, options.csv_file)

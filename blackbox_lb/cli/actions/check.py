@@ -17,7 +17,6 @@ from blackbox_lb.tasks.sets.labels import Labels
 
 
 def execute(options: CheckOptions) -> None:
-    """Run the command."""
     task, reward = load(options)
     labels = labels_of(options.labels, task.train)
     if labels is None:

@@ -34,7 +34,6 @@ Summary = tuple[dict[str, Any], list[str]]
 
 
 def execute(options: CollectOptions) -> None:
-    """Run the command."""
     shard = None if options.shard is None else Shard.parse(options.shard)
     session_type = Session
     if options.batch:

@@ -30,7 +30,6 @@ LEARNED = "learned.json"
 
 
 def execute(options: CompileOptions) -> None:
-    """Run the command."""
     bias_file = options.bias_file
     bias = Bias.load(bias_file)
     profile = _profile(bias, options.provider)

@@ -24,7 +24,6 @@ from blackbox_lb.providers.schema import Json
 
 
 def execute(options: DoctorOptions) -> None:
-    """Run the command."""
     profile = load_profile(options.provider)
     _check(profile, options)
     _announce(profile, options)

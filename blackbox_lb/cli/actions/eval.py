@@ -39,7 +39,6 @@ GENERIC = "bias"
 
 
 def execute(options: EvalOptions) -> None:
-    """Run the command."""
     if options.save and not options.biases:
         raise InputError("--save writes verdicts into bias files, and none was given; name one, or drop --save")
     paths = _named(options.biases)

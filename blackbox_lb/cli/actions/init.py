@@ -36,7 +36,6 @@ MORE = """
 
 
 def execute(options: InitOptions) -> None:
-    """Run the command."""
     out = options.out
     if out.exists() and not options.force:
         raise InputError(f"{out} is there already; edit it, or overwrite it with --force")

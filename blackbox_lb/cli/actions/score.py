@@ -31,7 +31,6 @@ BIAS = "bias.json"
 
 
 def execute(options: ScoreOptions) -> None:
-    """Run the command."""
     path, names = _store(options.where)
     task, reward = load(options)
     fetches = is_address(options.reward) or options.reward.startswith("judge:")  # such answers are stored

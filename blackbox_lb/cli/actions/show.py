@@ -17,7 +17,6 @@ from blackbox_lb.safety.printable import printable
 
 
 def execute(bias_file: Path, top: int, as_json: bool) -> None:
-    """Run the command."""
     bias = Bias.load(bias_file)
     if as_json:
         print_json(bias.model_dump(mode="json"))

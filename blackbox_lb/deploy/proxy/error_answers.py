@@ -21,11 +21,9 @@ class ErrorAnswer(BlbError):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The JSON object of the body."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     @property
     def body(self) -> bytes:
-        """The body."""
         return json.dumps(self.document).encode()

@@ -64,7 +64,6 @@ class Forwarder:
         )
 
     async def close(self) -> None:
-        """End all connections to the upstream."""
         if self._session is not None:
             await self._session.close()
 

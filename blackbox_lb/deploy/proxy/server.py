@@ -94,7 +94,6 @@ class Proxy:
 
     @property
     def health(self) -> dict[str, Any]:
-        """The answer to GET /health."""
         served = [
             {"name": row.name, "model": row.model, "alias": row.alias, "entries": len(row.bias.entries)}
             | {"status": row.bias.status, "requests": self.biased[row.name]}

@@ -84,7 +84,6 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """The estimator and its settings in words."""
         pairs = ((name, value) for name, value in self.settings.items() if value is not None)
         told = (f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}" for name, value in pairs)
         return f"{self.estimator} ({', '.join(told)})"

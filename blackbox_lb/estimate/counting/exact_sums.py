@@ -48,7 +48,6 @@ class ExactSums:
 
     @classmethod
     def zero(cls, columns: int) -> ExactSums:
-        """No tokens yet."""
         return cls(np.zeros((1, 0, columns), np.int32))
 
     def __add__(self, other: ExactSums) -> ExactSums:
@@ -126,7 +125,6 @@ class Accumulator:
             self._add(int(level), np.searchsorted(here, starts), rows[here], scaled, grid)
 
     def sums(self) -> ExactSums:
-        """The sums so far."""
         if not self._tables:
             return self._folded
         wide = max(table.shape[0] for table in self._tables.values())
@@ -140,7 +138,6 @@ class Accumulator:
         return self._folded + whole if self._folded.limbs.size else whole
 
     def absorb(self, other: Accumulator) -> None:
-        """Add the sums of ``other``."""
         self._folded = self._folded + other._folded
         self._make_room(ROOM - other._room)
         for offset, table in other._tables.items():

@@ -203,7 +203,6 @@ class Statistics:
 
     @classmethod
     def of_arrays(cls, recipe: Recipe | None, arrays: Mapping[str, npt.NDArray[Any]]) -> Statistics:
-        """Build the statistics whose ``arrays`` these are."""
         counted: dict[str, Any] = {name: int(arrays[name]) for name in NUMBERS}
         counted |= {name: arrays[name] for name in TOTALS}
         return cls(
@@ -318,7 +317,6 @@ class _Tables:
             sums["squares"].add(starts, rows, mantissas**2, np.ones((len(weights), 1)), 2 * exponents)
 
     def absorb(self, other: _Tables) -> None:
-        """Add all blocks of ``other``."""
         self._rest = self._rest + other._rest
         self._weights.absorb(other._weights)
         for name, sums in self._sums.items():

@@ -62,7 +62,6 @@ class Feasibility:
 
     @property
     def sentence(self) -> str:
-        """The answer in words, with its numbers."""
         behind = self.margins[np.isfinite(self.margins) & (self.margins > 0)]
         margin = f"; right answers are {np.median(behind):.1f} nats behind (median of the wrong ones)" if len(behind) else ""
         found = f"greedy decoding is right on {self.base:.0%} of {len(self.margins)} prompts"

@@ -76,7 +76,6 @@ class Headroom:
 
     @property
     def sentence(self) -> str:
-        """The decision in words, with its numbers."""
         if not self.varying:
             most = -math.expm1(math.log1p(-CONFIDENCE) / self.prompts)
             found = (

@@ -32,7 +32,6 @@ class Agreement:
 
     @property
     def word(self) -> Word:
-        """The word for the reliability."""
         return RELIABILITY.judge(self.reliability)
 
 
@@ -78,7 +77,6 @@ class Precision:
 
     @property
     def word(self) -> Word:
-        """The word for the reliability."""
         return RELIABILITY.judge(self.reliability)
 
     def prompts_needed(self, reliability: float = RELIABILITY.good) -> int:

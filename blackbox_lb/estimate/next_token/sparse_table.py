@@ -32,7 +32,6 @@ class Allocate(Protocol):
 
 
 def empty(size: int, dtype: type[np.generic], /) -> npt.NDArray[Any]:
-    """An array in memory."""
     return np.empty(size, dtype)
 
 
@@ -158,7 +157,6 @@ class SparseTable:
 
     @property
     def entries(self) -> int:
-        """The number of stored entries."""
         return sum(part.table.nnz for part in self.parts)
 
     @property

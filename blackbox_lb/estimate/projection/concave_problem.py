@@ -37,7 +37,6 @@ class Maximum:
 
     @property
     def converged(self) -> bool:
-        """Whether the shortfall is negligible."""
         return self.shortfall <= TOLERANCE
 
 

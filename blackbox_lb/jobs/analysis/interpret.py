@@ -69,7 +69,6 @@ class Texts:
 
 
 def side_of(score: float) -> Side:
-    """The side by sign."""
     return "promoted" if score > 0 else "suppressed" if score < 0 else "unmoved"
 
 

@@ -55,7 +55,6 @@ class Tally:
     drifted: Drifted | None = None
 
     def sentence(self) -> str:
-        """The counts in words."""
         return ", ".join(f"{number:,} {what}" for what, number in self.lines.items() if number) or "no line"
 
 

@@ -37,7 +37,6 @@ class Ask:
 
     @property
     def samples(self) -> range:
-        """The numbers of the samples."""
         return range(self.first, self.first + self.count)
 
     def keys(self, request: str) -> list[str]:

@@ -51,7 +51,6 @@ class Setup:
 
     @property
     def url(self) -> str:
-        """The address for the requests of a batch."""
         return self.rules.urls[self.trials.session.endpoint]
 
     def open_jobs(self) -> list[BatchRecord]:

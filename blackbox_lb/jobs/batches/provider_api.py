@@ -36,7 +36,6 @@ CLOCKS = 86_400.0
 
 
 def ended(status: str | None) -> bool:
-    """Whether a batch in this state is finished."""
     return status in ENDED
 
 
@@ -106,7 +105,6 @@ class BatchApi:
         return await self._tried(once)
 
     async def look(self, batch: str) -> dict[str, Any]:
-        """The present state of the batch."""
         return self._document(await self._tried(lambda: self._client.batches.retrieve(batch)))
 
     async def cancel(self, batch: str) -> None:

@@ -41,7 +41,6 @@ class State:
     command: str | None = None
 
     def __str__(self) -> str:
-        """The state in words."""
         if self.command is not None:
             return f"{self.requests:,} requests wait for: {self.command}"
         return f"{self.batch or self.name}: {self.status}, {self.answered:,} of {self.requests:,} requests answered"

@@ -41,7 +41,6 @@ class Shard:
         return f"{self.index}/{self.count}"
 
     def holds(self, prompt: Prompt) -> bool:
-        """Whether a prompt belongs to this shard."""
         return int(prompt_hash(prompt)[:DIGITS], 16) % self.count == self.index - 1
 
     def of(self, examples: Iterable[Example]) -> tuple[Example, ...]:

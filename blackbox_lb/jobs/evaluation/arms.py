@@ -143,12 +143,10 @@ class Arm:
 
     @property
     def sent(self) -> AnyBias:
-        """The bias of its requests."""
         return self.alternative.bias or self.bias
 
     @property
     def drawn_at(self) -> Setting:
-        """The setting of its requests."""
         temperature = 0.0 if self.alternative.decision is not None else self.alternative.temperature
         if temperature is None:
             return self.setting

@@ -73,7 +73,6 @@ def _prompts(row: Comparison) -> str:
 
 
 def _named(name: str) -> str:
-    """An alternative inside a sentence."""
     return f"the {name}" if name.startswith("prompt +") else name
 
 

@@ -49,7 +49,6 @@ class CandidateRow(Point):
 
     @property
     def name(self) -> str:
-        """The estimator and its settings."""
         told = settings_of(self.settings)
         return f"{self.estimator}, {told}" if told else self.estimator
 
@@ -155,7 +154,6 @@ class Run:
 
 
 def _older(bias: Bias, document: Evaluation | Analysis | None, name: str, command: str) -> Iterator[str]:
-    """A sentence where a document is older than the bias."""
     date = None if document is None else document.provenance.get("date")
     try:
         older = date is not None and datetime.fromisoformat(date) < bias.created

@@ -49,7 +49,6 @@ class Side:
 
     @property
     def stopped(self) -> str:
-        """The end of the completion, in words."""
         known = {"stop": "ended by itself", "length": "cut off at the token limit", "content_filter": "content filter"}
         return known.get(self.finish_reason, self.finish_reason or "end not told")
 
@@ -65,7 +64,6 @@ class ExampleCard:
 
     @property
     def unchanged(self) -> bool:
-        """Whether all sides read the same."""
         return len({side.text for side in self.sides}) == 1
 
 

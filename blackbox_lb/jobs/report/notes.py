@@ -22,7 +22,6 @@ def _blb(command: str, run: Run) -> str:
 
 
 def eval_command(run: Run) -> str:
-    """The command that judges the bias."""
     return _blb("eval", run)
 
 
@@ -135,7 +134,6 @@ def chosen_by(run: Run) -> str:
 
 
 def learned(run: Run) -> str:
-    """The learned vector in words."""
     bias = run.bias
     up, down = sum(entry.bias > 0 for entry in bias.entries), sum(entry.bias < 0 for entry in bias.entries)
     told = f"The bias promotes {up:,} tokens and suppresses {down:,}, in every context alike."

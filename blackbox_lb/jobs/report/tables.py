@@ -146,7 +146,6 @@ def verdict_table(rows: Sequence[VerdictRow]) -> PageTable:
 
 
 def comparisons_table(evaluation: Evaluation) -> PageTable:
-    """All comparisons of an evaluation."""
     rows = [of_comparison(each) for each in evaluation.comparisons]
     wished = any(row.needed_for_effect is not None for row in rows)
     columns = (
@@ -173,7 +172,6 @@ def _percentile(row: VerdictRow) -> Cell:
 
 
 def policies_table(evaluation: Evaluation) -> PageTable:
-    """The policies tried, with their costs to a user."""
     metrics = list(dict.fromkeys(name for policy in evaluation.policies for name in policy.metrics))
     costs = any(policy.cost is not None for policy in evaluation.policies)
     columns = ["policy", "setting", *metrics, "prompt tokens", "completion tokens"]
@@ -269,13 +267,11 @@ def _scored(each: TokenScore) -> list[Cell]:
 
 
 def bands_table(analysis: Analysis) -> PageTable:
-    """Tokens by the size of their shift."""
     rows = [[Cell(band.label), count(band.count), Cell(band.meaning)] for band in analysis.bands]
     return table("bands", "Tokens by score band, as in the paper", ("score", "tokens", "meaning"), rows)
 
 
 def families_table(analysis: Analysis) -> PageTable:
-    """Families of tokens."""
     rows = [
         [
             Cell(each.name), Cell(each.side), count(each.size), count(each.count), signed(each.mean_score),
@@ -289,7 +285,6 @@ def families_table(analysis: Analysis) -> PageTable:
 
 
 def pairs_table(analysis: Analysis) -> PageTable:
-    """Minimal pairs."""
     rows = [
         [
             token(each.promoted_text), signed(each.promoted_score), count(each.promoted_count), token(each.suppressed_text),

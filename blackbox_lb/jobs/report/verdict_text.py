@@ -60,7 +60,6 @@ Judged: TypeAlias = tuple[VerdictRow, ...]
 
 
 def of_verdict(row: Verdict) -> VerdictRow:
-    """The row of a bias file."""
     return VerdictRow(
         row.setting, row.metric, row.base, row.biased, row.difference, row.low, row.high, row.p, row.n_prompts,
         row.better, row.verdict,
@@ -68,7 +67,6 @@ def of_verdict(row: Verdict) -> VerdictRow:
 
 
 def of_comparison(row: Comparison) -> VerdictRow:
-    """The row of an evaluation."""
     return VerdictRow(
         row.setting, row.metric, row.base_mean, row.other_mean, row.difference, row.low, row.high, row.p, row.n_prompts,
         row.better, row.verdict, row.base, row.other, row.p_sign, row.needed, row.needed_for_effect,
@@ -93,7 +91,6 @@ def judged(rows: Iterable[VerdictRow]) -> tuple[Judged, ...]:
 
 
 def setting_words(setting: str) -> str:
-    """The setting as a part of a sentence."""
     if setting == "greedy":
         return "with greedy decoding"
     return f"at {setting}".replace("temperature ", "temperature\N{NO-BREAK SPACE}")
@@ -127,12 +124,10 @@ def _unit(metric: str) -> str:
 
 
 def interval(row: VerdictRow) -> str:
-    """The interval of the difference."""
     return f"{change(row.metric, row.low)} to {change(row.metric, row.high)}"
 
 
 def changed(row: VerdictRow) -> str:
-    """The difference with its unit and interval."""
     return f"{change(row.metric, row.difference)}{_unit(row.metric)}; 95 % interval {interval(row)}"
 
 
@@ -182,7 +177,6 @@ def _doubt(row: VerdictRow, compared: int) -> str:
 
 
 def headline(parts: Sequence[Judged]) -> str:
-    """The whole verdict in one sentence."""
     if not parts:
         return "Nobody has checked yet whether this bias helps."
     words = {

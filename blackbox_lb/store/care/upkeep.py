@@ -48,7 +48,6 @@ class Checkup:
 
     @property
     def sound(self) -> bool:
-        """Whether no problem was found."""
         return not self.problems
 
 

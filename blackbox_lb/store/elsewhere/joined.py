@@ -130,7 +130,6 @@ class Gathered(RolloutStore):
         return partial(Gathered, self.path.resolve(), self.names, read_only=True, home=home)
 
     def close(self) -> None:
-        """Close the store and the sources."""
         with ExitStack() as closing:
             for each in self.sources:
                 closing.callback(each.close)

@@ -52,7 +52,6 @@ class ParquetSource:
             self._open(path)
 
     def close(self) -> None:
-        """Close the files."""
         for _, file in [*self._files, *(each for files in self._others.values() for each in files)]:
             file.close(force=True)
         self._groups.clear()

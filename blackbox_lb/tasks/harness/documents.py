@@ -167,7 +167,6 @@ class _Sampler:
         return docs
 
     def set_rnd(self, seed: int | None) -> None:
-        """Start anew from a seed."""
         self.inner.set_rnd(seed)
 
 

@@ -90,7 +90,6 @@ class Remote(ABC):
         return self.key_of(self.item(example, completion))
 
     def key_of(self, item: Mapping[str, Any]) -> str:
-        """The key of the answer to an item."""
         text = json.dumps([self.identity, item], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(f"blackbox-lb/reward\n{text}".encode()).hexdigest()
 
@@ -183,7 +182,6 @@ class EndpointReward(Remote):
 
 
 def is_address(spec: str) -> bool:
-    """Whether a spec is meant as an address."""
     return spec.lower().startswith(("http://", "https://"))
 
 

@@ -81,7 +81,6 @@ class _Process:
         return process.wait()
 
     def close(self) -> None:
-        """End the worker."""
         with self.lock:
             if self.process is not None:
                 self.process.kill()

@@ -50,7 +50,6 @@ class Exam:
 
     @property
     def profile(self) -> Profile:
-        """What is being checked."""
         return self.probe.session.profile
 
     @property

@@ -61,11 +61,9 @@ class Findings:
         return row in self._rows and self._rows[row].status != "NOT CHECKED"
 
     def confirmed(self, row: str) -> bool:
-        """Whether ``row`` was found to be as claimed."""
         return row in self._rows and self._rows[row].status == "CONFIRMED"
 
     def all(self) -> tuple[RowFinding, ...]:
-        """All of them."""
         return tuple(self._rows.values())
 
 
@@ -94,7 +92,6 @@ class Report:
         return tuple(finding for finding in self.findings if finding.status == "CONTRADICTED")
 
     def as_json(self) -> dict[str, Any]:
-        """As one JSON object."""
         return {
             "provider": self.profile.name,
             "model": self.model,

@@ -61,7 +61,6 @@ class Classifier:
         return ()
 
     async def decide(self, trials: Trials) -> Decided:
-        """Learn on the training rows, decide on the test prompts."""
         return Decided(tuple(self._decided()))
 
     def _decided(self) -> list[int]:

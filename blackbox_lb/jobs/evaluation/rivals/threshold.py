@@ -41,11 +41,9 @@ class Thresholds:
     case: Case
 
     def lists(self) -> Sequence[Example]:
-        """Training rows and test prompts."""
         return (*self.case.task.train, *self.case.task.test)
 
     async def decide(self, trials: Trials) -> Decided:
-        """Learn on the training rows' lists, decide on the test prompts'."""
         training = await label_lists(trials, self.case.task.train, "training", self.case)
         test = await label_lists(trials, self.case.task.test, "test", self.case)
         return test.decided(offsets(training.logprobs, self.case.right()))
