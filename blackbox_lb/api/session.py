@@ -293,7 +293,7 @@ class Session:
             if self.vocabulary is None:
                 return Tokenizer(f"model:{self.model}", None)
             return Tokenizer(self.vocabulary.fingerprint, self.vocabulary.size)
-        served = await self._served_tokenizer()
+        served = Tokenizer(fingerprint(await self._encoded(PROBE_TEXT)), await self._vocabulary_size())
         if self.vocabulary is not None and self.vocabulary.fingerprint != served.fingerprint:
             raise InputError(
                 f"--tokenizer {self.vocabulary.name} is not the tokenizer of {self.model}: it splits the probe text differently "
@@ -344,9 +344,6 @@ class Session:
             raise CorruptResponse(f"{self.profile.name} answered {route.path} without token ids: {str(ids)[:200]}")
         return [checked_id(self.profile.name, token) for token in ids]
 
-    async def _served_tokenizer(self) -> Tokenizer:
-        return Tokenizer(fingerprint(await self._encoded(PROBE_TEXT)), await self._vocabulary_size())
-
     async def _vocabulary_size(self) -> int | None:
         row = self.profile.tokenizer.vocabulary_size
         if row is None:
@@ -364,7 +361,7 @@ class Session:
             return [str(model["id"]) for model in answer["data"]]
         except (AuthenticationFailed, RequestRejected, CorruptResponse) as error:
             # A key may be allowed to sample and not to list; only a wrong one is refused with 401.
-            if needed or _status(error) == UNAUTHORIZED:
+            if needed or getattr(error.__cause__, "status_code", None) == UNAUTHORIZED:
                 raise
         except (KeyError, TypeError) as error:
             if needed:
@@ -373,10 +370,6 @@ class Session:
                     f"{self.base_url}/models does not list models ({said}); is this an OpenAI-compatible API?"
                 ) from error
         return []
-
-
-def _status(error: ProviderError) -> int | None:
-    return getattr(error.__cause__, "status_code", None)
 
 
 def _vocabulary(profile: Profile, model: str | None, tokenizer: str | None) -> Vocabulary | None:

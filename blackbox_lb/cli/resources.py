@@ -119,6 +119,8 @@ async def open_trials(
         if bias is not None:
             bias.check_tokenizer(tokenizer.fingerprint)
             check_bias(bias, session.profile, session.highest_id)
+        limit = session.profile.most_logprobs(session.endpoint)
+        listed = TOP_LOGPROBS if limit is None else min(TOP_LOGPROBS, limit)
         with _store(options.store or run_folder(options, task) / STORE, elsewhere) as store:
             trials = Trials(
                 session=session,
@@ -126,7 +128,7 @@ async def open_trials(
                 tokenizer=tokenizer,
                 reward=reward,
                 report=reporter(quiet=options.quiet),
-                top_logprobs=_top_logprobs(options.top_logprobs, session),
+                top_logprobs=listed if options.top_logprobs is None else options.top_logprobs,
                 seed=options.seed,
                 concurrency=options.concurrency,
                 stop=task.stop,
@@ -152,9 +154,3 @@ def _require_end_tokens(session: Session) -> None:
             f"{session.profile.name} {state} the token that ends a completion, so its id must be known to leave it out of the fit: "
             "give the model's vocabulary with --tokenizer, as a tokenizer.json or .gguf file"
         )
-
-
-def _top_logprobs(wanted: int | None, session: Session) -> int:
-    """As many alternatives as were asked for; by default, as many as help and the provider lists."""
-    limit = session.profile.most_logprobs(session.endpoint)
-    return min(TOP_LOGPROBS, TOP_LOGPROBS if limit is None else limit) if wanted is None else wanted

@@ -251,17 +251,11 @@ def find_settings(given: Path | None = None, start: Path | None = None) -> Setti
         path = next((folder / FILE for folder in (here, *here.parents) if (folder / FILE).is_file()), None)
     if path is None:
         return SettingsFile()
-    if given is None:
-        _check_owner(path)
+    if given is None and hasattr(os, "getuid") and path.stat().st_uid not in (ROOT, os.getuid()):  # it could redirect a key
+        raise InputError(f"{path} belongs to another user; look into it, and name it with --config if you trust it")
     try:
         return SettingsFile(path, parse_toml(read_bounded(path, MAX_SETTINGS)), found=given is None)
     except OSError as error:
         raise InputError(f"cannot read the settings file {path}: {error.strerror}; give another with --config") from error
     except ValueError as error:
         raise InputError(f"{path} is no TOML: {error}; correct it, or give another with --config") from error
-
-
-def _check_owner(path: Path) -> None:
-    """Refuse another user's file in a folder above: it could send a key to an address of theirs."""
-    if hasattr(os, "getuid") and path.stat().st_uid not in (ROOT, os.getuid()):
-        raise InputError(f"{path} belongs to another user; look into it, and name it with --config if you trust it")

@@ -197,7 +197,9 @@ async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, 
             "use --learn-from samples"
         )
     completions, width = await first_lists(trials, examples, title, listed)
-    tokens, shares = AnswerTokens(trials), _listed_shares(completions)
+    tokens = AnswerTokens(trials)
+    counts = Counter(int(token) for each in completions if len(each.top_ids) for token in each.top_ids[0] if token >= 0)
+    shares = {token: count / len(completions) for token, count in counts.items()}
     begins = [await tokens.of(example.answers, shares) for example in examples]
     for example, found in zip(examples, begins, strict=True):
         if not found:
@@ -296,12 +298,6 @@ def _spellings(
         if example.answers[0] not in found and len(found) < MOST_SHOWN:
             found[example.answers[0]] = tokens.texts(own.values())
     return found
-
-
-def _listed_shares(completions: Sequence[Completion]) -> dict[int, float]:
-    """Token -> the share of the first lists that hold it."""
-    counts = Counter(int(token) for each in completions if len(each.top_ids) for token in each.top_ids[0] if token >= 0)
-    return {token: count / len(completions) for token, count in counts.items()}
 
 
 def _kept(completion: Completion, own: Ids, common: Ids) -> Listed:

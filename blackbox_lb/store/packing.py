@@ -85,14 +85,14 @@ def unpack(blob: bytes) -> Arrays:
     if blob[0] == DIFFERENCES:
         top_logprobs = np.cumsum(top_logprobs.view("<u4"), axis=0, dtype="<u4").view("<f4")
     rest = body[8 * t * k :]
-    bits = _bytes_of_bits(t, flags)
+    bits = np.frombuffer(rest[len(rest) - _bytes_of_bits(t, flags) :], dtype=np.uint8)
     return Arrays(
         ids,
         logprobs,
         np.ascontiguousarray(top_ids.T),
         np.ascontiguousarray(top_logprobs.T),
         _column(rest, "<f4", t) if flags & PROPENSITIES else None,
-        _bits(rest[len(rest) - bits :], t) if flags & BOUNDED else None,
+        np.unpackbits(bits, count=t).astype(np.bool_) if flags & BOUNDED else None,
     )
 
 
@@ -178,7 +178,3 @@ def _column(data: bytes, kind: str, *shape: int) -> npt.NDArray[Any]:
     size = 4 * int(np.prod(shape))
     planes = np.frombuffer(data[:size], dtype=np.uint8).reshape(4, -1)
     return np.ascontiguousarray(planes.T).view(kind).reshape(shape)
-
-
-def _bits(data: bytes, t: int) -> BoolArray:
-    return np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=t).astype(np.bool_)

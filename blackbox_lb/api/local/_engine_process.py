@@ -38,7 +38,9 @@ def main(settings: EngineSettings) -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "500")
     import xllamacpp
 
-    if _accelerated(xllamacpp):  # one device: several servers would only copy the weights to it several times
+    cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
+    # On such a device several servers would only copy the weights to it several times.
+    if any(device["type"] != cpu for device in xllamacpp.get_device_info()):
         settings = _merged(settings)
     servers = [_serve(xllamacpp, settings, port=0)]
     port = int(servers[0].listening_address.rpartition(":")[2])
@@ -46,11 +48,6 @@ def main(settings: EngineSettings) -> None:
     print(json.dumps({"port": port}), flush=True)  # noqa: T201
     sys.stdin.buffer.read()
     os._exit(0)  # without destructors, which would wait for requests in flight
-
-
-def _accelerated(xllamacpp: Any) -> bool:
-    cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
-    return any(device["type"] != cpu for device in xllamacpp.get_device_info())
 
 
 def _merged(settings: EngineSettings) -> EngineSettings:

@@ -34,7 +34,8 @@ def execute(options: CompileOptions) -> None:
     bias = Bias.load(bias_file)
     profile = _profile(bias, options.provider)
     most_entries(profile, options.entries)
-    vocabulary = vocabulary_of(bias, [profile, *_collected_by(bias, profile)], options.tokenizer)
+    collected_by = [load_profile(bias.provider)] if bias.provider in {*profile_names()} - {profile.name} else []
+    vocabulary = vocabulary_of(bias, [profile, *collected_by], options.tokenizer)
     store = options.store or bias_file.with_name(STORE)
     out = _out(store, profile, options)
     if bias.depends is not None:
@@ -90,11 +91,6 @@ def _profile(bias: Bias, provider: str | None) -> Profile:
     profile.require(["bias"], "compiling")
     profile.check_model(bias.model)
     return profile
-
-
-def _collected_by(bias: Bias, profile: Profile) -> list[Profile]:
-    """The profile that the bias names, where it is another one and a packaged one."""
-    return [load_profile(bias.provider)] if bias.provider in {*profile_names()} - {profile.name} else []
 
 
 def _out(store: Path, profile: Profile, options: CompileOptions) -> Path:

@@ -79,22 +79,16 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
         _test(facts),
     ]
     if found[0].word == "FAIL":
-        found = [_moot(each) if each.code in MOOT else each for each in found]
+        moot = "says nothing while the reward does not vary"
+        found = [replace(each, word="NOT CHECKED", sentence=moot, remedy="") if each.code in MOOT else each for each in found]
     ranks: dict[Word, int] = {"FAIL": 1, "INCONCLUSIVE": 2, "NOT CHECKED": 3, "PASS": 4}
-    return tuple(sorted(found, key=lambda each: (0 if _helped(each) else ranks[each.word], not _scarce(each))))
-
-
-def _helped(finding: Finding) -> bool:
-    return finding.code == "test" and finding.word == "PASS"
+    helped = next((each for each in found if each.code == "test" and each.word == "PASS"), None)
+    return tuple(sorted(found, key=lambda each: (0 if each is helped else ranks[each.word], not _scarce(each))))
 
 
 def _scarce(finding: Finding) -> bool:
     """Whether the finding is a lack of samples, which makes the others inconclusive."""
     return finding.code == "samples" and finding.word == "INCONCLUSIVE"
-
-
-def _moot(finding: Finding) -> Finding:
-    return replace(finding, word="NOT CHECKED", sentence="says nothing while the reward does not vary", remedy="")
 
 
 def _test(facts: Facts) -> Finding:

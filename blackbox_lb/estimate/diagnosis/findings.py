@@ -109,7 +109,8 @@ def tail(seen: TailCoverage | None, estimator: str, top_logprobs: int | None) ->
     sentence = f"{seen.tail_mass:.1%} of the probability is outside the lists, {seen.unattributed:.1%} without any token to go to"
     if not table.estimator(estimator).facts.reads_lists:
         return Finding("tail", "PASS", f"{sentence}, which {estimator} does not read")
-    word = _worst(TAIL_MASS.judge(seen.tail_mass), UNATTRIBUTED.judge(seen.unattributed))
+    order: tuple[Word, ...] = ("FAIL", "INCONCLUSIVE", "NOT CHECKED", "PASS")
+    word = min(TAIL_MASS.judge(seen.tail_mass), UNATTRIBUTED.judge(seen.unattributed), key=order.index)
     if word == "PASS":
         return Finding("tail", word, sentence)
     return Finding("tail", word, f"{sentence}: the normaliser of the fit is mostly a guess there", _wider(top_logprobs))
@@ -118,11 +119,6 @@ def tail(seen: TailCoverage | None, estimator: str, top_logprobs: int | None) ->
 def _wider(top_logprobs: int | None) -> str:
     more = "" if top_logprobs is None else f" than {top_logprobs}"
     return f"ask for more alternatives{more} (--top-logprobs), or a provider that returns more"
-
-
-def _worst(*words: Word) -> Word:
-    order: tuple[Word, ...] = ("FAIL", "INCONCLUSIVE", "NOT CHECKED", "PASS")
-    return min(words, key=order.index)
 
 
 def samples(seen: Precision | None, both: Agreement | None) -> Finding:

@@ -145,7 +145,8 @@ def standard_errors(
     problem = _Problem(table, values, np.repeat(w, lengths), np.repeat(group_of, lengths), positive("l2", l2), free)
     size = np.bincount(group_of).astype(np.float64)
     shares = (size if weights == "prompt" else np.bincount(group_of, weights=w)) / len(w)
-    counts, expected, squares = problem.by_group(len(shares))
+    counts = problem.tallied(len(shares), problem.weights)
+    expected, squares = problem.expected_by(len(shares))
     informants = counts.sum(axis=0) ** 2 / np.maximum((counts**2).sum(axis=0), np.finfo(np.float64).tiny)
     scores = counts
     scores -= expected
@@ -174,15 +175,11 @@ class _Problem:
     l2: float
     free: Bools
 
-    def by_group(self, groups: int) -> tuple[Vector, Vector, Vector]:
-        """(g, s) each group's weighted samples of each token, their expectation, and its squares."""
-        return self._tallied(groups, self.weights), *self.expected_by(groups)
-
     def expected_by(self, groups: int) -> tuple[Vector, Vector]:
         """(g, s) the expectation at each group's positions; see ``expected_by``."""
         return expected_by(self.table, self.delta, self.weights, self.group, groups)
 
-    def _tallied(self, groups: int, weights: Vector | Bools) -> Vector:
+    def tallied(self, groups: int, weights: Vector | Bools) -> Vector:
         """(g, s) the sum of ``weights`` (m,) over each group's samples of each token."""
         size = len(self.delta)
         found = np.zeros(groups * size)
@@ -210,7 +207,7 @@ class _Problem:
         part = self._part()
         seen, seen_squares = (expected, squares) if part is self else part.expected_by(len(shares))
         growth = float(self.weights.sum() / part.weights.sum())
-        outside = self._tallied(len(shares), self.table.sampled_outside)
+        outside = self.tallied(len(shares), self.table.sampled_outside)
         drawn, everything = outside.sum(axis=0), _Others(expected, squares)
         part_of = everything if part is self else _Others(seen, seen_squares)
         without: NextToken | None = None

@@ -110,22 +110,17 @@ def off_policy(
     log_weights = log_policy_ratios(rollouts, next_token, delta)
     weights = np.exp(log_weights - log_weights.max())
     groups = np.unique(rollouts.prompts, return_inverse=True)[1]
+    divergences = np.bincount(rollouts.rollout_of, weights=next_token.kl(delta), minlength=n).astype(np.float64)
     outcome = Outcome(
         reward=_tilted(vector("reward", reward, n), weights, groups),
         tokens=_tilted(vector("tokens", tokens, n), weights, groups),
         accuracy=None if correct is None else _tilted(vector("correct", correct, n), weights, groups),
-        kl=ByPrompt(_ratio(_divergences(rollouts, next_token, delta), weights, groups)),
+        kl=ByPrompt(_ratio(divergences, weights, groups)),
     )
     completions, prompts = effective_sample_size(weights), effective_sample_size(np.bincount(groups, weights=weights))
     mean_weight = float(np.exp(min(log_weights.max() + math.log(weights.mean()), 700.0)))
     doubts = _doubts(completions, prompts, mean_weight, float((1 - next_token.named_mass).sum() / n))
     return OffPolicy(outcome, completions, prompts, mean_weight, doubts)
-
-
-def _divergences(rollouts: Rollouts, next_token: NextToken, delta: npt.ArrayLike) -> Vector:
-    """(n,) ``sum_t KL(pi_delta || pi_0)`` along each completion, tokens without an id at bias 0 as in the weights."""
-    steps = next_token.kl(delta)
-    return np.bincount(rollouts.rollout_of, weights=steps, minlength=len(rollouts.keys)).astype(np.float64)
 
 
 def _tilted(values: Vector, weights: Vector, groups: Ids) -> ByPrompt:

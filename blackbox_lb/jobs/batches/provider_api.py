@@ -17,7 +17,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport.retries import ATTEMPTS, is_passing, retry_pause
-from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, ServerFailed
+from blackbox_lb.errors import CorruptResponse, RequestRejected, ServerFailed
 from blackbox_lb.jobs.batches.record import BatchRecord
 from blackbox_lb.safety.atomic_file import replacing
 
@@ -140,13 +140,10 @@ class BatchApi:
                 except openai.OpenAIError as error:
                     raise self._channel.error_of(error) from error
                 except httpx2.HTTPError as error:
-                    raise self._broken(error) from error
+                    wrapped = openai.APIConnectionError(request=error.request)
+                    wrapped.__cause__ = error
+                    raise self._channel.error_of(wrapped) from error
         raise AssertionError("tenacity ends by returning or raising")  # pragma: no cover
-
-    def _broken(self, error: httpx2.HTTPError) -> ProviderError:
-        wrapped = openai.APIConnectionError(request=error.request)
-        wrapped.__cause__ = error
-        return self._channel.error_of(wrapped)
 
     def _id(self, found: Any) -> str:
         name = getattr(found, "id", None)

@@ -76,7 +76,8 @@ def _rows(
 ) -> dict[str, Any]:
     own = provider.endswith(".toml")
     rows: dict[str, Any] = {"extends": str(Path(provider).resolve()) if own else provider, "name": name, "unknown": list(unknown)}
-    if base_url is not None and _is_plain(base_url):
+    parts = urlsplit(base_url or "")
+    if base_url is not None and not (parts.username or parts.password or parts.query):  # which may be secrets
         rows["connection"] = {"base_url": base_url}
     found = {finding.row: finding.found for finding in report.findings if finding.found is not None}
     for row, value in {**careful, **found}.items():
@@ -90,12 +91,6 @@ def _rows(
         if finding.claim and (finding.status == "CONFIRMED" or finding.found is not None)
     }
     return rows
-
-
-def _is_plain(address: str) -> bool:
-    """Whether an address holds nothing that may be a secret."""
-    parts = urlsplit(address)
-    return not (parts.username or parts.password or parts.query)
 
 
 def _evidence(report: Report, finding: RowFinding) -> dict[str, Any]:

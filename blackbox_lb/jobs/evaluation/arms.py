@@ -222,7 +222,8 @@ async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: i
             readable = [(group, best) for group, best in zip(groups, answers, strict=True) if best.readable]
             if readable:
                 paid.append(_paid([group for group, _ in readable], trials.session.profile.sampling.shares_prompt))
-            shown.append(_light(readable[0][1]) if readable else None)
+            first = readable[0][1] if readable else None  # without its lists, which would fill the memory
+            shown.append(first and replace(first, top_ids=first.top_ids[:0], top_logprobs=first.top_logprobs[:0]))
             said.extend((example, best.text) for _, best in readable if labels is not None)
             yield answers
 
@@ -275,11 +276,6 @@ def _paid(groups: Sequence[Sequence[Completion]], shared: bool) -> tuple[float, 
     prompts = [sum(each.prompt_tokens for each in group) / (len(group) if shared else 1) for group in groups]
     tokens = [sum(each.n_tokens for each in group) for group in groups]
     return float(np.mean(prompts)), float(np.mean(tokens))
-
-
-def _light(completion: Completion) -> Completion:
-    """Without the lists of alternatives, which would fill the memory."""
-    return replace(completion, top_ids=completion.top_ids[:0], top_logprobs=completion.top_logprobs[:0])
 
 
 def _first(arm: Arm, shown: Sequence[Completion | None], scores: PolicyScores) -> tuple[PolicyCompletion | None, ...]:

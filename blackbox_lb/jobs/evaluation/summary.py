@@ -82,18 +82,16 @@ def _effect_sentence(row: Comparison, policy: PolicyResult, rows: Sequence[Compa
         for each in rows
         if (each.setting, each.base, each.other) == (row.setting, row.base, row.other) and each.metric != row.metric
     ]
-    beside = "; ".join(map(_beside, others))
+    words = {"HELPS": "better", "NO EVIDENCE": "not significant", "HURTS": "WORSE"}
+    beside = "; ".join(
+        f"{each.metric} {figure(each.other_mean)} against {figure(each.base_mean)} ({words[each.verdict]})" for each in others
+    )
     tail = f"; {beside}." if beside else "."
     name, begin = _named(policy.name), when(row.setting)
     if row.verdict == "NO EVIDENCE":
         return f"{begin}, {name} is not shown to change the reward: {_numbers(row)}, {_prompts(row)}{tail}"
     word = "helps" if row.verdict == "HELPS" else "HURTS"
     return f"{begin}, {name} {word}: {_numbers(row)}{tail}"
-
-
-def _beside(row: Comparison) -> str:
-    words = {"HELPS": "better", "NO EVIDENCE": "not significant", "HURTS": "WORSE"}
-    return f"{row.metric} {figure(row.other_mean)} against {figure(row.base_mean)} ({words[row.verdict]})"
 
 
 def _rival_sentence(row: Comparison) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import OF_EACH_PROMPT, PromptBias
-from blackbox_lb.jobs.evaluation.document import Evaluation, PolicyCompletion
+from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.types import Prompt
 
@@ -91,15 +91,11 @@ def _against(side: Side, other: Side) -> Side:
 def evaluated(evaluation: Evaluation) -> tuple[tuple[ExampleCard, ...], str]:
     """The examples of an evaluation and their source."""
     rows = tuple(
-        ExampleCard(shown.id, shown.prompt, shown.answers, compared([_side(answer) for answer in shown.completions]))
+        ExampleCard(shown.id, shown.prompt, shown.answers, compared([Side(**dict(each)) for each in shown.completions]))
         for shown in evaluation.examples[:MOST_EXAMPLES]
     )
     where = "the evaluation shows, those with different answers first"
     return rows, _told(len(rows), len(evaluation.examples), where)
-
-
-def _side(answer: PolicyCompletion) -> Side:
-    return Side(answer.policy, answer.text, answer.tokens, answer.finish_reason, correct=answer.correct, reward=answer.reward)
 
 
 def _told(shown: int, there: int, where: str) -> str:

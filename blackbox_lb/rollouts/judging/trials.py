@@ -107,8 +107,10 @@ class Trials:
         if again := self.session.unreadable - unreadable:
             self.report.remark(f"{title}: {again} answers could not be read and were asked for again; each was paid for")
         await self._look_for_drift(done.received)
-        if scored:
-            await self._fetch_rewards(title, scored_as or examples, done.keys)
+        if scored and self.reward.remote is not None:
+            rows = zip(scored_as or examples, done.keys, strict=True)
+            pairs = ((example, each) for example, keys in rows for each in self.store.completions(keys))
+            await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.budget)
         return done.keys
 
     async def _look_for_drift(self, received: int) -> None:
@@ -129,12 +131,6 @@ class Trials:
                 "completions were drawn, so that nobody knows whose ids the last ones have; they are kept, and nothing is to be "
                 "learned from them: start anew with another --out"
             )
-
-    async def _fetch_rewards(self, title: str, examples: Sequence[Example], keys: Sequence[Sequence[str]]) -> None:
-        """Fetch the remote reward of every completion ``keys[p]`` of ``examples[p]``; nothing to do for any other reward."""
-        if self.reward.remote is not None:
-            pairs = ((example, each) for example, row in zip(examples, keys, strict=True) for each in self.store.completions(row))
-            await fetch_rewards(self.store, self.reward, pairs, self.report, title, self.budget)
 
     async def scores(
         self, title: str, examples: Sequence[Example], setting: Setting, samples: int, bias: AnyBias | None = None

@@ -108,7 +108,10 @@ def parse_reward(spec: str, *, max_tokens: int, correct: str | Matcher = "contai
         return Reward(kind, spec, "valid JSON", "linear", False, max_tokens, matcher, json_schema(rest))
     if colon and _is_dotted(kind) and _is_dotted(rest):
         return Reward(spec, spec, spec, "linear", False, max_tokens, matcher, load_function(kind, rest))
-    raise InputError(f"unknown reward {shorten(_without_password(spec))}; the rewards are\n{_listing()}")
+    shown = f"...{spec.rpartition('@')[2]}" if "//" in spec and "@" in spec else spec  # a mistyped address may hold a password
+    width = max(map(len, REWARDS))
+    listing = "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in REWARDS.items())
+    raise InputError(f"unknown reward {shorten(shown)}; the rewards are\n{listing}")
 
 
 def runs_code(spec: str) -> bool:
@@ -120,16 +123,6 @@ def runs_code(spec: str) -> bool:
 
 def _is_dotted(name: str) -> bool:
     return all(part.isidentifier() for part in name.split("."))
-
-
-def _without_password(spec: str) -> str:
-    """A mistyped address without a possible user and password."""
-    return f"...{spec.rpartition('@')[2]}" if "//" in spec and "@" in spec else spec
-
-
-def _listing() -> str:
-    width = max(map(len, REWARDS))
-    return "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in REWARDS.items())
 
 
 def _match_reward(spec: str, max_tokens: int) -> Reward:

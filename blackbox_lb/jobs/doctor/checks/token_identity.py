@@ -73,15 +73,11 @@ def _named(exam: Exam, vocabulary: Vocabulary, exact: bool) -> None:
     if exact:
         sampled = [_words(each) for each in completions]
         lost, total = sum(each.count(UNNAMED) for each in sampled), sum(map(len, sampled))
-        found, split = _shared([each for each in completions if _is_listed(each)], vocabulary)
+        listed = [each for each in completions if 1 < len(each.token_ids) >= each.n_tokens - 1]  # an end token may be missing
+        found, split = _shared(listed, vocabulary)
         said += f", {lost} of {total} sampled ones; {found} of {split} tokens in its own splitting of the texts were sampled"
         exam.trusted = exam.trusted and lost <= LOST and found >= ALIKE * split
     exam.findings.agree("tokens.id", exam.trusted, said)
-
-
-def _is_listed(completion: Completion) -> bool:
-    """Whether several tokens are listed, and all that make up the text; an end token may be missing."""
-    return 1 < len(completion.token_ids) >= completion.n_tokens - 1
 
 
 def _words(completion: Completion) -> list[int]:
