@@ -35,8 +35,7 @@ async def connect(
     needs: rows of the profile that must be known, or nothing is asked. budget: the account of each completion request.
     session: its class.
 
-    Raises:
-        BlbError: unknown provider, missing key, model not found, server down.
+    Raises BlbError: unknown provider, missing key, model not found, server down.
     """
     profile = load_profile(provider)
     profile.require(needs, "the run")

@@ -43,9 +43,8 @@ class Session:
     file (see ``load_vocabulary``). budget: the account of completion requests, charged before each is sent. channel: the HTTP
     below.
 
-    Raises:
-        InputError: no such endpoint or address; on entering, no such vocabulary.
-        AuthenticationFailed: no key. ModelUnsuitable: a model that cannot be adapted. Nothing was sent in either case.
+    Raises InputError: no such endpoint or address; on entering, no such vocabulary. AuthenticationFailed: no key.
+    ModelUnsuitable: a model that cannot be adapted. Nothing was sent in either case.
     """
 
     def __init__(
@@ -142,8 +141,7 @@ class Session:
 
         On the completions endpoint a prompt may be token ids (see ``prompt_ids``).
 
-        Raises:
-            ProviderError: one of its subclasses, each with the provider's own words.
+        Raises ProviderError: one of its subclasses, each with the provider's own words.
         """
 
         def read(answer: Any) -> list[Completion]:
@@ -159,8 +157,7 @@ class Session:
     def completions_in(self, answer: Any, draw: Draw, n: int = 1) -> list[Completion]:
         """Read the completions of an answer to a request for ``n``, live or from a file; see ``read_answer``.
 
-        Raises:
-            ProviderError: the answer cannot be read. InputError: it is of a model with another vocabulary.
+        Raises ProviderError: the answer cannot be read. InputError: it is of a model with another vocabulary.
         """
         self._check_model_behind(answer)
         try:
@@ -189,8 +186,7 @@ class Session:
     def _check_model_behind(self, answer: Any) -> None:
         """Check the model behind a deployment's name, by the answer, and so the tokenizer.
 
-        Raises:
-            InputError: its vocabulary is that of another OpenAI model. ModelUnsuitable: it cannot be adapted.
+        Raises InputError: its vocabulary is that of another OpenAI model. ModelUnsuitable: it cannot be adapted.
         """
         model = answer.get("model") if isinstance(answer, dict) else None
         if self.vocabulary is None or not isinstance(model, str) or model == self._model_behind:
@@ -215,8 +211,7 @@ class Session:
         """Return ``read`` of the provider's answer, or the raw answer, which holds more than completions do. An answer that
         ``read`` calls corrupt is asked for again, within limits. ``parse``: reads the JSON.
 
-        Raises:
-            ProviderError: one of its subclasses; ContentFiltered where the content filter refuses the prompt.
+        Raises ProviderError: one of its subclasses; ContentFiltered where the content filter refuses the prompt.
         """
         where, sampling = draw.endpoint or self.endpoint, draw.sampling
         body = build_request(self.profile, draw.on(where), model=self.model, prompt=prompt, n=n)
@@ -255,8 +250,7 @@ class Session:
     async def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Return the prompt's token ids for the session's endpoint, by the rows ``reference`` of the profile; asked once.
 
-        Raises:
-            ProfileError: the profile has no such rows.
+        Raises ProfileError: the profile has no such rows.
         """
         if prompt not in self._prompt_ids:
             self._prompt_ids[prompt] = await self._ids_of(prompt)
@@ -286,8 +280,7 @@ class Session:
     async def tokenizer(self) -> Tokenizer:
         """The fingerprint of the model's tokenizer, and its size where that is known.
 
-        Raises:
-            InputError: ``--tokenizer`` names another tokenizer than the server's.
+        Raises InputError: ``--tokenizer`` names another tokenizer than the server's.
         """
         if self.profile.tokenizer.source != "server":
             if self.vocabulary is None:

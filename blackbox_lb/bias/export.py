@@ -40,9 +40,8 @@ def logit_bias(
     tokenizer: the model's vocabulary, needed where a limit on ids applies and the model's name does not identify the vocabulary.
     group: of the prompt, for a bias that depends on groups.
 
-    Raises:
-        BiasError: the file cannot be read, the provider takes no such bias, or it depends on the prompt and ``messages`` (those of
-            the request, or the text of a completions request) are not given. InputError: no such provider or vocabulary.
+    Raises BiasError: the file cannot be read, the provider takes no such bias, or it depends on the prompt and ``messages``
+    (those of the request, or the text of a completions request) are not given. InputError: no such provider or vocabulary.
     """
     loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
     if provider is not None:
@@ -72,8 +71,8 @@ def export(
     model: its name there, by default the bias's. base_url: the API's address. Headers that a profile takes from variables
     (``headers_env``) are not written.
 
-    Raises:
-        InputError: no such format or provider, or the tool cannot send what the provider needs. BiasError: see ``logit_bias``.
+    Raises InputError: no such format or provider, or the tool cannot send what the provider needs. BiasError: see
+    ``logit_bias``.
     """
     if format not in FORMATS:
         raise InputError(f"no format {format!r}; the formats are {', '.join(FORMATS)}")

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 def most_entries(profile: Profile, wanted: int | None) -> int | None:
     """Return how many entries to compile to: ``wanted``, else the provider's limit; None for no limit.
 
-    Raises:
-        BiasError: more wanted than the provider takes.
+    Raises BiasError: more wanted than the provider takes.
     """
     limit = profile.bias.entries
     if wanted is not None and limit is not None and wanted > limit:
@@ -73,9 +72,8 @@ def vocabulary_of(bias: Bias, profiles: Iterable[Profile], tokenizer: str | None
     """Return the vocabulary of the bias's model: the one called ``tokenizer`` (see ``load_vocabulary``), else OpenAI's encoding of
     that model name where one of ``profiles`` uses OpenAI's names, else None.
 
-    Raises:
-        InputError: the name has no known encoding, or the vocabulary cannot be read.
-        TokenizerMismatch: the bias was learned under another.
+    Raises InputError: the name has no known encoding, or the vocabulary cannot be read. TokenizerMismatch: the bias was learned
+    under another.
     """
     from blackbox_lb.vocabulary import load_vocabulary, vocabulary_of_model
 

@@ -51,8 +51,7 @@ async def accounted(
 ) -> AsyncIterator[None]:
     """Inside, the trials' budget has its prices, changes are watched for, and the run is recorded in run.json.
 
-    Raises:
-        InputError: a limit on the cost of a model whose price is not known; or a run that is resumed under other settings.
+    Raises InputError: a limit on the cost of a model whose price is not known; or a run that is resumed under other settings.
     """
     budget = trials.budget
     budget.prices = prices_of(options, trials.session)

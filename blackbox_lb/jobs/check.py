@@ -38,8 +38,7 @@ class Checked:
 async def check(trials: Trials, examples: Sequence[Example], labels: Labels, listed: int | None = None) -> Checked:
     """Look at the first ``LOOKED_AT`` of ``examples``: their greedy answers, and one first list each; drawn unless stored.
 
-    Raises:
-        InputError: fewer than two labels among them. NoLogprobs: no list at all. ProviderError: the API failed.
+    Raises InputError: fewer than two labels among them. NoLogprobs: no list at all. ProviderError: the API failed.
     """
     looked = examples[:LOOKED_AT]
     scores = await trials.scores("check, greedy answers", looked, GREEDY, 1)

@@ -129,8 +129,7 @@ async def rescore(
     ``reward_of`` makes the reward for the token limit of a request. ``keep`` chooses requests by their settings.
     ``watch`` gets every completion. Nothing is sampled; only a remote reward sends requests, a judge within ``budget``.
 
-    Raises:
-        InputError: no stored completion is of a prompt of the task, or a reward is not finite.
+    Raises InputError: no stored completion is of a prompt of the task, or a reward is not finite.
     """
     groups: list[Group] = []
     requests, others = store.requests(), 0

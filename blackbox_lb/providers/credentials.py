@@ -30,8 +30,7 @@ def environment(name: str | None) -> str | None:
 class Credentials:
     """A request hook. ``token_provider`` wins over the key, the key over the token in ``connection.token_env``.
 
-    Raises:
-        AuthenticationFailed: the provider needs a key and there is none; names the variable and where to get one.
+    Raises AuthenticationFailed: the provider needs a key and there is none; names the variable and where to get one.
     """
 
     def __init__(self, profile: Profile, token_provider: TokenProvider | None = None) -> None:

@@ -94,8 +94,7 @@ def parse_prices(text: str) -> Prices:
 def find_prices(provider: str, model: str, own: Path | None = None) -> Prices | None:
     """Return a model's prices: the first row that fits in the table ``own``, else in the packaged one; None where none fits.
 
-    Raises:
-        InputError: ``own`` cannot be read, or is no table of prices.
+    Raises InputError: ``own`` cannot be read, or is no table of prices.
     """
     return next((row.prices for row in _rows(own) if row.fits(provider, model)), None)
 

@@ -136,8 +136,7 @@ def load_profile(name: str) -> Profile:
 
     With ``extends = "NAME"`` a profile only holds its differences from that one.
 
-    Raises:
-        ProfileError: no such profile, unreadable file, or a row that is missing, unknown or of the wrong kind.
+    Raises ProfileError: no such profile, unreadable file, or a row that is missing, unknown or of the wrong kind.
     """
     rows = _rows(name)
     try:

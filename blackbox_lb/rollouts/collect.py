@@ -83,10 +83,8 @@ async def collect(
     still received and stored, and the failure is raised. An answer of another model or system than before is stored under a key
     of its own, and never counted as the requested one.
 
-    Raises:
-        ProviderError: the first failure that retries did not cure.
-        BudgetExhausted, Interrupted: the budget allows no more.
-        Drifted: another model or system answers.
+    Raises ProviderError: the first failure that retries did not cure. BudgetExhausted, Interrupted: the budget allows no more.
+    Drifted: another model or system answers.
     """
     settings = settings_of(session, tokenizer, draw)
     request = request_hash(settings)

@@ -43,9 +43,7 @@ async def lists_along(trials: Trials, title: str, answers: Sequence[Begun]) -> l
     """For each prompt with its answer, the list after its first token, its second ... its last, as a completion of one token each:
     the answer's next, or another where that is not whole or the answer ends. None where the profile allows no way.
 
-    Raises:
-        ProviderError: the API failed; what was received is kept.
-        BudgetExhausted, Interrupted: the budget allows no more.
+    Raises ProviderError: the API failed; what was received is kept. BudgetExhausted, Interrupted: the budget allows no more.
     """
     session, profile, listed = trials.session, trials.session.profile, trials.top_logprobs
     rules, by_ids = profile.answers, profile.follows_ids(session.vocabulary)

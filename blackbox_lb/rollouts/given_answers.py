@@ -185,10 +185,8 @@ async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, 
 
     title: of the split, for messages. listed: alternatives of each list; None for as many as help and the provider lists.
 
-    Raises:
-        InputError: an example without an answer, or with one that no token sequence of the tokenizer spells.
-        NoLogprobs: no prompt came back with a list.
-        ProviderError: the API failed; what was received is kept.
+    Raises InputError: an example without an answer, or with one that no token sequence of the tokenizer spells. NoLogprobs: no
+    prompt came back with a list. ProviderError: the API failed; what was received is kept.
     """
     silent = [example.id for example in examples if not example.answers]
     if silent:

@@ -61,8 +61,7 @@ class _Worker:
 class Cluster:
     """A context manager. ``workers``: number of shares of the rollouts, None for one a core of the cluster.
 
-    Raises:
-        InputError: Ray is not installed, or no cluster answers at RAY_ADDRESS.
+    Raises InputError: Ray is not installed, or no cluster answers at RAY_ADDRESS.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -104,8 +103,7 @@ class Cluster:
     def whole(self, reading: Reading) -> tuple[Whole, Counter[str]]:
         """All rollouts of ``reading``, each share in a worker; and the tally of the completions.
 
-        Raises:
-            InputError, StoreError: a worker cannot read its share. NoLogprobs: nothing can be learned from any of them.
+        Raises InputError, StoreError: a worker cannot read its share. NoLogprobs: nothing can be learned from any of them.
         """
         parts = reading.parts(self.workers)
         kind = self._ray.remote(

@@ -84,11 +84,9 @@ async def check_reference(trials: Trials, examples: Sequence[Example], count: in
 
     count: number of distributions to come.
 
-    Raises:
-        ProfileError: the provider is not known to give them, or does not list the token that ends a completion.
-        InputError: completions are collected without lists to compare with, the vocabulary's size is not known, or so many
-            distributions do not fit into memory.
-        RequestRejected: the server refuses, in its own words, with the remedy.
+    Raises ProfileError: the provider is not known to give them, or does not list the token that ends a completion. InputError:
+    completions are collected without lists to compare with, the vocabulary's size is not known, or so many distributions do not
+    fit into memory. RequestRejected: the server refuses, in its own words, with the remedy.
     """
     session, profile = trials.session, trials.session.profile
     if profile.reference is None or profile.reference.whole is False:
@@ -118,9 +116,8 @@ async def check_reference(trials: Trials, examples: Sequence[Example], count: in
 async def ask_reference(trials: Trials, examples: Sequence[Example], training: Training, count: int, seed: int) -> Reference:
     """The whole next-token distribution at ``count`` positions of ``training``; stored ones are not asked for again.
 
-    Raises:
-        CorruptResponse: an answer that is no distribution over the vocabulary, or fewer than two answers with a list.
-        ProviderError: the API failed; what was received is kept.
+    Raises CorruptResponse: an answer that is no distribution over the vocabulary, or fewer than two answers with a list.
+    ProviderError: the API failed; what was received is kept.
     """
     rollouts = training.rollouts
     chosen = sample_positions(rollouts, count, seed, training.next_token.tail_mass < 1, training.base)

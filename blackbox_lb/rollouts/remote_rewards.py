@@ -67,8 +67,7 @@ async def fetch_rewards(
     nothing. When one request fails for good, no new ones start, those in flight are still stored, and the failure is raised.
     Requests to a judge, which has tokens, count in ``budget``.
 
-    Raises:
-        ProviderError: one of its subclasses: the failure that retries did not cure, or an answer that is no reward.
+    Raises ProviderError: one of its subclasses: the failure that retries did not cure, or an answer that is no reward.
     """
     remote = reward.remote
     if remote is None:

@@ -131,8 +131,7 @@ def training_set(
     logprobs 0 that are bounds. Without it they are left out. vocab_size: lists of that many tokens are complete. given: given
     answers, which come after the completions and are learned with them.
 
-    Raises:
-        NoLogprobs: no completion has a complete list of tokens with alternatives.
+    Raises NoLogprobs: no completion has a complete list of tokens with alternatives.
     """
     reading = reading_of(store, examples, keys, reward, end_tokens, encode=encode, vocab_size=vocab_size)
     return _gathered(store, reading, given)
@@ -171,8 +170,7 @@ def scored(
 
     Also returns the number left out, ``incomplete`` or ``filtered``.
 
-    Raises:
-        NoLogprobs: no completion has a complete list of tokens with alternatives.
+    Raises NoLogprobs: no completion has a complete list of tokens with alternatives.
     """
     owner = {key: p for p, row in enumerate(keys) for key in row}
     count: Counter[str] = Counter(incomplete=0, filtered=0)

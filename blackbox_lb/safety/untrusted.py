@@ -21,8 +21,7 @@ MAX_SETTINGS = 2**20
 def read_bounded(path: Path, limit: int) -> bytes:
     """The file's bytes; at most ``limit`` + 1 of them are ever held, whatever its size claims.
 
-    Raises:
-        OSError: it cannot be read. ValueError: it is larger than ``limit`` bytes, or the path is invalid.
+    Raises OSError: it cannot be read. ValueError: it is larger than ``limit`` bytes, or the path is invalid.
     """
     with path.open("rb") as file:
         # A known size spares the reading; a pipe or a device has none.
@@ -35,8 +34,8 @@ def read_bounded(path: Path, limit: int) -> bytes:
 def parse_json(content: bytes | str, *, constant: Callable[[str], Any] | None = None) -> Any:
     """Parse JSON in UTF-8, with or without a mark. ``constant``: called for NaN and Infinity, which JSON does not have.
 
-    Raises:
-        ValueError: no JSON, nested deeper than ``MAX_DEPTH``, or an object with a repeated key, which readers resolve differently.
+    Raises ValueError: no JSON, nested deeper than ``MAX_DEPTH``, or an object with a repeated key, which readers resolve
+    differently.
     """
     text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
     try:

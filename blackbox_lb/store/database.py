@@ -49,9 +49,8 @@ class Database:
     ``read_only``: the file is neither created nor migrated nor written; columns and tables that its schema lacks read as their
     defaults and as empty. ``patience``: seconds to wait for another writer.
 
-    Raises:
-        StoreError: the path cannot be opened, is another program's file, or was written by a newer version.
-        StoreBusy: another process keeps it locked. StoreCorrupt: it is damaged.
+    Raises StoreError: the path cannot be opened, is another program's file, or was written by a newer version. StoreBusy:
+    another process keeps it locked. StoreCorrupt: it is damaged.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False, patience: float = PATIENCE) -> None:

@@ -50,8 +50,7 @@ def pack(arrays: Arrays) -> bytes:
 
     The bytes of all numbers of a column are laid out by significance, which deflates much better than number by number.
 
-    Raises:
-        StoreError: the arrays are not of one length.
+    Raises StoreError: the arrays are not of one length.
     """
     lengths = [len(column) for column in arrays if column is not None]
     if len(set(lengths)) > 1 or arrays.top_ids.shape != arrays.top_logprobs.shape:
@@ -74,11 +73,7 @@ def pack(arrays: Arrays) -> bytes:
 
 
 def unpack(blob: bytes) -> Arrays:
-    """Return the arrays given to ``pack``.
-
-    Raises:
-        StoreCorrupt: the blob is damaged. StoreError: it is of a newer format.
-    """
+    """Return the arrays given to ``pack``. Raises StoreCorrupt: the blob is damaged. StoreError: it is of a newer format."""
     t, k, flags, body = _opened(blob)
     ids, logprobs, body = _column(body, "<i4", t), _column(body[4 * t :], "<f4", t), body[8 * t :]
     top_ids, top_logprobs = (_column(body[4 * t * k * n :], kind, k, t) for n, kind in enumerate(("<i4", "<f4")))
@@ -102,8 +97,7 @@ def unpack_sampled(blob: bytes, *, bounded: bool = True) -> Sampled:
     bounded: whether to return the positions with only a bound. The rest is not checked: the caller makes sure
     that a checksum of the whole blob fits.
 
-    Raises:
-        StoreCorrupt: the blob is damaged. StoreError: it is of a newer format.
+    Raises StoreCorrupt: the blob is damaged. StoreError: it is of a newer format.
     """
     header = FORMATS.get(blob[0] if blob else 0)
     if header is None or len(blob) < header.size:

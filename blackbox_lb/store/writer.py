@@ -39,8 +39,7 @@ class Writer:
     async def add_answer(self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]) -> list[str]:
         """Run ``RolloutStore.add_answer``, with the same safety. Answers are stored even where the caller is cancelled.
 
-        Raises:
-            StoreError: they are not stored.
+        Raises StoreError: they are not stored.
         """
         rows = self._store.rows_of(settings, prompt, completions)
         done: Future[list[str]] = Future()

@@ -21,9 +21,8 @@ def load_vocabulary(name: str | os.PathLike[str]) -> Vocabulary:
     It is read once in a process; a changed file is read again. A vocabulary that cannot encode is refused here, because
     without a fingerprint a bias could not name its tokenizer.
 
-    Raises:
-        InputError: no such encoding or file, a rank file that is neither cached nor reachable, a file of another kind or with a
-            tokenizer that this package cannot read, or the extra ``hf`` is missing for a file.
+    Raises InputError: no such encoding or file, a rank file that is neither cached nor reachable, a file of another kind or
+    with a tokenizer that this package cannot read, or the extra ``hf`` is missing for a file.
     """
     from blackbox_lb.vocabulary.tiktoken_encodings import encoding_names
 

@@ -80,8 +80,7 @@ def bytes_of_piece(piece: str) -> bytes | None:
 def byte_level_encoder(ids: Mapping[str, int], merges: Iterable[tuple[str, str]], pre: str, literal: Mapping[str, int]) -> Encoder:
     """Encoder of a byte-level vocabulary. ``literal``: tokens that are matched in the text first, as they are.
 
-    Raises:
-        InputError: no pre-tokenizer ``pre`` is known, or the extra ``hf`` is missing.
+    Raises InputError: no pre-tokenizer ``pre`` is known, or the extra ``hf`` is missing.
     """
     tokenizer = _tokenizer(ids, dict.fromkeys(merges), literal, whole_words=pre in WHOLE_WORDS)
     tokenizer.pre_tokenizer = splitter(pre)
@@ -96,8 +95,7 @@ def sentencepiece_encoder(
 
     ``byte_ids``: the token of each byte, for characters that have none.
 
-    Raises:
-        InputError: the extra ``hf`` is missing.
+    Raises InputError: the extra ``hf`` is missing.
     """
     best_first = sorted(scores, key=lambda piece: -scores[piece])
     merges = ((piece[:at], piece[at:]) for piece in best_first for at in range(1, len(piece)))
@@ -118,8 +116,7 @@ def sentencepiece_encoder(
 def splitter(pre: str) -> PreTokenizer:
     """The pre-tokenizer that splits a text into words, by each pattern of ``pre`` in order, and writes them as characters.
 
-    Raises:
-        InputError: no pre-tokenizer ``pre`` is known.
+    Raises InputError: no pre-tokenizer ``pre`` is known.
     """
     from tokenizers import Regex, pre_tokenizers
 

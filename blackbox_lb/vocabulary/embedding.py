@@ -31,8 +31,7 @@ def resolve_encoder(name: str | os.PathLike[str] | None = None) -> str:
     package with the files of all-MiniLM-L6-v2. None is the paper's all-mpnet-base-v2, or the package's model if only that
     is on this machine.
 
-    Raises:
-        InputError: a folder or a package that is not there.
+    Raises InputError: a folder or a package that is not there.
     """
     if name is None:
         return PAPERS_ENCODER if _cached(PAPERS_ENCODER) else str(_packaged() or PAPERS_ENCODER)
@@ -52,9 +51,8 @@ def resolve_encoder(name: str | os.PathLike[str] | None = None) -> str:
 def load_encoder(name: str | os.PathLike[str] | None = None) -> Encoder:
     """Load the embedding model ``name`` (see ``resolve_encoder``) as a function of texts, from the hub if necessary.
 
-    Raises:
-        InputError: the extra ``clusters`` is not installed, or there is no such model.
-        ConnectionFailed: it is not on this machine and the hub cannot be reached.
+    Raises InputError: the extra ``clusters`` is not installed, or there is no such model. ConnectionFailed: it is not on this
+    machine and the hub cannot be reached.
     """
     source = resolve_encoder(name)
     try:

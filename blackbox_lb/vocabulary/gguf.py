@@ -35,8 +35,7 @@ class Token(NamedTuple):
 def read_gguf(path: Path) -> Vocabulary:
     """The vocabulary of a GGUF file with a byte-level BPE or a SentencePiece BPE tokenizer.
 
-    Raises:
-        InputError: a damaged or big-endian file, no tokenizer in it, or one of another kind.
+    Raises InputError: a damaged or big-endian file, no tokenizer in it, or one of another kind.
     """
     metadata = read_metadata(path)
     kind = metadata.get("tokenizer.ggml.model", "none")
@@ -106,8 +105,7 @@ def _byte(piece: str) -> int:
 def read_metadata(path: Path) -> dict[str, Any]:
     """All key-value pairs of a GGUF file; bytes that are no UTF-8 are kept as surrogate escapes.
 
-    Raises:
-        InputError: the file is damaged, big-endian, or of a version before 2.
+    Raises InputError: the file is damaged, big-endian, or of a version before 2.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

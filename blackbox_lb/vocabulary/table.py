@@ -87,8 +87,7 @@ class Vocabulary:
     def encode(self, text: str) -> list[int]:
         """The token ids of ``text``, in which the names of special tokens are text like any other.
 
-        Raises:
-            InputError: a byte of the text has no token in this vocabulary.
+        Raises InputError: a byte of the text has no token in this vocabulary.
         """
         # JSON allows half a surrogate pair, which has no UTF-8: tiktoken reads it as U+FFFD, and so does all code here.
         return self.encoder(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))

@@ -13,11 +13,7 @@ from blackbox_lb.vocabulary.table import Vocabulary
 
 
 def encoding_names() -> Sequence[str]:
-    """The encodings that tiktoken and its plugins (namespace ``tiktoken_ext``) define.
-
-    Raises:
-        InputError: a plugin is broken.
-    """
+    """The encodings that tiktoken and its plugins (namespace ``tiktoken_ext``) define. Raises InputError: a plugin is broken."""
     import tiktoken
 
     try:
@@ -29,8 +25,7 @@ def encoding_names() -> Sequence[str]:
 def read_encoding(name: str) -> Vocabulary:
     """The vocabulary of tiktoken's encoding ``name``.
 
-    Raises:
-        InputError: its rank file is not in tiktoken's cache and cannot be fetched, or is damaged.
+    Raises InputError: its rank file is not in tiktoken's cache and cannot be fetched, or is damaged.
     """
     import tiktoken
 

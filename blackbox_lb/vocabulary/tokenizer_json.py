@@ -27,8 +27,7 @@ Decode = Callable[[str], "bytes | None"]
 def read_tokenizer_json(path: Path) -> Vocabulary:
     """The vocabulary of a tokenizer.json whose decoder is byte-level or SentencePiece-like (U+2581 for a space).
 
-    Raises:
-        InputError: the extra is missing, or the file is damaged, no tokenizer.json, or of another kind.
+    Raises InputError: the extra is missing, or the file is damaged, no tokenizer.json, or of another kind.
     """
     try:
         text = read_bounded(path, MAX_BYTES).decode("utf-8")

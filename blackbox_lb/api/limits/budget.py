@@ -94,8 +94,7 @@ class Budget:
     async def metered(self, once: Callable[[], Awaitable[Any]], prompt: int, completion: int, prices: Prices | None = None) -> Any:
         """Return the answer of ``once``, one try of a request of at most so many tokens; ``prices``: by default the budget's.
 
-        Raises:
-            BudgetExhausted: it could pass a limit. Interrupted: the budget was closed. Nothing was sent in either case.
+        Raises BudgetExhausted: it could pass a limit. Interrupted: the budget was closed. Nothing was sent in either case.
         """
         rates = prices or self.prices
         most, ticket = _priced(prompt, completion, rates), object()

@@ -25,8 +25,7 @@ def run_interruptible(main: Coroutine[Any, Any, T], budget: Budget) -> T:
 
     Handlers of ``signal`` and not of the loop: they run while the loop computes, too, and on Windows.
 
-    Raises:
-        Interrupted: after the first signal, once nothing is in flight.
+    Raises Interrupted: after the first signal, once nothing is in flight.
     """
     stop = _Stop(budget)
     with stop.installed():

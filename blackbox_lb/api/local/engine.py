@@ -34,8 +34,8 @@ class LocalEngine:
     ``threads``: all threads used; by default every usable core up to 16. However the block or the whole process ends
     (an exception, Ctrl-C, SIGTERM, kill -9), the engine ends too.
 
-    Raises:
-        InputError: a size below 1, the extra is not installed, or llama.cpp cannot load the model (its reason is in the message).
+    Raises InputError: a size below 1, the extra is not installed, or llama.cpp cannot load the model (its reason is in the
+    message).
     """
 
     def __init__(

@@ -40,10 +40,9 @@ def resolve_model(model: str | os.PathLike[str] | None = None, *, endpoint: str 
     or None for SmolLM2-135M-Instruct, from the installed data package or else from the hub. ``endpoint`` and ``cache`` default
     to HF_ENDPOINT and HF_HOME. HF_TOKEN and HF_HUB_OFFLINE are honoured. An interrupted download is never used.
 
-    Raises:
-        InputError: no such file, repository or quantisation; not a GGUF file; a sharded file; the extra is not installed.
-        AuthenticationFailed: a gated repository, or a bad token.
-        ConnectionFailed: the hub cannot be reached and the file is not in its cache.
+    Raises InputError: no such file, repository or quantisation; not a GGUF file; a sharded file; the extra is not installed.
+    AuthenticationFailed: a gated repository, or a bad token. ConnectionFailed: the hub cannot be reached and the file is not in
+    its cache.
     """
     if model is None:
         path = _packaged() or _fetch(DEFAULT_REPO, DEFAULT_FILE, DEFAULT_REVISION, endpoint, cache)
@@ -66,8 +65,7 @@ def resolve_model(model: str | os.PathLike[str] | None = None, *, endpoint: str 
 def choose_file(files: Sequence[str], quant: str | None = None, repo: str = "the repository") -> str:
     """Choose a file like llama.cpp's ``-hf``: the named quantisation, else Q4_K_M, else Q8_0, else the first model.
 
-    Raises:
-        InputError: no GGUF model among ``files``, or none with that quantisation.
+    Raises InputError: no GGUF model among ``files``, or none with that quantisation.
     """
     models = [file for file in files if file.endswith(".gguf") and not any(part in Path(file).name for part in NOT_A_MODEL)]
     if not models:
@@ -91,8 +89,7 @@ def _packaged() -> Path | None:
 def check_gguf(path: Path) -> Path:
     """Return ``path`` after checking that its first bytes are those of a GGUF file.
 
-    Raises:
-        InputError: a folder, unreadable, or another kind of file.
+    Raises InputError: a folder, unreadable, or another kind of file.
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the .gguf file in it")

@@ -46,8 +46,7 @@ def at_most(size: int) -> Iterator[None]:
 class BoundedClient(httpx2.AsyncClient):
     """``httpx2.AsyncClient`` with responses that are already read and decoded, streamed or not.
 
-    Raises:
-        CorruptResponse: more bytes, packed or unpacked, than ``at_most``. ConnectionFailed: not whole after ``DEADLINE``.
+    Raises CorruptResponse: more bytes, packed or unpacked, than ``at_most``. ConnectionFailed: not whole after ``DEADLINE``.
     """
 
     async def send(

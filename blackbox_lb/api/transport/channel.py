@@ -59,8 +59,7 @@ class Channel:
     ``transport`` stands in for the network. ``refusals`` counts the answers that blame the server's load, and those that came
     too late.
 
-    Raises:
-        InputError: no usable address. AuthenticationFailed: no key where one is needed.
+    Raises InputError: no usable address. AuthenticationFailed: no key where one is needed.
     """
 
     def __init__(
@@ -167,8 +166,7 @@ class Channel:
         around: called with every try. parse: reads the JSON. An unreadable answer is asked for again as long as it is one slip
         among many (``Slips``).
 
-        Raises:
-            ProviderError: one of its subclasses, each with the provider's own words.
+        Raises ProviderError: one of its subclasses, each with the provider's own words.
         """
 
         async def once() -> Any:

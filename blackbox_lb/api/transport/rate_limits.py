@@ -95,8 +95,7 @@ class Budgets:
 
     Not for several threads. Workers that ask one at a time, first come first served, keep large requests from being overtaken.
 
-    Raises:
-        ProfileError: ``names`` has a key that is no such pair.
+    Raises ProfileError: ``names`` has a key that is no such pair.
     """
 
     def __init__(self, names: Mapping[str, str] = OPENAI_HEADERS) -> None:

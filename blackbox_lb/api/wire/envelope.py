@@ -28,8 +28,7 @@ def quoted(answer: Any) -> str:
 def listed_choices(profile: Profile, answer: Any) -> list[dict[str, Any]]:
     """The answer's choices, in its own order; one that is no object is an empty, unreadable one.
 
-    Raises:
-        CorruptResponse: there are none, or two with the same ``index``.
+    Raises CorruptResponse: there are none, or two with the same ``index``.
     """
     given = answer.get("choices") if isinstance(answer, Mapping) else None
     found = given if isinstance(given, list) else []

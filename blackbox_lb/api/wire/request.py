@@ -44,10 +44,9 @@ def build_request(profile: Profile, draw: Draw, *, model: str, prompt: Prompt | 
     (see ``compile``); without an endpoint it goes to the profile's first. Without alternatives (``top_logprobs`` 0) logprobs are
     not mentioned, so that a model that refuses or lacks them answers too.
 
-    Raises:
-        ProfileError: the provider has no such endpoint; or more alternatives, completions a request or stop texts are wanted than
-        it gives, or a seed or bias that it does not take.
-        InputError: a prompt of several messages on the completions endpoint, or one of token ids on another.
+    Raises ProfileError: the provider has no such endpoint; or more alternatives, completions a request or stop texts are wanted
+    than it gives, or a seed or bias that it does not take. InputError: a prompt of several messages on the completions
+    endpoint, or one of token ids on another.
     """
     endpoint = next(iter(profile.endpoints)) if draw.endpoint is None else draw.endpoint
     sampling = draw.sampling

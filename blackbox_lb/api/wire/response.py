@@ -33,8 +33,7 @@ SHAPE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, ValueEr
 def read_answer(profile: Profile, draw: Draw, answer: Any, vocabulary: Vocabulary | None, n: int) -> list[Completion]:
     """``parse_response`` of an answer to a request for ``n`` completions. One with more or fewer is accepted where it is whole.
 
-    Raises:
-        CorruptResponse: more or fewer than ``n``, and their tokens differ from the provider's count.
+    Raises CorruptResponse: more or fewer than ``n``, and their tokens differ from the provider's count.
     """
     endpoint = next(iter(profile.endpoints)) if draw.endpoint is None else draw.endpoint
     found = parse_response(profile, endpoint, answer, draw.sampling, vocabulary)
@@ -53,8 +52,7 @@ def with_prompt(
 
     The row ``answers.prompt_logprobs`` names the lists.
 
-    Raises:
-        CorruptResponse: another number of lists than of ids, or one without the id that it stands at.
+    Raises CorruptResponse: another number of lists than of ids, or one without the id that it stands at.
     """
     rules, name = profile.endpoint(endpoint), str(profile.answers.prompt_logprobs)
     reader = PositionReader(profile, rules, DIALECTS[rules.dialect], Identity(profile, rules, None), sampling.top_logprobs)
@@ -88,11 +86,9 @@ def parse_response(
     If such a choice is blank (``is_blank``) and the provider counts as many tokens as the other choices list, it is a whole
     completion of no tokens.
 
-    Raises:
-        NoLogprobs: no choice with token logprobs, which were asked for.
-        CorruptResponse: no choices, or none without a NaN or positive logprob, a missing id, a list out of step with the tokens;
-            neither logprobs nor a count of the tokens of a text.
-        ProfileError: tokens are identified by bytes or text and ``vocabulary`` is missing, or not the model's.
+    Raises NoLogprobs: no choice with token logprobs, which were asked for. CorruptResponse: no choices, or none without a NaN
+    or positive logprob, a missing id, a list out of step with the tokens; neither logprobs nor a count of the tokens of a text.
+    ProfileError: tokens are identified by bytes or text and ``vocabulary`` is missing, or not the model's.
     """
     if isinstance(answer, Answer):
         try:

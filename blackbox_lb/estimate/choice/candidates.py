@@ -100,8 +100,7 @@ def candidates(
     """Return the candidates of ``sweep``. ``next_token`` is of ``rollouts``. whole: the data to learn from, where it is more than
     ``rollouts``, which then serve the compile alone; on its support.
 
-    Raises:
-        InputError: no completion earned a reward, or a setting is out of range.
+    Raises InputError: no completion earned a reward, or a setting is out of range.
     """
     if _tau_is_inert(rollouts, sweep):
         sweep = replace(sweep, tau=sweep.tau[:1])

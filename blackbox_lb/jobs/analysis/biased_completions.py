@@ -67,8 +67,7 @@ class Shifts:
 async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples: int) -> None:
     """Draw ``samples`` completions of each example with the bias, and without it where whole lists of the base are needed.
 
-    Raises:
-        ProviderError: the API failed; what was received is kept.
+    Raises ProviderError: the API failed; what was received is kept.
     """
     where = trials.session.biased_endpoint
     await trials.collect("analysis, biased", examples, trials.draw(SAMPLED, bias.logit_bias, where), samples)
@@ -78,8 +77,8 @@ async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples:
 def biased_completions(path: Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None, report: Reporter) -> Biased:
     """Read the completions under this bias from the rollout store ``path``, for the bias's model and the profile's provider.
 
-    Raises:
-        StoreError: no such store. InputError: the bias is empty, or no such completion is in it. NoLogprobs: none lists tokens.
+    Raises StoreError: no such store. InputError: the bias is empty, or no such completion is in it. NoLogprobs: none lists
+    tokens.
     """
     if not bias.entries:
         raise BiasError("the bias has no entries, so there is no policy to analyse; give one that lists tokens")
@@ -169,8 +168,7 @@ def instructed(prompts: Iterable[Prompt]) -> list[Prompt]:
 def shifts_by_lists(path: Path, biased: Biased, bias: Bias, profile: Profile, vocabulary: Vocabulary | None) -> Shifts:
     """Compute the shifts from the completions' own lists and base completions of the same store, without any request.
 
-    Raises:
-        InputError: the policy of the provider's logprobs is not known. NoLogprobs: no base completions.
+    Raises InputError: the policy of the provider's logprobs is not known. NoLogprobs: no base completions.
     """
     meaning, sent = profile.logprobs.meaning, bias.logit_bias
     if meaning in ("before bias", "after bias"):
@@ -187,10 +185,8 @@ def shifts_by_lists(path: Path, biased: Biased, bias: Bias, profile: Profile, vo
 async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, seed: int) -> Shifts:
     """Compute the shifts from the base's whole distribution at ``count`` of the positions; stored ones are not asked for again.
 
-    Raises:
-        ProfileError, InputError: the provider gives no whole distributions, or lists of another policy.
-        CorruptResponse: the answer does not fit the lists of the completions.
-        ProviderError: the API failed; what was received is kept.
+    Raises ProfileError, InputError: the provider gives no whole distributions, or lists of another policy. CorruptResponse: the
+    answer does not fit the lists of the completions. ProviderError: the API failed; what was received is kept.
     """
     if not trials.session.tells_base_logprobs:
         raise ProfileError(

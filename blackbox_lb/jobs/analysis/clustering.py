@@ -22,8 +22,7 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 def cluster_labels(texts: Sequence[str | None], corpus: Iterable[str], *, encoder: Encoder, k: int = 32, seed: int = 0) -> Ids:
     """(v,) the nearest of ``k`` centroids of the embedded ``corpus``, a set of words, for each of ``texts``; -1 for None.
 
-    Raises:
-        InputError: k below 1, fewer than k different words, vectors that are not finite, or scikit-learn is not installed.
+    Raises InputError: k below 1, fewer than k different words, vectors that are not finite, or scikit-learn is not installed.
     """
     different = sorted(set(corpus))
     if not 1 <= k <= len(different):

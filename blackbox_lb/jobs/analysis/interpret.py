@@ -94,8 +94,7 @@ def token_scores(
 
     encoder: loads the model that makes families of neighbours; None: families are surface classes.
 
-    Raises:
-        InputError: see ``load_encoder``.
+    Raises InputError: see ``load_encoder``.
     """
     where = _positions(rollouts, np.isfinite(scored))
     surface = {token: texts.surface(token) for token in scores.token_ids.tolist()}

@@ -118,8 +118,7 @@ class Setup:
 def check_budget(budget: Budget, fresh: Sequence[BatchRecord]) -> None:
     """Announce the maximum of ``fresh`` jobs before they are submitted, and ask.
 
-    Raises:
-        BudgetExhausted: they could pass a limit.
+    Raises BudgetExhausted: they could pass a limit.
     """
     if not fresh:
         return

@@ -62,10 +62,9 @@ async def collect_batches(
     Stored samples, and those that an open job asks for, are not asked for again. ``wait``: until every job has ended; else one look
     at each. ``most``: requests a file, no more than the provider takes.
 
-    Raises:
-        Pending: jobs are at work, or wait for the user's own program.
-        BudgetExhausted: the missing requests could pass a limit; nothing was submitted. Interrupted: jobs go on without us.
-        ProviderError: requests were refused or failed; answers are stored. Drifted: another model or system answered.
+    Raises Pending: jobs are at work, or wait for the user's own program. BudgetExhausted: the missing requests could pass a
+    limit; nothing was submitted. Interrupted: jobs go on without us. ProviderError: requests were refused or failed; answers
+    are stored. Drifted: another model or system answered.
     """
     async with _work(Setup.of(trials, most)) as work:
         work.open += work.setup.write(prompts, samples, work.open)

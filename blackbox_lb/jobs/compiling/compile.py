@@ -51,8 +51,7 @@ def compile_bias(
     Ids above ``highest_id`` (None: no such limit) are left out and counted as dropped. The result has no verdict: it is another
     policy, and has not been judged. An entry whose value changed has no standard error.
 
-    Raises:
-        BiasError: more entries wanted than the provider takes.
+    Raises BiasError: more entries wanted than the provider takes.
     """
     limit = most_entries(profile, entries)
     whole = integers or not profile.bias.fractions

@@ -36,9 +36,8 @@ def logged_prefixes(path: str | Path, bias: Bias, profile: Profile, vocabulary: 
     may be in the store under a name that no packaged profile has. vocabulary: of the model; it identifies the tokens that end a
     completion where they may be unlisted. Without it such completions are left out, if there are others.
 
-    Raises:
-        StoreError: no such store. InputError: none of its completions is of that model, or a vocabulary is needed.
-        NoLogprobs: none of them has lists.
+    Raises StoreError: no such store. InputError: none of its completions is of that model, or a vocabulary is needed.
+    NoLogprobs: none of them has lists.
     """
     if not Path(path).is_file():
         raise StoreError(f"no rollout store {path}; give the one that blb fit or blb collect wrote with --store")

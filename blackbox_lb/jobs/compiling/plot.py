@@ -37,8 +37,7 @@ def gain_plot(rows: Sequence[Kept], limit: int | None, title: str, path: Path) -
 
     A ring marks the compiled one. limit: the provider's, drawn where it is within the picture.
 
-    Raises:
-        InputError: see ``check_plot``; or the file cannot be written.
+    Raises InputError: see ``check_plot``; or the file cannot be written.
     """
     check_plot(path)
     pyplot = _matplotlib()

@@ -87,9 +87,8 @@ async def examine(
 
     ``checks``: fewer of them, in their order; the lists of alternatives are what all others lean on.
 
-    Raises:
-        ProviderError: nothing can be checked: no key, no credit, no answer, no logprobs, a model that cannot be adapted, or the
-            first plain request is refused, by a content filter too.
+    Raises ProviderError: nothing can be checked: no key, no credit, no answer, no logprobs, a model that cannot be adapted, or
+    the first plain request is refused, by a content filter too.
     """
     start = time.monotonic()
     probe = Probe(session, min(concurrency, session.profile.connection.concurrency), requests=OPENING)

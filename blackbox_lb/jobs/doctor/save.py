@@ -36,8 +36,7 @@ DOCUMENTED = frozenset("SRLD")
 def check_target(path: Path, provider: str) -> None:
     """Whether a profile can be saved there, known before anything is asked for.
 
-    Raises:
-        InputError: another ending than .toml, a folder that does not exist, or the file that is being extended.
+    Raises InputError: another ending than .toml, a folder that does not exist, or the file that is being extended.
     """
     if path.suffix != ".toml":
         raise InputError(f"a profile is saved as a .toml file, and {path} is none; give --save NAME.toml")
@@ -53,8 +52,7 @@ def save_profile(report: Report, path: Path, provider: str, base_url: str | None
     ``base_url``: the address to keep, where it is another than the profile's. Returns the rows that were guesses and could not be
     checked, for which the value was saved that is right in any case.
 
-    Raises:
-        InputError: a contradiction that no row can cure, or a file that cannot be written.
+    Raises InputError: a contradiction that no row can cure, or a file that cannot be written.
     """
     incurable = [finding for finding in report.contradicted if finding.incurable]
     if incurable:

@@ -97,8 +97,7 @@ def alternatives(
 ) -> tuple[Alternative, ...]:
     """One alternative for each value; ``limit``: the longest completion of the other policies, in tokens.
 
-    Raises:
-        InputError: a value that changes nothing at any of ``settings``, or an empty instruction.
+    Raises InputError: a value that changes nothing at any of ``settings``, or an empty instruction.
     """
     hottest = max(setting.temperature for setting in settings)
     for text in instructions:
@@ -195,8 +194,7 @@ async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: i
     last group, and answers with the completion of each group with the highest mean token logprob: so it shares the draws of the
     policy without it, and gives fewer answers.
 
-    Raises:
-        InputError: a score is not finite. NoLogprobs: completions that should be ranked came without.
+    Raises InputError: a score is not finite. NoLogprobs: completions that should be ranked came without.
     """
     best_of, title = arm.alternative.best_of, f"{arm.setting.name}: {arm.name}"
     samples = 1 if arm.drawn_at.deterministic else samples + -samples % best_of
@@ -239,8 +237,7 @@ async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: i
 async def decide(trials: Trials, examples: Sequence[Example], arm: Arm, labels: Labels) -> ArmResult:
     """Decide for every example, and score each decision like a completion with its label's text.
 
-    Raises:
-        InputError: the labels begin alike, or a score is not finite. ProviderError: the API failed.
+    Raises InputError: the labels begin alike, or a score is not finite. ProviderError: the API failed.
     """
     if arm.alternative.decision is None:
         raise InputError(f"{arm.name} decides nothing here; draw it")

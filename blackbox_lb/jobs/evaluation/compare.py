@@ -23,8 +23,7 @@ ANSWERS = 1_000
 def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> PolicyResult:
     """The row of one arm; ``label``: of the reward; ``limit``: longest completion of the arms that do not cut it earlier.
 
-    Raises:
-        InputError: no prompt has a completion that can be read.
+    Raises InputError: no prompt has a completion that can be read.
     """
     arm = drawn.arm
     means = {name: mean_of(rows) for name, rows in _metrics(drawn.scores, label).items()}
@@ -74,8 +73,7 @@ def comparisons(drawn: Sequence[ArmResult], label: str, effect: float | None = N
     At each setting: every policy against the base, in every metric; and in the reward, each bias against each alternative alone,
     the two together against that alternative, and every further bias against the first. ``effect``: a difference of the reward.
 
-    Raises:
-        InputError: two arms have no prompt in common.
+    Raises InputError: two arms have no prompt in common.
     """
     rows = [
         _comparison(base, other, label, metric)

@@ -29,9 +29,8 @@ async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan:
 
     ``biases``: by their names in the result; they must fit the model's tokenizer and the provider's limits already.
 
-    Raises:
-        ProviderError: the API failed; what was received is kept.
-        InputError: a name that is taken, completions that cannot be ranked, or nothing to compare.
+    Raises ProviderError: the API failed; what was received is kept. InputError: a name that is taken, completions that cannot
+    be ranked, or nothing to compare.
     """
     if BASE in biases:
         raise InputError(f"a bias cannot be called {BASE!r}, which is the policy without one; name it with NAME=FILE")

@@ -99,8 +99,8 @@ def host_of(session: Session) -> str:
 class Manifest:
     """The run.json of ``folder`` for the run called ``name`` (its command).
 
-    Raises:
-        InputError: the file cannot be read, or the run was started under other settings, was not finished, and is not to restart.
+    Raises InputError: the file cannot be read, or the run was started under other settings, was not finished, and is not to
+    restart.
     """
 
     def __init__(self, folder: Path, name: str, settings: Mapping[str, Any], *, restart: bool = False) -> None:

@@ -166,10 +166,8 @@ def _older(bias: Bias, document: Evaluation | Analysis | None, name: str, comman
 def read_run(folder: Path) -> Run:
     """Read the run folder of ``blb fit``, with the documents of ``blb eval`` and ``blb analyze``.
 
-    Raises:
-        InputError: no such folder, or a document that is damaged.
-        BiasError: no bias file in it, or a damaged one.
-        StoreError: ``rollouts.db`` is no store, or one of a newer version.
+    Raises InputError: no such folder, or a document that is damaged. BiasError: no bias file in it, or a damaged one.
+    StoreError: ``rollouts.db`` is no store, or one of a newer version.
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is no run folder; give the folder with bias.json that `blb fit` wrote")

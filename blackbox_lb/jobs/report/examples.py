@@ -108,8 +108,7 @@ def stored(path: Path, bias: Bias) -> tuple[tuple[ExampleCard, ...], str]:
     Greedy completions where there are any, else those of the setting with the most prompts. Returns the examples and, in words,
     their source or why there are none.
 
-    Raises:
-        StoreError: the file is no store, or one of a newer version.
+    Raises StoreError: the file is no store, or one of a newer version.
     """
     if not path.exists():
         return (), "there is no rollouts.db to take examples from"

@@ -40,8 +40,7 @@ class Plot:
 def plots(run: Run, label: str) -> dict[str, Plot]:
     """Name -> every picture with numbers in the run folder; ``label``: the displayed name of the reward.
 
-    Raises:
-        InputError: matplotlib is missing.
+    Raises InputError: matplotlib is missing.
     """
     result = run.result
     found = [

@@ -32,11 +32,7 @@ def inline(plot: Plot) -> str:
 
 
 def save(plot: Plot, folder: Path) -> list[Path]:
-    """Write the figure as NAME.png and NAME.svg into ``folder``.
-
-    Raises:
-        InputError: they cannot be written.
-    """
+    """Write the figure as NAME.png and NAME.svg into ``folder``. Raises InputError: they cannot be written."""
     paths = [folder / f"{plot.name}.png", folder / f"{plot.name}.svg"]
     try:
         folder.mkdir(parents=True, exist_ok=True)

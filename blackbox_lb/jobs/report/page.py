@@ -47,8 +47,7 @@ def _named(character: str) -> str:
 def write_report(folder: Path, out: Path | None = None, plots_folder: Path | None = None) -> list[Path]:
     """Write the report of the run ``folder`` to ``out`` (``report.html`` in it), and its plots as files; returns what was written.
 
-    Raises:
-        InputError: the folder holds no run, a document is damaged, a package is missing, or a file cannot be written.
+    Raises InputError: the folder holds no run, a document is damaged, a package is missing, or a file cannot be written.
     """
     run = read_run(folder)
     drawn = plots(run, _label(run))
@@ -63,11 +62,7 @@ def write_report(folder: Path, out: Path | None = None, plots_folder: Path | Non
 
 
 def render(run: Run, drawn: dict[str, Plot] | None = None) -> str:
-    """The page as HTML.
-
-    Raises:
-        InputError: jinja2 or matplotlib is missing.
-    """
+    """The page as HTML. Raises InputError: jinja2 or matplotlib is missing."""
     environment, markup = _jinja()
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -46,8 +46,7 @@ def bootstrap(values: Array, *, replicates: int = REPLICATES, seed: int = 0) -> 
     level of the expanded interval that just reaches 0, and never below 2^(1-n), the p-value of n differences of one sign in a sign
     test: a handful of prompts proves nothing.
 
-    Raises:
-        InputError: no values.
+    Raises InputError: no values.
     """
     n = len(values)
     if n == 0:

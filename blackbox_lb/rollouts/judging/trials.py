@@ -137,8 +137,7 @@ class Trials:
     ) -> PolicyScores:
         """Scores of such completions, from an endpoint that takes a bias, so that base and biased differ in nothing else.
 
-        Raises:
-            InputError: a score is not finite, so no policy has a mean.
+        Raises InputError: a score is not finite, so no policy has a mean.
         """
         draw = self.draw(setting, bias, self.session.biased_endpoint)
         keys = await self.collect(title, examples, draw, samples)
@@ -147,8 +146,7 @@ class Trials:
     def scored(self, title: str, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]) -> PolicyScores:
         """Scores of the completions of each example; a remark counts those without a score.
 
-        Raises:
-            InputError: a score is not finite, so no policy has a mean.
+        Raises InputError: a score is not finite, so no policy has a mean.
         """
         scores = score(self.reward, examples, completions)
         check_values(f"{title}: {self.reward.label}", np.concatenate([np.zeros(0), *scores.reward]))

@@ -40,11 +40,7 @@ GREEDY = Setting("greedy", 0.0)
 
 
 def parse_setting(spec: str) -> Setting:
-    """``greedy`` or ``temperature=T`` with T in [0, 2].
-
-    Raises:
-        InputError: anything else.
-    """
+    """``greedy`` or ``temperature=T`` with T in [0, 2]. Raises InputError: anything else."""
     if spec == "greedy":
         return GREEDY
     name, _, number = spec.partition("=")
@@ -133,11 +129,7 @@ def _verdict(
 
 
 def paired(base: Sequence[Array], other: Sequence[Array]) -> tuple[Array, Array]:
-    """(n,) both means of every prompt with completions of both.
-
-    Raises:
-        InputError: no prompt has.
-    """
+    """(n,) both means of every prompt with completions of both. Raises InputError: no prompt has."""
     both = [(one.mean(), two.mean()) for one, two in zip(base, other, strict=True) if one.size and two.size]
     if not both:
         raise InputError("nothing to compare: no test prompt has a completion of both policies")

@@ -149,8 +149,7 @@ def merge(sources: Sequence[Path], target: Path) -> Merged:
 
     Sources are only read, whatever schema they have. The same call again adds nothing.
 
-    Raises:
-        InputError: the target is one of the sources. StoreError: a source cannot be read, or the target cannot be written.
+    Raises InputError: the target is one of the sources. StoreError: a source cannot be read, or the target cannot be written.
     """
     for source in sources:
         if source.resolve() == target.resolve():
@@ -217,8 +216,7 @@ def recover(old: Path, new: Path) -> Recovered:
     ``old`` is only read, page by page and without SQLite. Completions whose prompt or settings are lost are kept: the same
     collection finds them by their keys. Rows deleted by hand may come back.
 
-    Raises:
-        StoreError: ``old`` cannot be read or holds nothing of a store; ``new`` exists already or cannot be written.
+    Raises StoreError: ``old`` cannot be read or holds nothing of a store; ``new`` exists already or cannot be written.
     """
     if new.exists():
         raise StoreError(f"{new} is there already; give the path of a new file, or delete it")

@@ -31,8 +31,7 @@ def open_sources(names: Sequence[str]) -> list[Source]:
     A name is a store (a file, or the folder of a run), an export (its folder, or a Parquet file of it), or a URL of an export that
     fsspec knows (https://filesystem-spec.readthedocs.io), as in s3://bucket/folder. ``*`` and ``?`` in it stand for several.
 
-    Raises:
-        InputError: nothing is there, or nothing of these kinds. StoreError: a store cannot be read.
+    Raises InputError: nothing is there, or nothing of these kinds. StoreError: a store cannot be read.
     """
     with ExitStack() as opened:
         found: list[Source] = []

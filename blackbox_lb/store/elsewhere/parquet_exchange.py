@@ -78,9 +78,8 @@ def schemas() -> dict[str, pa.Schema]:
 def export_store(path: Path, folder: Path) -> Transferred:
     """Write the store at ``path`` into ``folder`` as Parquet, a row group at a time. Every row is checked on the way.
 
-    Raises:
-        InputError: pyarrow is not installed. StoreCorrupt: a row is damaged. StoreError: the folder holds Parquet files already, or
-        cannot be written.
+    Raises InputError: pyarrow is not installed. StoreCorrupt: a row is damaged. StoreError: the folder holds Parquet files
+    already, or cannot be written.
     """
     done = Transferred()
     with RolloutStore(path, read_only=True) as store:

@@ -35,8 +35,7 @@ class ParquetSource:
 
     Keys and counts are read at once, everything else on demand.
 
-    Raises:
-        InputError: pyarrow is not installed, or a file cannot be read or lacks the columns of an export.
+    Raises InputError: pyarrow is not installed, or a file cannot be read or lacks the columns of an export.
     """
 
     def __init__(self, name: str, filesystem: Any, paths: Sequence[str]) -> None:

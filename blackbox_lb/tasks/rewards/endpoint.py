@@ -116,8 +116,7 @@ class EndpointReward(Remote):
     def parse(cls, spec: str) -> EndpointReward:
         """The endpoint at an address; a user and password in it become the header Authorization.
 
-        Raises:
-            InputError: not an address, or one with a query.
+        Raises InputError: not an address, or one with a query.
         """
         url = check_address(spec, "the reward", f"keys belong in the environment variable {KEY}")
         parts = urlsplit(spec)

@@ -26,8 +26,7 @@ def json_schema(file: str) -> Callable[[Example, Completion], float]:
     draft is the one that ``$schema`` names, else 2020-12. ``format`` is an annotation, as the specification has it by default,
     and not checked.
 
-    Raises:
-        InputError: jsonschema is not installed, or the file holds no schema; at a call, a reference that leaves the file.
+    Raises InputError: jsonschema is not installed, or the file holds no schema; at a call, a reference that leaves the file.
     """
     validator = _validator(Path(file))
 

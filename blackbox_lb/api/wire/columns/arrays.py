@@ -22,8 +22,7 @@ Table = tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]
 def arrays_of(reader: PositionReader, choice: dict[str, Any], columns: LogprobColumns) -> dict[str, Any]:
     """The fields of a ``Completion`` from the list ``columns`` of ``choice``, equal to those of ``position.Reader``.
 
-    Raises:
-        Aside: the equality is not certain.
+    Raises Aside: the equality is not certain.
     """
     if choice["logprobs"].get("refusal"):
         raise Aside("two lists")

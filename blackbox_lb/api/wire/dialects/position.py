@@ -101,8 +101,7 @@ class PositionReader:
     def propensity_of(self, where: Mapping[str, Any]) -> Any:
         """The field of ``where`` that the row ``logprobs.propensity`` names; None where that is the logprob itself.
 
-        Raises:
-            NoLogprobs: the field is missing, so the sampling policy's logprob is not known.
+        Raises NoLogprobs: the field is missing, so the sampling policy's logprob is not known.
         """
         name = self.profile.logprobs.propensity
         if name == "logprob":

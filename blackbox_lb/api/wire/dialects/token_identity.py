@@ -34,9 +34,8 @@ class Identity:
     def of_entry(self, entry: Mapping[str, Any]) -> int:
         """The id of an entry of the chat dialect, ``UNNAMED`` where it has none.
 
-        Raises:
-            CorruptResponse: the entry lacks the field that the profile names.
-            ProfileError: the profile's row needs a vocabulary and there is none.
+        Raises CorruptResponse: the entry lacks the field that the profile names. ProfileError: the profile's row needs a
+        vocabulary and there is none.
         """
         if self._kind == "field":
             return checked_id(self._provider, entry[self._name])
@@ -47,8 +46,7 @@ class Identity:
     def of_text(self, text: str) -> int:
         """The id of a token given by a string alone, ``UNNAMED`` where that is not enough.
 
-        Raises:
-            ProfileError: the profile looks for the id where there is only a string, or needs a vocabulary and there is none.
+        Raises ProfileError: the profile looks for the id where there is only a string, or needs a vocabulary and there is none.
         """
         if self._kind == "string":
             return self._behind_prefix(text)

@@ -29,8 +29,7 @@ SETTLED = -0.1
 async def check_lists(exam: Exam) -> None:
     """The first plain requests: as many alternatives as claimed, then the same request again and again.
 
-    Raises:
-        ProviderError: not even one alternative is to be had, so that nothing can be checked.
+    Raises ProviderError: not even one alternative is to be had, so that nothing can be checked.
     """
     endpoint, own = exam.probe.session.endpoint, exam.rules.top_logprobs is not None
     row = f"endpoints.{endpoint}.top_logprobs" if own else "logprobs.limit"

@@ -29,8 +29,8 @@ WORDS = re.compile(r"\w+").findall
 def classifier(case: Case, given: object) -> Alternative:
     """``tfidf``, or ``embedding:NAME_OR_FOLDER``.
 
-    Raises:
-        InputError: another name, no such embedding model, a package that is not installed, or one label in all training rows.
+    Raises InputError: another name, no such embedding model, a package that is not installed, or one label in all training
+    rows.
     """
     kind, _, name = str(given).partition(":")
     if kind not in ("tfidf", "embedding") or (kind == "tfidf") == bool(name):

@@ -45,8 +45,7 @@ async def label_lists(trials: Trials, examples: Sequence[Example], title: str, c
     A prompt without a list has no decision. A label that a list misses gets the list's least probability, or its part of the
     unlisted mass, whichever is less. A remark counts both.
 
-    Raises:
-        InputError: a label begins with no token of its own. NoLogprobs: no list came. ProviderError: the API failed.
+    Raises InputError: a label begins with no token of its own. NoLogprobs: no list came. ProviderError: the API failed.
     """
     tokens = await own_tokens(trials, case.labels)
     completions, width = await first_lists(trials, examples, title, case.listed)

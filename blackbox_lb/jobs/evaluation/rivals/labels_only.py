@@ -26,8 +26,7 @@ async def lifted(trials: Trials, labels: Labels) -> tuple[Mapping[int, float], i
     ones all tokens are allowed: the model may then mix them. Where the provider takes fewer entries than there are spellings, each
     label keeps its first ones.
 
-    Raises:
-        InputError: no tokens that can be biased spell a label, or there are fewer entries than labels.
+    Raises InputError: no tokens that can be biased spell a label, or there are fewer entries than labels.
     """
     tokens, rules = AnswerTokens(trials), trials.session.profile.bias
     highest, found = trials.session.highest_id, []

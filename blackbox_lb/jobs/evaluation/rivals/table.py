@@ -27,8 +27,7 @@ def rivals(
 ) -> tuple[Alternative, ...]:
     """Make the ``wanted`` rivals: by field, the values given, or whether its flag was.
 
-    Raises:
-        InputError: one is wanted and the task has no labels, or does not suit it.
+    Raises InputError: one is wanted and the task has no labels, or does not suit it.
     """
     given = {name: value if isinstance(value, tuple) else (value,) * bool(value) for name, value in wanted.items()}
     asked = [(name, value) for name in RIVALS for value in given.get(name, ())]
