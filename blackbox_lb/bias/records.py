@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import AllowInfNan, BaseModel, Field, Strict, model_validator
 
 from blackbox_lb.safety.printable import printable
 
@@ -18,9 +18,7 @@ Name: TypeAlias = Annotated[str, Field(min_length=1)]
 Scalar: TypeAlias = Flag | Annotated[int, Strict()] | Finite | str | None
 
 
-class Row(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
+class Row(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
     def replacing(self, **fields: object) -> Self:
         """Return the same with these fields in place of its own, checked as at its making; ``model_copy`` checks nothing.
 

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from blackbox_lb.errors import InputError
 
@@ -46,10 +46,8 @@ class Prices:
         return f"${self.prompt:g} and ${self.completion:g} a million prompt and completion tokens{source}"
 
 
-class _Row(BaseModel):
+class _Row(BaseModel, extra="forbid", frozen=True):
     """One row of a table."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     provider: str
     models: Annotated[list[str], Field(min_length=1)]
@@ -70,10 +68,8 @@ class _Row(BaseModel):
         return Prices(self.prompt, self.completion, ", ".join(part for part in (self.source, seen) if part), self.batch)
 
 
-class _Table(BaseModel):
+class _Table(BaseModel, extra="forbid", frozen=True):
     """A file of rows under ``[[price]]``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     price: list[_Row]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from blackbox_lb.safety.secrets import SECRET_WORD, redacted
 from blackbox_lb.types import Endpoint
@@ -32,10 +32,8 @@ def no_secrets(table: T) -> T:
     return table
 
 
-class ProfileRow(BaseModel):
+class ProfileRow(BaseModel, frozen=True, extra="forbid", strict=True):
     """Frozen, strictly typed, and without room for a misspelt key."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Connection(ProfileRow):

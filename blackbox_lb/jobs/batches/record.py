@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.atomic_file import write_whole
@@ -26,8 +26,6 @@ class BatchRecord(BaseModel):
     one; "creating" means that the batch may exist. ``refused``: batches of this file that the provider did not begin.
     ``most_prompt``, ``most_completion``: tokens at most. ``tally``: the counts of its lines.
     """
-
-    model_config = ConfigDict(extra="ignore")
 
     format: Literal[1] = 1
     name: str

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AllowInfNan, BaseModel, ConfigDict, model_validator
+from pydantic import AllowInfNan, BaseModel, model_validator
 
 Number = Annotated[float, AllowInfNan(False)]
 
 
-class ResultPart(BaseModel):
+class ResultPart(BaseModel, frozen=True, extra="forbid"):
     """Base of all parts of a result file: frozen, without unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Mean(ResultPart):
@@ -26,10 +24,8 @@ class Mean(ResultPart):
     high: Number
 
 
-class LabelScores(BaseModel):
+class LabelScores(BaseModel, frozen=True):
     """Scores of one label; None where no decision was for it, or no prompt has it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     label: str
     precision: Number | None = None
@@ -38,10 +34,8 @@ class LabelScores(BaseModel):
     count: int = 0
 
 
-class Decisions(BaseModel):
+class Decisions(BaseModel, frozen=True):
     """Decisions between labels; ``confusion``: a row for each right label, a column for each decided one, the last for none."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     accuracy: Number | None = None
     macro_f1: Number | None = None

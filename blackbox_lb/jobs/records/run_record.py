@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.budget import Spent
@@ -33,8 +33,6 @@ DIGITS = 16
 class _Run(BaseModel):
     """One run: its settings and its progress."""
 
-    model_config = ConfigDict(extra="ignore")
-
     settings: dict[str, Any]
     finished: bool = False
     version: str = ""
@@ -48,8 +46,6 @@ class _Run(BaseModel):
 class _Answered(BaseModel):
     """The systems that answered for one model at one address: name or system -> completions."""
 
-    model_config = ConfigDict(extra="ignore")
-
     provider: str
     host: str
     model: str
@@ -58,8 +54,6 @@ class _Answered(BaseModel):
 
 
 class _Document(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     runs: dict[str, _Run] = Field(default_factory=dict)
     answered: list[_Answered] = Field(default_factory=list)
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.errors import InputError
@@ -22,10 +22,8 @@ from blackbox_lb.safety.untrusted import parse_json, read_bounded
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class _Known(BaseModel):
+class _Known(BaseModel, frozen=True):
     """The displayed part of a document that grows from version to version."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Point(_Known):

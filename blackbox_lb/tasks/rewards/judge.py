@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError
 
 from blackbox_lb.errors import AuthenticationFailed, CorruptResponse, InputError
 from blackbox_lb.providers.schema import no_secrets
@@ -39,14 +39,12 @@ from blackbox_lb.types import Completion, Example, Prompt
 PLACES = re.compile(r"\{(prompt|completion|answer)\}")
 
 
-class JudgeFile(BaseModel):
+class JudgeFile(BaseModel, extra="forbid", frozen=True):
     """The rows of a judge's file.
 
     ``max_tokens`` limits the judge's answer; ``fields`` are further fields of the request; ``otherwise`` stands for the number of
     an answer that holds none; left out, such an answer ends the run.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     base_url: str
     model: str
