@@ -60,8 +60,6 @@ class ServerOptions:
 
 @options
 class ModelOptions(ServerOptions):
-    """A model with the provider that has it."""
-
     provider: str = provider(HelpGroup.FIRST, "local", default="local", show_default=False)
 
 
@@ -99,8 +97,6 @@ class PromptOptions:
 
 @options
 class TaskOptions(PromptOptions):
-    """Prompts, with the reward of their completions."""
-
     reward: str = option(
         HelpGroup.FIRST,
         "exact-match, contains, regex:PATTERN, json-schema:FILE, accuracy, log-accuracy, length, correct-and-short, "
@@ -115,8 +111,6 @@ class TaskOptions(PromptOptions):
 
 @options
 class SamplingOptions:
-    """The settings of sampling."""
-
     top_logprobs: int | None = option(
         HelpGroup.SAMPLING,
         f"Alternatives listed a token, 0 for no logprobs at all. [default: {TOP_LOGPROBS}, or the provider's limit]",
@@ -155,8 +149,6 @@ class LimitOptions(SpendingOptions):
 
 @options
 class PrintOptions:
-    """The amount of output."""
-
     as_json: bool = option(HelpGroup.OUTPUT, "Print the result as JSON on stdout.", "--json")
     quiet: bool = option(HelpGroup.OUTPUT, "No progress and no remarks.")
 

@@ -47,8 +47,6 @@ class Prices:
 
 
 class _Row(BaseModel, extra="forbid", frozen=True):
-    """One row of a table."""
-
     provider: str
     models: Annotated[list[str], Field(min_length=1)]
     prompt: Dollars

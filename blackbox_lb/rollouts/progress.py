@@ -24,8 +24,6 @@ class Reporter(Protocol):
 
 
 class Silent:
-    """A reporter without output."""
-
     @contextmanager
     def stage(self, title: str, completions: int) -> Iterator[Watcher]:
         def ignore(completion: Completion) -> None:

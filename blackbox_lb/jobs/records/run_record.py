@@ -31,8 +31,6 @@ DIGITS = 16
 
 
 class _Run(BaseModel):
-    """One run: its settings and its progress."""
-
     settings: dict[str, Any]
     finished: bool = False
     version: str = ""

@@ -89,8 +89,6 @@ class TrainingSummary(_Known):
 
 
 class UsageSummary(_Known):
-    """The completions and tokens that a fit drew."""
-
     requests: int | None = None
     completions: int
     prompt_tokens: int
@@ -98,8 +96,6 @@ class UsageSummary(_Known):
 
 
 class DecisionsPair(_Known):
-    """The decisions of the same prompts without and with the bias."""
-
     base: Decisions
     biased: Decisions
 

@@ -23,8 +23,6 @@ INDEX = ("key", "request_hash", "prompt_tokens", "generated")
 
 
 class _Place(NamedTuple):
-    """The place of a completion."""
-
     file: int
     group: int
     row: int
@@ -158,8 +156,6 @@ NESTED: dict[str, type[np.generic]] = {"top_ids": np.int32, "top_logprobs": np.f
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Group:
-    """One row group in memory."""
-
     name: str
     plain: Mapping[str, Sequence[Any]]
     lists: Mapping[str, _Lists]

@@ -8,8 +8,6 @@ from blackbox_lb.cli.options import TaskOptions, TrialOptions
 
 @options
 class CheckOptions(TaskOptions, TrialOptions):
-    """Options of ``blb check``."""
-
     labels: str | None = option(
         HelpGroup.TASK,
         "Labels of the decision, as in yes,no. [default: the answers of --data, where they are few]",

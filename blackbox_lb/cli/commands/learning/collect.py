@@ -14,8 +14,6 @@ def _samples() -> int:
 
 @options
 class CollectOptions(TaskOptions, TrialOptions):
-    """Options of ``blb collect``."""
-
     samples_per_prompt: int = option(HelpGroup.FIRST, "Completions a prompt.", type=COUNT, default=_samples)
     limit: int | None = option(HelpGroup.SAMPLING, "Use only the first N training prompts.", type=COUNT)
     shard: str | None = option(HelpGroup.SAMPLING, "Part I of N of the prompts, from 1/N to N/N: a machine each.", metavar="I/N")

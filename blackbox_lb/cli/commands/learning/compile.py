@@ -11,8 +11,6 @@ from blackbox_lb.cli.options import provider
 
 @options
 class CompileOptions:
-    """Options of ``blb compile``."""
-
     bias_file: Path = argument(metavar="BIAS", type=PATH, shell_complete=bias_files)
     provider: str | None = provider(None, "the bias's own")
     entries: int | None = option(None, "Most tokens in the bias. [default: the provider's limit]", type=COUNT)

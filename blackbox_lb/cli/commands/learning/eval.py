@@ -15,8 +15,6 @@ def _samples() -> int:
 
 @options
 class EvalOptions(TaskOptions, TrialOptions):
-    """Options of ``blb eval``."""
-
     biases: tuple[str, ...] = argument(metavar="[[NAME=]BIAS]...", nargs=-1, shell_complete=bias_files)
     save: bool = option(HelpGroup.FIRST, "Write each bias's verdict into its file.")
     test_samples: int = option(HelpGroup.JUDGING, "Completions a test prompt, setting and policy.", type=COUNT, default=_samples)

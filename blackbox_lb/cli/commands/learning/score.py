@@ -22,8 +22,6 @@ def _splits() -> tuple[str, ...]:
 
 @options
 class ScoreOptions(TaskOptions, SpendingOptions, PrintOptions):
-    """Options of ``blb score``."""
-
     where: Path = argument(metavar="STORE_OR_RUN", type=PATH)
     max_tokens: int | None = option(HelpGroup.FIRST, "T of the reward. [default: the limit each was drawn with]", type=COUNT)
     split: tuple[Split, ...] = option(HelpGroup.STORED, "Only this split; repeatable.", type=LateChoice(_splits))

@@ -12,8 +12,6 @@ from blackbox_lb.cli.options import ModelOptions, PrintOptions
 
 @options
 class DoctorOptions(ModelOptions, PrintOptions):
-    """Options of ``blb doctor``."""
-
     save: Path | None = option(
         HelpGroup.OUTPUT,
         "Write a profile of your own with what was found, for --provider.",

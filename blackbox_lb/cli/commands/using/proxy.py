@@ -24,8 +24,6 @@ EXTRA = "pip install 'blackbox-lb[proxy]'"
 
 @options
 class ProxyOptions:
-    """Options of ``blb proxy``."""
-
     biases: tuple[str, ...] = option(
         None,
         "A bias file. Without ALIAS it applies to its model's name, with one to MODEL@ALIAS. Can be given several times.",
