@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from blackbox_lb.estimate.choice.table import estimator
 from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.ratio import Ratio
-from blackbox_lb.estimate.counting.snips import SNIPS
+from blackbox_lb.estimate.counting.ratio import SNIPS, Ratio
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep

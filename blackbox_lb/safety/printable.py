@@ -1,4 +1,6 @@
-"""Untrusted text, made safe for a terminal: characters that move a cursor or reverse a line become backslash escapes."""
+"""Untrusted text, made safe for a terminal: characters that move a cursor or reverse a line become backslash escapes; and quotes
+of a user's value, or of another library's error, in an error message: on one line, and short.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import unicodedata
 # Control, format (bidirectional overrides among them), surrogate, private and unassigned characters, and exotic line
 # ends: each can move a terminal's cursor, reverse a line or break a diff.
 UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+LIMIT = 60
 
 
 def printable(text: str) -> str:
@@ -25,3 +28,14 @@ def _escape(character: str) -> str:
     if character == "\\" or unicodedata.category(character) in UNSAFE:
         return character.encode("unicode_escape").decode("ascii")
     return character
+
+
+def shorten(value: object) -> str:
+    """``repr(value)``, cut to 60 characters with an ellipsis."""
+    text = repr(value)
+    return text if len(text) <= LIMIT else f"{text[: LIMIT - 1]}…"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of the error's message, else its kind."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

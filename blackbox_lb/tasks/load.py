@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks.harness import HarnessOptions, load_harness
 from blackbox_lb.tasks.records.files import ColumnNames, SourcedExample, read_rows
 from blackbox_lb.tasks.records.hub_data import HUB

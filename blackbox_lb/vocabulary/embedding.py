@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy.typing as npt
 
 from blackbox_lb.errors import ConnectionFailed, InputError
-from blackbox_lb.safety.quoting import first_line
+from blackbox_lb.safety.printable import first_line
 
 EXTRA = "pip install 'blackbox-lb[clusters]'"
 PAPERS_ENCODER = "sentence-transformers/all-mpnet-base-v2"

@@ -9,8 +9,7 @@ import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.ratio import Ratio
-from blackbox_lb.estimate.counting.snips import SNIPS
+from blackbox_lb.estimate.counting.ratio import SNIPS, Ratio
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.counting.token_matrix import Cells
 from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size

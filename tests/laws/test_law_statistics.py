@@ -16,8 +16,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting import exact_sums as exact
 from blackbox_lb.estimate.counting.exact_sums import BLOCK, Accumulator, ExactSums
 from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.ratio import Ratio
-from blackbox_lb.estimate.counting.snips import SNIPS
+from blackbox_lb.estimate.counting.ratio import SNIPS, Ratio
 from blackbox_lb.estimate.counting.statistics import REMEMBERED, Statistics
 from blackbox_lb.estimate.counting.token_matrix import Cells
 from blackbox_lb.estimate.inputs.recipe import Recipe, Unobserved

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, EstimatorSettings, LearnedVector
 from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.ratio import Ratio, Shrunk
-from blackbox_lb.estimate.counting.snips import SNIPS
+from blackbox_lb.estimate.counting.ratio import SNIPS, Ratio, Shrunk
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.sweep import Sweep
 

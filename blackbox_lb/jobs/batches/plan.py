@@ -1,7 +1,8 @@
-"""The plan of a collection by batch: files of requests for all missing answers, within the command's limits."""
+"""The plan of a collection by batch: files of requests for all missing answers, within the command's limits; and its shards."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from secrets import token_hex
 from typing import Any
 
 from blackbox_lb.api.limits.budget import Budget, Spent
-from blackbox_lb.errors import BudgetExhausted, ProfileError
+from blackbox_lb.errors import BudgetExhausted, InputError, ProfileError
 from blackbox_lb.jobs.batches.lines import PREFIX, Ask, Line, Written, asks, names_in, request_line, split, write_input
 from blackbox_lb.jobs.batches.record import BatchRecord, Jobs
 from blackbox_lb.jobs.records.run_record import host_of
@@ -17,9 +18,12 @@ from blackbox_lb.providers.schema import BatchRules
 from blackbox_lb.rollouts.collect import batch_of, settings_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
-from blackbox_lb.store import canonical, request_hash
+from blackbox_lb.store import canonical, prompt_hash, request_hash
 from blackbox_lb.store.keys import messages_of
-from blackbox_lb.types import Draw, Prompt, Sampling
+from blackbox_lb.types import Draw, Example, Prompt, Sampling
+
+DIGITS = 16
+"""Hexadecimal digits of a prompt's hash that decide: 64 bits, so that every shard is equally likely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +149,37 @@ def no_batch(provider: str, endpoints: Sequence[str]) -> ProfileError:
     if not endpoints:
         return ProfileError(f"{provider} takes no batches, as far as its profile knows (table [batch]); leave --batch out")
     return ProfileError(f"{provider} takes batches for {', '.join(endpoints)} only; use --endpoint {endpoints[0]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Shard ``index``, from 1, of ``count``.
+
+    A prompt's own hash decides its shard, whatever stands before or behind it: appended or reordered prompts
+    move none of the others, and equal prompts are never drawn twice. Sizes differ like those of random parts.
+    """
+
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Parse ``text``, as in "2/4". Raises InputError: it names no shard."""
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
+        index, count = (int(match[1]), int(match[2])) if match else (0, 0)
+        if not 1 <= index <= count:
+            raise InputError(
+                f"--shard is {text!r}; give one of n parts as I/N, where I counts from 1 to N, as in 1/4, 2/4, 3/4 and 4/4"
+            )
+        return cls(index, count)
+
+    def __str__(self) -> str:
+        """The shard in the form for ``parse``."""
+        return f"{self.index}/{self.count}"
+
+    def holds(self, prompt: Prompt) -> bool:
+        return int(prompt_hash(prompt)[:DIGITS], 16) % self.count == self.index - 1
+
+    def of(self, examples: Iterable[Example]) -> tuple[Example, ...]:
+        """The examples whose prompts belong to this shard, in their order."""
+        return tuple(example for example in examples if self.holds(example.prompt))

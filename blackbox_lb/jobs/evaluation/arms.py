@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from blackbox_lb.api.wire import asks_logprobs
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.decisions.scores import DecisionScores
-from blackbox_lb.jobs.evaluation.decision import Decision, OwnBias
 from blackbox_lb.jobs.evaluation.document import PolicyCompletion
 from blackbox_lb.rollouts.judging.decisions import completion_of, scores_of
 from blackbox_lb.rollouts.judging.trials import Trials
@@ -21,6 +21,31 @@ from blackbox_lb.types import AnyBias, Completion, Example, Message, Prompt
 
 BASE = "base"
 """The name of the base policy."""
+OwnBias: TypeAlias = Callable[[Trials], Awaitable[tuple[Mapping[int, float], int]]]
+"""Makes a bias (token id -> nats), with the most tokens that a completion under it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """labels: (p,) the number of the decided label for each test prompt, -1 for none. prompt_tokens, completion_tokens: means over
+    the test prompts of the tokens paid for a decision, without those paid for learning.
+    """
+
+    labels: tuple[int, ...]
+    prompt_tokens: float = 0.0
+    completion_tokens: float = 0.0
+
+
+class Decision(Protocol):
+    """A way to decide for a label without drawing an answer."""
+
+    def lists(self) -> Sequence[Example]:
+        """The prompts with a first list to read, one token each."""
+        ...
+
+    async def decide(self, trials: Trials) -> Decided:
+        """Decide for each test prompt, without learning from the answers of these."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

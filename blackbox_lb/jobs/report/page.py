@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib
+import io
+import re
 import unicodedata
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,8 +20,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.report import notes, tables, verdict_text
 from blackbox_lb.jobs.report.data import Run, read_run
 from blackbox_lb.jobs.report.decisions import labels_table
-from blackbox_lb.jobs.report.figures import Plot, plots
-from blackbox_lb.jobs.report.inline_svg import inline, save
+from blackbox_lb.jobs.report.figures import COLOURS, Plot, plots
 from blackbox_lb.jobs.report.verdict_text import judged, rows_of
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.atomic_file import write_whole
@@ -29,6 +30,9 @@ from blackbox_lb.safety.secrets import redacted, redaction
 OF_TOKENS = ("delta", "score")
 """Plots of tokens; the others but "confusion" show the choice of the strength."""
 ORDER = ("HURTS", "HELPS", "NO EVIDENCE")
+FONT = re.compile(r"font: ([\d.]+)px [^;\"]*")
+IDENTITY = re.compile(r"(\bid=\"|url\(#|href=\"#)([^\")]+)")
+DPI = 200
 
 
 def tame(value: Any, masking: Callable[[str], str] = redacted) -> Any:
@@ -112,3 +116,38 @@ def _label(run: Run) -> str:
     if rows:
         return rows[0].metric
     return "reward" if run.evaluation is None else run.evaluation.label
+
+
+def inline(plot: Plot) -> str:
+    """The figure as an ``<svg>`` element, hidden from screen readers: its text alternative stands beside it."""
+    text = _svg(plot.figure)
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<title>.*?</title>|<!--.*?-->", "", text, flags=re.DOTALL)
+    for name, colour in COLOURS.items():
+        text = text.replace(colour, f"var(--plot-{name})")
+    text = FONT.sub(r"font-size: \1px; font-family: inherit", text)
+    text = IDENTITY.sub(rf"\g<1>{plot.name}-\g<2>", text)
+    start, rest = text.split(">", 1)
+    start = re.sub(r' (width|height)="[^"]*"', "", start)
+    return f'{start} aria-hidden="true" focusable="false">{rest}'
+
+
+def save(plot: Plot, folder: Path) -> list[Path]:
+    """Write the figure as NAME.png and NAME.svg into ``folder``. Raises InputError: they cannot be written."""
+    paths = [folder / f"{plot.name}.png", folder / f"{plot.name}.svg"]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        plot.figure.savefig(paths[0], dpi=DPI)
+        paths[1].write_text(_svg(plot.figure), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{folder}: plots cannot be written ({error.strerror}); give another --plots") from error
+    return paths
+
+
+def _svg(figure: Any) -> str:
+    buffer = io.StringIO()
+    rules = {"svg.fonttype": "none", "svg.hashsalt": "blackbox-lb"}
+    with importlib.import_module("matplotlib").rc_context(rules):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()

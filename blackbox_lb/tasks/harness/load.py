@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import BlbError, InputError
-from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks.records.hub_data import library, offline_without_hub, quiet, read_folder
 
 SEED = 0

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.safety.quoting import first_line
+from blackbox_lb.safety.printable import first_line
 from blackbox_lb.tasks.records.records import MAX_BYTES, SUFFIXES, Record, read_records
 
 HUB = "hf:"

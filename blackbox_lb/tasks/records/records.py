@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import DataError
-from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.untrusted import no_constant, parse_json, read_bounded
 
 MAX_BYTES = 256 * 2**20

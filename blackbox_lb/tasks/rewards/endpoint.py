@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from blackbox_lb.errors import CorruptResponse, InputError
-from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.types import Completion, Example
 

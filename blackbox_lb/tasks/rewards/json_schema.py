@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_json, read_bounded
 from blackbox_lb.types import Completion, Example
 

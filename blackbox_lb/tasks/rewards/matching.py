@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks.rewards.math_equality import check_installed, mathematically_equal
 from blackbox_lb.types import Example
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from blackbox_lb.errors import DataError, InputError
-from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks.rewards._math_process import SECONDS
 
 _WORKER = Path(__file__).with_name("_math_process.py")

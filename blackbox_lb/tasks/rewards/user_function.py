@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.safety.printable import shorten
 from blackbox_lb.types import Completion, Example
 
 

@@ -13,8 +13,7 @@ from typing import Literal
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.evaluation.arms import Alternative
-from blackbox_lb.jobs.evaluation.decision import Decided
+from blackbox_lb.jobs.evaluation.arms import Alternative, Decided
 from blackbox_lb.jobs.evaluation.rivals.case import Case
 from blackbox_lb.jobs.evaluation.rivals.label_lists import label_lists
 from blackbox_lb.rollouts.judging.trials import Trials

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.evaluation.arms import Alternative
-from blackbox_lb.jobs.evaluation.decision import Decided
+from blackbox_lb.jobs.evaluation.arms import Alternative, Decided
 from blackbox_lb.jobs.evaluation.rivals.case import Case
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.safety.quoting import first_line
+from blackbox_lb.safety.printable import first_line
 from blackbox_lb.types import Example
 from blackbox_lb.vocabulary.embedding import EXTRA, load_encoder, resolve_encoder
 

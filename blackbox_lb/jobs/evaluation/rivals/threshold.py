@@ -14,8 +14,7 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from blackbox_lb.estimate.inputs.checks import Vector
-from blackbox_lb.jobs.evaluation.arms import Alternative
-from blackbox_lb.jobs.evaluation.decision import Decided
+from blackbox_lb.jobs.evaluation.arms import Alternative, Decided
 from blackbox_lb.jobs.evaluation.rivals.case import Case
 from blackbox_lb.jobs.evaluation.rivals.label_lists import label_lists
 from blackbox_lb.rollouts.judging.trials import Trials
