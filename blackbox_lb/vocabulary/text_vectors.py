@@ -8,7 +8,7 @@ from math import sqrt
 from typing import Any
 
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse, InputError, RateLimited, ServerFailed
-from blackbox_lb.safety.quoting import first_line
+from blackbox_lb.safety.printable import first_line
 
 OPENAI = "https://api.openai.com/"
 AT_ONCE = 64

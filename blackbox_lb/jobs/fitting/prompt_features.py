@@ -13,7 +13,7 @@ from blackbox_lb.bias.features import DependsOn, PromptText, bucket_of, document
 from blackbox_lb.bias.prompt_bias import embedded, read
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.projection.prompt_dependent import FeatureTable
-from blackbox_lb.safety.quoting import shorten
+from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example, Prompt
 from blackbox_lb.vocabulary.embedding import EXTRA, resolve_encoder
