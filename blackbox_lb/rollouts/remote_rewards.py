@@ -149,16 +149,16 @@ async def _ask(
 ) -> list[str | CorruptResponse]:
     """The answers to one batch, after as many tries as the fault deserves."""
     content = json.dumps(remote.body(items)).encode()
-    async for attempt in AsyncRetrying(
-        retry=retry_if_exception(is_passing), wait=retry_pause, stop=stop_after_attempt(ATTEMPTS), reraise=True
-    ):
-        with attempt:
-            if not isinstance(remote, Judge):
-                return remote.answers(await _once(client, remote, content), items)
-            most = prompt_bound([content.decode()]), remote.file.max_tokens
-            reply = await budget.metered(lambda: _once(client, remote, content), *most, budget.judge_prices)
-            return remote.answers(reply, items)
-    raise AssertionError("tenacity ends by returning or raising")  # pragma: no cover
+
+    async def once() -> list[str | CorruptResponse]:
+        if not isinstance(remote, Judge):
+            return remote.answers(await _once(client, remote, content), items)
+        most = prompt_bound([content.decode()]), remote.file.max_tokens
+        reply = await budget.metered(lambda: _once(client, remote, content), *most, budget.judge_prices)
+        return remote.answers(reply, items)
+
+    again, enough = retry_if_exception(is_passing), stop_after_attempt(ATTEMPTS)
+    return await AsyncRetrying(retry=again, wait=retry_pause, stop=enough, reraise=True)(once)
 
 
 async def _once(client: httpx2.AsyncClient, remote: Remote, content: bytes) -> Any:

@@ -178,12 +178,8 @@ class Channel:
             return await self._tried(once, lambda error: is_passing(error) or self.slips.passing(error))
 
     async def _tried(self, once: Callable[[], Awaitable[Any]], passing: Callable[[BaseException], bool]) -> Any:
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception(passing), wait=retry_pause, stop=self._enough, sleep=self._sleep, reraise=True
-        ):
-            with attempt:
-                return await once()
-        raise AssertionError("tenacity ends by returning or raising")  # pragma: no cover
+        again = retry_if_exception(passing)
+        return await AsyncRetrying(retry=again, wait=retry_pause, stop=self._enough, sleep=self._sleep, reraise=True)(once)
 
     async def _sleep(self, seconds: float) -> None:
         with self._waits():

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -152,15 +153,11 @@ def _json(group: Group, base: Group | None, names: dict[str, str]) -> dict[str, 
         "prompts": sum(bool(row.size) for row in group.scores.reward),
         "completions": group.completions,
         "left_out": group.scores.left_out,
-        "reward": {"label": group.reward.label, **_mean(mean)},
+        "reward": {"label": group.reward.label, **asdict(mean)},
         "accuracy": group.accuracy,
         "tokens": group.tokens,
-        "difference": None if found is None else {**_mean(found.reward), "prompts": found.prompts},
+        "difference": None if found is None else {**asdict(found.reward), "prompts": found.prompts},
     }
-
-
-def _mean(found: Any) -> dict[str, float]:
-    return {"mean": found.mean, "low": found.low, "high": found.high}
 
 
 HEADER = (

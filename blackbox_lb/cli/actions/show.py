@@ -28,8 +28,7 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
         click.echo("UNVERIFIED: no fresh completions were compared; run blb eval with --save")
     findings_list(bias.findings, everything=True)
     ranked = sorted(bias.entries, key=lambda entry: entry.bias)
-    if bias.depends is not None:
-        _features(bias, top)
+    _features(bias, top)
     _tokens("Promoted tokens", [entry for entry in reversed(ranked) if entry.bias > 0], top)
     _tokens("Suppressed tokens", [entry for entry in ranked if entry.bias < 0], top)
 
@@ -74,14 +73,10 @@ def _statistics(learned: Learned) -> str:
     )
 
 
-def _error(entry: Entry) -> str:
-    return "" if entry.error is None else f"{entry.error:.3f}"
-
-
 def _tokens(title: str, entries: Iterable[Entry], top: int) -> None:
-    rows = list(entries)
-    print_table(
-        f"{title}: {min(top, len(rows))} of {len(rows)}",
-        ("token", "id", "bias (nats)", "standard error", "seen"),
-        ((f"'{entry.readable}'", str(entry.id), f"{entry.bias:+.3f}", _error(entry), str(entry.seen)) for entry in rows[:top]),
-    )
+    rows = [
+        (f"'{each.readable}'", str(each.id), f"{each.bias:+.3f}", "" if each.error is None else f"{each.error:.3f}", str(each.seen))
+        for each in entries
+    ]
+    columns = ("token", "id", "bias (nats)", "standard error", "seen")
+    print_table(f"{title}: {min(top, len(rows))} of {len(rows)}", columns, rows[:top])

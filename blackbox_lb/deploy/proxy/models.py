@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -11,6 +10,7 @@ from aiohttp import web
 from blackbox_lb.deploy.proxy.forward import Forwarder
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
 from blackbox_lb.deploy.proxy.requests import PREFIX
+from blackbox_lb.deploy.request_policy import parsed
 
 _NO_ROUTE = frozenset((404, 405, 501))
 _MOST = 16 * 2**20
@@ -42,7 +42,7 @@ async def answer_models(
         if answer.status != 200 and answer.status not in _NO_ROUTE:
             return await forwarder.stream(request, answer)
         with forwarder.faults():
-            document = _object(await answer.content.read(_MOST + 1)) if answer.status == 200 else {}
+            document = parsed(await answer.content.read(_MOST + 1)) or {} if answer.status == 200 else {}
     if isinstance(wanted, ServedBias):
         return web.json_response(_entry(wanted, document))
     return web.json_response(_listed(names, document))
@@ -65,11 +65,3 @@ def _entry(served: ServedBias, model: dict[str, Any]) -> dict[str, Any]:
     made = int(served.bias.created.timestamp())
     theirs = {name: value for name, value in model.items() if name != "aliases"}
     return {"object": "model", "created": made, "owned_by": "blackbox-lb", **theirs, "id": served.name}
-
-
-def _object(content: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}

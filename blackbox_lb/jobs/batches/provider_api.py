@@ -131,19 +131,18 @@ class BatchApi:
             await self._tried(once)
 
     async def _tried(self, once: Callable[[], Awaitable[T]]) -> T:
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception(is_passing), wait=retry_pause, stop=stop_after_attempt(ATTEMPTS), reraise=True
-        ):
-            with attempt:
-                try:
-                    return await once()
-                except openai.OpenAIError as error:
-                    raise self._channel.error_of(error) from error
-                except httpx2.HTTPError as error:
-                    wrapped = openai.APIConnectionError(request=error.request)
-                    wrapped.__cause__ = error
-                    raise self._channel.error_of(wrapped) from error
-        raise AssertionError("tenacity ends by returning or raising")  # pragma: no cover
+        async def translated() -> T:
+            try:
+                return await once()
+            except openai.OpenAIError as error:
+                raise self._channel.error_of(error) from error
+            except httpx2.HTTPError as error:
+                wrapped = openai.APIConnectionError(request=error.request)
+                wrapped.__cause__ = error
+                raise self._channel.error_of(wrapped) from error
+
+        again, enough = retry_if_exception(is_passing), stop_after_attempt(ATTEMPTS)
+        return await AsyncRetrying(retry=again, wait=retry_pause, stop=enough, reraise=True)(translated)
 
     def _id(self, found: Any) -> str:
         name = getattr(found, "id", None)

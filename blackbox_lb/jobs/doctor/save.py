@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import tomli_w
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding, value_of
+from blackbox_lb.jobs.doctor.asking.findings import Report, value_of
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.providers.schema import Json
 from blackbox_lb.safety.atomic_file import replacing
@@ -83,21 +83,13 @@ def _rows(
         for part in outer:
             table = table.setdefault(part, {})
         table[last] = value
+    source = f"blb doctor, {report.model} on its {report.endpoint} endpoint"
     rows["evidence"] = {
-        finding.row: _evidence(report, finding)
+        finding.row: {"grade": "L", "date": date.today(), "source": source, "seen": finding.evidence[:LONGEST]}
         for finding in report.findings
         if finding.claim and (finding.status == "CONFIRMED" or finding.found is not None)
     }
     return rows
-
-
-def _evidence(report: Report, finding: RowFinding) -> dict[str, Any]:
-    return {
-        "grade": "L",
-        "date": date.today(),
-        "source": f"blb doctor, {report.model} on its {report.endpoint} endpoint",
-        "seen": finding.evidence[:LONGEST],
-    }
 
 
 def _unproven(report: Report) -> tuple[dict[str, Json], list[str]]:

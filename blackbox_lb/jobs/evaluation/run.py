@@ -12,7 +12,7 @@ from blackbox_lb.bias.prompt_bias import PromptBias
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.arms import BASE, Alternative, Arm, ArmResult, arms_at, decide, draw, unranked
 from blackbox_lb.jobs.evaluation.compare import comparisons, policy, resolvable
-from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, ShownPrompt
+from blackbox_lb.jobs.evaluation.document import Evaluation, ShownPrompt
 from blackbox_lb.jobs.evaluation.plan import EvalPlan
 from blackbox_lb.jobs.evaluation.summary import notes, summarise
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
@@ -86,7 +86,12 @@ def _told(
     label, limit = trials.reward.label, trials.reward.max_tokens
     policies = tuple(policy(each, label, limit, plan.prices) for each in drawn)
     rows = comparisons(drawn, label, plan.effect)
-    _warn(trials, rows)
+    fewest = min((row.n_prompts for row in rows), default=0)
+    if rows and not resolvable(fewest, len(rows)):
+        trials.report.remark(
+            f"{fewest} prompts are too few for {len(rows)} comparisons: even the clearest difference would not be significant; "
+            "give more test prompts, or compare less at a time"
+        )
     if plan.prices is not None and any(row.prompt_tokens == 0 for row in policies):
         trials.report.remark(f"{trials.session.profile.name} does not count prompt tokens: costs are of completions only")
     return Evaluation(
@@ -140,15 +145,6 @@ def _announce(trials: Trials, plan: EvalPlan, examples: Sequence[Example], arms:
     elif instructed and any(each.prompt.messages[-1].content.rstrip().endswith(":") for each in examples):
         trials.report.remark(
             "prompts end with a cue for the answer, and instructions stand after it, which may do an instruction less than justice"
-        )
-
-
-def _warn(trials: Trials, rows: Sequence[Comparison]) -> None:
-    fewest = min((row.n_prompts for row in rows), default=0)
-    if rows and not resolvable(fewest, len(rows)):
-        trials.report.remark(
-            f"{fewest} prompts are too few for {len(rows)} comparisons: even the clearest difference would not be significant; "
-            "give more test prompts, or compare less at a time"
         )
 
 

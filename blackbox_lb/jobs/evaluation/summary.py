@@ -128,13 +128,9 @@ def _highest(policies: Sequence[PolicyResult], label: str) -> Iterator[str]:
     best = max(policies, key=lambda row: row.metrics[label].mean)
     found = best.metrics[label]
     yield (
-        f"The highest {label} of all {len(policies)} policies is that of {_named(best.name)} ({_at(best.setting)}): "
+        f"The highest {label} of all {len(policies)} policies is that of {_named(best.name)} ({when(best.setting).lower()}): "
         f"{figure(found.mean)} ({figure(found.low)} to {figure(found.high)}; the highest of several is flattered by chance)."
     )
-
-
-def _at(setting: str) -> str:
-    return setting if setting == "greedy" else f"at {setting}"
 
 
 def _paid(policies: Sequence[PolicyResult]) -> Iterator[str]:

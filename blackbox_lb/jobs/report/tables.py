@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import strongest
 from blackbox_lb.bias.records import Entry
-from blackbox_lb.jobs.analysis.document import Analysis, TokenScore
+from blackbox_lb.jobs.analysis.document import Analysis
 from blackbox_lb.jobs.evaluation.document import Evaluation, Mean, PolicyResult
 from blackbox_lb.jobs.report.data import CandidateRow
 from blackbox_lb.jobs.report.verdict_text import VerdictRow, amount, change, interval, of_comparison
@@ -146,29 +146,22 @@ def verdict_table(rows: Sequence[VerdictRow]) -> PageTable:
 
 
 def comparisons_table(evaluation: Evaluation) -> PageTable:
-    rows = [of_comparison(each) for each in evaluation.comparisons]
-    wished = any(row.needed_for_effect is not None for row in rows)
+    pairs = [(each, of_comparison(each)) for each in evaluation.comparisons]
+    wished = any(each.needed_for_effect is not None for each, _ in pairs)
     columns = (
         "setting", "instead of", "this", "metric", "verdict", "from", "to", "difference", "95 % interval", "percentile interval",
         "p", "sign test", "prompts", "needed", *(("for the wished effect",) if wished else ()),
     )  # fmt: skip
     cells = [
         [
-            Cell(row.setting), Cell(row.base_name), Cell(row.other_name), _metric(row), word(row.verdict),
-            *_means(row), bar, _percentile(row),
-            _p(row.p), _p(row.p_sign), count(row.n_prompts), count(row.needed),
-            *([count(row.needed_for_effect)] if wished else []),
+            Cell(row.setting), Cell(each.base), Cell(each.other), _metric(row), word(row.verdict), *_means(row), bar,
+            number(each.percentile_low, interval(replace(row, low=each.percentile_low, high=each.percentile_high))),
+            _p(row.p), _p(each.p_sign), count(row.n_prompts), count(each.needed),
+            *([count(each.needed_for_effect)] if wished else []),
         ]
-        for row, bar in zip(rows, _bars(rows), strict=True)
+        for (each, row), bar in zip(pairs, _bars([row for _, row in pairs]), strict=True)
     ]  # fmt: skip
     return table("comparisons", "Each pair that was compared, prompt by prompt", columns, cells)
-
-
-def _percentile(row: VerdictRow) -> Cell:
-    if row.percentile is None:
-        return number(None)
-    low, high = row.percentile
-    return number(low, f"{change(row.metric, low)} to {change(row.metric, high)}")
 
 
 def policies_table(evaluation: Evaluation) -> PageTable:
@@ -253,17 +246,16 @@ def _odds(nats: float) -> Cell:
 def scores_table(analysis: Analysis) -> PageTable:
     """The tokens generated under the bias, the most moved first."""
     columns = ("token", "id", "S (nats)", "std. error", "bias (nats)", "positions", "class", "family", "contexts")
-    rows = [_scored(each) for each in sorted(analysis.tokens, key=lambda each: -abs(each.score))]
+    rows = [
+        [
+            token(each.text) if each.text else Cell(f"<token {each.id}>", kind="token"), number(each.id, str(each.id)),
+            signed(each.score), number(each.se), signed(each.bias), count(each.count), Cell(each.surface), Cell(each.family),
+            Cell("\n".join(each.contexts), kind="lines"),
+        ]
+        for each in sorted(analysis.tokens, key=lambda each: -abs(each.score))
+    ]  # fmt: skip
     caption = "Tokens generated under the bias: how much likelier (S above 0) or unlikelier it made them"
     return table("scores", caption, columns, rows, searchable=True, where="analysis.json")
-
-
-def _scored(each: TokenScore) -> list[Cell]:
-    name = token(each.text) if each.text else Cell(f"<token {each.id}>", kind="token")
-    return [
-        name, number(each.id, str(each.id)), signed(each.score), number(each.se), signed(each.bias), count(each.count),
-        Cell(each.surface), Cell(each.family), Cell("\n".join(each.contexts), kind="lines"),
-    ]  # fmt: skip
 
 
 def bands_table(analysis: Analysis) -> PageTable:

@@ -37,12 +37,6 @@ class VerdictRow:
     n_prompts: int
     better: str
     verdict: str
-    base_name: str = "without the bias"
-    other_name: str = "with the bias"
-    p_sign: float | None = None
-    needed: int | None = None
-    needed_for_effect: int | None = None
-    percentile: tuple[float, float] | None = None
 
     @property
     def unchanged(self) -> bool:
@@ -69,8 +63,7 @@ def of_verdict(row: Verdict) -> VerdictRow:
 def of_comparison(row: Comparison) -> VerdictRow:
     return VerdictRow(
         row.setting, row.metric, row.base_mean, row.other_mean, row.difference, row.low, row.high, row.p, row.n_prompts,
-        row.better, row.verdict, row.base, row.other, row.p_sign, row.needed, row.needed_for_effect,
-        (row.percentile_low, row.percentile_high),
+        row.better, row.verdict,
     )  # fmt: skip
 
 

@@ -83,7 +83,8 @@ def proxy_command(options: ProxyOptions) -> None:
     proxy, host = _proxy(options), options.host
     asyncio.run(serve(proxy, host, options.port, lambda address: _started(proxy, host, address, options.as_json)))
     if not options.quiet:
-        _stopped(proxy)
+        counts = proxy.health["requests"]
+        click.echo("stopped; requests: " + ", ".join(f"{number} {name}" for name, number in counts.items()), err=True)
 
 
 def _proxy(options: ProxyOptions) -> Proxy:
@@ -117,8 +118,3 @@ def _started(proxy: Proxy, host: str, address: str, as_json: bool = False) -> No
         print_json({"address": address, "upstream": str(proxy.upstream.base), "biases": applied})
         return
     click.echo(f"blb proxy at {address} -> {proxy.upstream.base} adds: {biases}")
-
-
-def _stopped(proxy: Proxy) -> None:
-    counts = proxy.health["requests"]
-    click.echo("stopped; requests: " + ", ".join(f"{number} {name}" for name, number in counts.items()), err=True)

@@ -126,14 +126,9 @@ class _Duel:
     gap: float
 
     @property
-    def off(self) -> float:
-        """How far the gap is from a whole or half number of nats, at most .25."""
-        return abs(self.gap - round(2 * self.gap) / 2)
-
-    @property
     def margin(self) -> float:
-        """Nats either side of the tie, as far as both sides still round alike."""
-        return ROOM - self.off
+        """Nats either side of the tie, as far as both sides still round alike: a gap is at most .25 off a half or whole number."""
+        return ROOM - abs(self.gap - round(2 * self.gap) / 2)
 
     def bias(self, side: int) -> dict[int, float]:
         """A lead of the gap plus ``side`` margins: both biases move inside one half of a unit, so that a server that makes whole
