@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 
 from blackbox_lb.api.limits.budget import prompt_bound
 from blackbox_lb.estimate.choice.table import estimators
@@ -44,13 +45,7 @@ class Forecast:
     most_completion_tokens: int = 0
 
     def __add__(self, other: Forecast) -> Forecast:
-        return Forecast(
-            self.requests + other.requests,
-            self.completions + other.completions,
-            self.prompt_tokens + other.prompt_tokens,
-            self.most_prompt_tokens + other.most_prompt_tokens,
-            self.most_completion_tokens + other.most_completion_tokens,
-        )
+        return Forecast(*map(add, astuple(self), astuple(other)))
 
     def sentence(self, prices: Prices | None, stored: int, mean: float) -> str:
         """The forecast in words. ``stored``: completions in the store, of ``mean`` tokens each."""

@@ -28,6 +28,16 @@ class SpendingLimits:
     tokens: int | None = None
     dollars: float | None = None
 
+    def passed_by(self, total: Spent) -> str | None:
+        """The option whose limit the ``total`` passes."""
+        if self.requests is not None and total.requests > self.requests:
+            return f"--max-requests {self.requests:,}"
+        if self.tokens is not None and total.tokens > self.tokens:
+            return f"--max-tokens-total {self.tokens:,}"
+        if self.dollars is not None and total.dollars > self.dollars:
+            return f"--max-cost {self.dollars:g}"
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Spent:
@@ -110,7 +120,9 @@ class Budget:
             del self._reserved[ticket]
             self.in_flight -= 1
             self.spent += taken
-            self._wake()
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_result(None)
         return answer
 
     def close(self) -> None:
@@ -136,24 +148,13 @@ class Budget:
         if self.opening is not None:
             self.opening()
             self.opening = None
-        while (limit := self._passed_by(most)) is not None:
+        while (limit := self.limits.passed_by(sum(self._reserved.values(), self.spent) + most)) is not None:
             if not self.in_flight:
                 raise self._exhausted(limit, most)
             await self._change()
             self.check()
         self._reserved[ticket] = most
         self.in_flight += 1
-
-    def _passed_by(self, most: Spent) -> str | None:
-        """The option whose limit a request could pass."""
-        total, limits = sum(self._reserved.values(), self.spent) + most, self.limits
-        if limits.requests is not None and total.requests > limits.requests:
-            return f"--max-requests {limits.requests:,}"
-        if limits.tokens is not None and total.tokens > limits.tokens:
-            return f"--max-tokens-total {limits.tokens:,}"
-        if limits.dollars is not None and total.dollars > limits.dollars:
-            return f"--max-cost {limits.dollars:g}"
-        return None
 
     def _exhausted(self, limit: str, most: Spent) -> BudgetExhausted:
         next_one = f"up to {most.tokens:,} tokens" + (f" or ${most.dollars:.4f}" if most.dollars else "")
@@ -169,11 +170,6 @@ class Budget:
             await future
         finally:
             del self._waiting[task]
-
-    def _wake(self) -> None:
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_result(None)
 
 
 def _priced(prompt: int, completion: int, prices: Prices | None) -> Spent:

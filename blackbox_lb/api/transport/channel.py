@@ -125,14 +125,6 @@ class Channel:
         """``parse`` an answer from a file like a live one. Raises CorruptResponse: it is no JSON."""
         return self._json(httpx2.Response(200, content=content, request=httpx2.Request("GET", self.base_url)), parse)
 
-    def error_of(self, error: openai.OpenAIError) -> ProviderError:
-        """One of this package's errors for an error of any SDK client."""
-        return self._mapped(error, None)
-
-    def refusal(self, status: int | None, body: Any) -> ProviderError:
-        """The error for an error answer from a file: its status, if it has one, and its body."""
-        return self._refused(status, body, None)
-
     def drop_waiting(self) -> None:
         """Cancel the requests that wait for their turn or for another try: none of them has been sent."""
         for task in self._waiting:
@@ -145,7 +137,7 @@ class Channel:
             try:
                 return self._json(await self._client.get(path, cast_to=httpx2.Response))
             except openai.OpenAIError as error:
-                raise self._mapped(error, None) from error
+                raise self.error_of(error) from error
 
         return await self._tried(once, lambda error: is_passing(error) and not isinstance(error, ConnectionFailed))
 
@@ -210,17 +202,17 @@ class Channel:
             response = await self._client.post(path, body=body, cast_to=httpx2.Response)
         except openai.APIStatusError as error:
             learn(error.response)
-            mapped = self._mapped(error, body.get("model"))
+            mapped = self.error_of(error, body.get("model"))
             if isinstance(mapped, RateLimited):
                 self._budgets.refused(asked_pause(error.response.headers), time.monotonic())
             raise mapped from error
         except openai.OpenAIError as error:
-            raise self._mapped(error, None) from error
+            raise self.error_of(error) from error
         learn(response)
         answer = self._json(response, parse)
         if isinstance(answer, dict) and answer.get("error") and not answer.get("choices"):
             # Gateways answer 200 with another server's refusal inside, and so does Azure for some filtered prompts.
-            raise self._refused(None, answer, body.get("model"))
+            raise self.refusal(None, answer, body.get("model"))
         return answer
 
     def _json(self, response: httpx2.Response, parse: Callable[[bytes], Any] = loads) -> Any:
@@ -243,8 +235,8 @@ class Channel:
             most = min(most, SLOW_ATTEMPTS)
         return state.attempt_number >= most
 
-    def _mapped(self, error: openai.OpenAIError, model: str | None) -> ProviderError:
-        """The provider's error as one of ours, in the provider's own words."""
+    def error_of(self, error: openai.OpenAIError, model: str | None = None) -> ProviderError:
+        """The error of any SDK client as one of ours, in the provider's own words."""
         self._redactor.clean(error)
         if not isinstance(error, openai.APIStatusError):
             self.refusals += isinstance(error, openai.APITimeoutError)
@@ -259,9 +251,10 @@ class Channel:
                 f"{self.profile.name} answered {error.status_code}: {self.base_url} has moved to {to}; keys are not sent along: "
                 "give the new address with --base-url"
             )
-        return self._refused(error.status_code, error.response.text if error.body is None else error.body, model)
+        return self.refusal(error.status_code, error.response.text if error.body is None else error.body, model)
 
-    def _refused(self, status: int | None, body: Any, model: str | None) -> ProviderError:
+    def refusal(self, status: int | None, body: Any, model: str | None = None) -> ProviderError:
+        """The error for an error answer: its status, if it has one, and its body."""
         fault = classify(status, body, self.profile.name, secrets=self._credentials.secrets)
         self.refusals += fault.kind in OF_LOAD
         return self._error(fault, model)

@@ -20,7 +20,7 @@ from blackbox_lb.api.wire.envelope import count, is_blank, is_filtered, lengths,
 from blackbox_lb.api.wire.request import asks_logprobs
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, Draw, Endpoint, FloatArray, Sampling
+from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Draw, Endpoint, Sampling
 
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
@@ -126,7 +126,8 @@ def _parsed(
             for each, (generated, complete) in zip(read, sizes, strict=True)
         ]
         for each in completions:
-            _check_text(each)
+            for text in (each.text, each.finish_reason, each.model, each.fingerprint):
+                text.encode()  # a ValueError for half of a surrogate pair: it is no text, and no file takes it
         if not asks_logprobs(rules, sampling.top_logprobs):
             _check_counted(profile, endpoint, completions)
         return completions
@@ -224,12 +225,6 @@ def _lacks_a_token(read: Completion, size: int | None, listed: Callable[[], byte
     return spelled is not None and spelled != read.text.encode("utf-8", "surrogatepass")
 
 
-def _check_text(completion: Completion) -> None:
-    """Raise UnicodeEncodeError, a ValueError, for half of a surrogate pair: it is no text, and no file takes it."""
-    for text in (completion.text, completion.finish_reason, completion.model, completion.fingerprint):
-        text.encode()
-
-
 def _total(answer: dict[str, Any]) -> int | None:
     return count(answer, "completion_tokens", "output_tokens")
 
@@ -278,6 +273,8 @@ def _stacked(read: list[Position] | None) -> dict[str, Any]:
     """The arrays of a completion's positions."""
     positions = read or []
     top_ids, top_logprobs = _table([position.top for position in positions])
+    propensities = [position.propensity for position in positions if position.propensity is not None]
+    bounded = np.array([position.bounded for position in positions], dtype=np.bool_)
     return {
         "token_ids": np.array([position.id for position in positions], dtype=np.int32),
         "logprobs": np.array([position.logprob for position in positions], dtype=np.float32),
@@ -285,19 +282,9 @@ def _stacked(read: list[Position] | None) -> dict[str, Any]:
         "top_logprobs": top_logprobs,
         "whole": read is not None and all(position.id != UNNAMED for position in positions),
         "token_bytes": {token: raw for position in positions for token, raw in position.bytes.items()},
-        "propensities": _propensities(positions),
-        "bounded": _bounded(positions),
+        "propensities": np.array(propensities, dtype=np.float32) if propensities else None,
+        "bounded": bounded if bounded.any() else None,
     }
-
-
-def _propensities(positions: Sequence[Position]) -> FloatArray | None:
-    values = [position.propensity for position in positions if position.propensity is not None]
-    return np.array(values, dtype=np.float32) if values else None
-
-
-def _bounded(positions: Sequence[Position]) -> BoolArray | None:
-    bounded = np.array([position.bounded for position in positions], dtype=np.bool_)
-    return bounded if bounded.any() else None
 
 
 def _table(rows: Iterable[list[tuple[int, float]]]) -> tuple[Any, Any]:

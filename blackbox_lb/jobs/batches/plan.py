@@ -128,17 +128,12 @@ def check_budget(budget: Budget, fresh: Sequence[BatchRecord]) -> None:
         return
     prompt, completion = sum(job.most_prompt for job in fresh), sum(job.most_completion for job in fresh)
     dollars = 0.0 if budget.prices is None else budget.prices.dollars(prompt, completion)
-    total, limits = Spent(sum(job.requests for job in fresh), prompt, completion, dollars), budget.limits
-    for option, limit, most in (
-        ("--max-requests", limits.requests, total.requests),
-        ("--max-tokens-total", limits.tokens, total.tokens),
-        ("--max-cost", limits.dollars, total.dollars),
-    ):
-        if limit is not None and most > limit:
-            raise BudgetExhausted(
-                f"the batch could take {total}, more than {option} {limit:,}, and nobody could stop it in the middle: raise the "
-                "limit, or ask for less with --limit or --samples-per-prompt; nothing was submitted"
-            )
+    total = Spent(sum(job.requests for job in fresh), prompt, completion, dollars)
+    if (limit := budget.limits.passed_by(total)) is not None:
+        raise BudgetExhausted(
+            f"the batch could take {total}, more than {limit}, and nobody could stop it in the middle: raise the limit, or ask "
+            "for less with --limit or --samples-per-prompt; nothing was submitted"
+        )
     if budget.opening is not None:
         budget.opening()
         budget.opening = None
