@@ -10,7 +10,7 @@ from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks.harness import HarnessOptions, load_harness
 from blackbox_lb.tasks.records.files import ColumnNames, SourcedExample, read_rows
 from blackbox_lb.tasks.records.hub_data import HUB
-from blackbox_lb.tasks.sets import capitals, continents
+from blackbox_lb.tasks.sets.countries import capitals, continents
 from blackbox_lb.tasks.sets.dataset import load_dataset
 from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, Task, rest
 from blackbox_lb.types import Split
@@ -18,7 +18,7 @@ from blackbox_lb.types import Split
 HARNESS = "lm-eval:"
 """The prefix of a task of lm-evaluation-harness."""
 
-BUILT_IN: dict[str, Callable[[], Task]] = {"capitals": capitals.load, "continents": continents.load}
+BUILT_IN: dict[str, Callable[[], Task]] = {"capitals": capitals, "continents": continents}
 """The built-in tasks, by name."""
 
 

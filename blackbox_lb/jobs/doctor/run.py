@@ -21,8 +21,7 @@ from blackbox_lb.jobs.doctor.asking.exam import Exam
 from blackbox_lb.jobs.doctor.asking.findings import Findings, Report
 from blackbox_lb.jobs.doctor.asking.probe import IN_FLIGHT, MOST_REQUESTS, Probe, ProbesSpent, Withheld
 from blackbox_lb.jobs.doctor.checks.answers import check_n, check_seed, check_usage
-from blackbox_lb.jobs.doctor.checks.bias_effect import check_effect, check_fractions, check_highest_id
-from blackbox_lb.jobs.doctor.checks.bias_entries import check_entries
+from blackbox_lb.jobs.doctor.checks.bias_effect import check_effect, check_entries, check_fractions, check_highest_id
 from blackbox_lb.jobs.doctor.checks.given_answers import check_continues, check_prompt_logprobs
 from blackbox_lb.jobs.doctor.checks.listed_alternatives import check_lists, check_outside
 from blackbox_lb.jobs.doctor.checks.logprob_meaning import check_end, check_meaning

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from blackbox_lb.api.wire.dialects.chat import CONTENT
 from blackbox_lb.api.wire.dialects.completions import LEGACY
-from blackbox_lb.api.wire.dialects.dialect import AnswerDialect
+from blackbox_lb.api.wire.dialects.position import AnswerDialect
 from blackbox_lb.api.wire.dialects.responses import RESPONSES
 from blackbox_lb.api.wire.dialects.sglang import META
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blackbox_lb.api.wire.dialects.dialect import AnswerDialect, Choice
-from blackbox_lb.api.wire.dialects.position import Position, PositionReader
+from blackbox_lb.api.wire.dialects.position import AnswerDialect, Choice, Position, PositionReader
 from blackbox_lb.api.wire.dialects.token_identity import REPLACEMENT, checked_bytes
 from blackbox_lb.errors import NoLogprobs
 from blackbox_lb.providers.profile import Profile

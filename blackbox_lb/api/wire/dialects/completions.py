@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from blackbox_lb.api.wire.dialects import chat
-from blackbox_lb.api.wire.dialects.dialect import AnswerDialect, Choice
-from blackbox_lb.api.wire.dialects.position import Position, PositionReader
+from blackbox_lb.api.wire.dialects.position import AnswerDialect, Choice, Position, PositionReader
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import UNNAMED

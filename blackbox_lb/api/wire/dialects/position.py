@@ -1,14 +1,16 @@
-"""One token position, for every dialect: the sampled token, and the alternatives that are sure to be the likeliest."""
+"""One token position, for every dialect: the sampled token, and the alternatives that are sure to be the likeliest; and the
+differences between dialects, the shapes of answers.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-from blackbox_lb.api.wire.dialects.dialect import AnswerDialect
 from blackbox_lb.api.wire.dialects.token_identity import Identity, checked_id
+from blackbox_lb.api.wire.envelope import listed_choices
 from blackbox_lb.errors import CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
@@ -22,6 +24,7 @@ UNLISTED = 0.01
 """Most probability of all unlisted tokens, where the least listed one has none: those are less likely still."""
 LOWEST = -3e38
 """About the least number in a float32 column; an alternative below it has probability 0 anyway."""
+Choice: TypeAlias = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -38,6 +41,26 @@ class Position:
     bounded: bool = False
     propensity: float | None = None
     bytes: dict[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDialect:
+    """The reading of answers of one shape.
+
+    positions: every token position of a choice.
+    spelled: the bytes that the listed tokens of a choice spell; None where the list does not show them.
+    choices: the choices of an answer, each like one of a chat completion.
+    several: whether a request may ask for several completions.
+    in_order: whether alternatives stand in the order of the answer's list; a mapping has none.
+    columns: whether ``AnswerReader`` can read long lists from bytes to columns.
+    """
+
+    positions: Callable[[PositionReader, Choice], list[Position]]
+    spelled: Callable[[Profile, Choice], bytes | None]
+    choices: Callable[[Profile, Any], list[Choice]] = listed_choices
+    several: bool = True
+    in_order: bool = True
+    columns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

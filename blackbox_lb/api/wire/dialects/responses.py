@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from blackbox_lb.api.wire.dialects.chat import positions, spelled
-from blackbox_lb.api.wire.dialects.dialect import AnswerDialect, Choice
+from blackbox_lb.api.wire.dialects.position import AnswerDialect, Choice
 from blackbox_lb.api.wire.envelope import count, quoted, without
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from blackbox_lb.api.wire.dialects.chat import spelled
-from blackbox_lb.api.wire.dialects.dialect import AnswerDialect, Choice
-from blackbox_lb.api.wire.dialects.position import Position, PositionReader
+from blackbox_lb.api.wire.dialects.position import AnswerDialect, Choice, Position, PositionReader
 from blackbox_lb.api.wire.dialects.token_identity import checked_id
 from blackbox_lb.errors import CorruptResponse, NoLogprobs
 
