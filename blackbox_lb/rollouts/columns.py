@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, padded
-from blackbox_lb.types import NO_TOKEN, UNNAMED, BoolArray, Completion, EndTokens, FloatArray
+from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, EndTokens
 
 LISTED = EndTokens()
 
@@ -32,26 +32,18 @@ def columns(
         rewards=np.array(rewards, dtype=np.float64),
         lengths=np.array([len(completion.token_ids) for completion in each], dtype=np.int64),
         token_ids=np.concatenate([completion.token_ids for completion in each]),
-        logprobs=np.concatenate([_propensities(completion) for completion in each]),
+        logprobs=np.concatenate([one.logprobs if one.propensities is None else one.propensities for one in each]),
         top_ids=_without(
             _stacked([completion.top_ids for completion in each], width, NO_TOKEN), _hidden(completions.items(), end_tokens)
         ),
         top_logprobs=_stacked([completion.top_logprobs for completion in each], width, -np.inf),
-        bounded=np.concatenate([_bounded(completion) for completion in each]),
+        bounded=np.concatenate([np.zeros(len(one.token_ids), np.bool_) if one.bounded is None else one.bounded for one in each]),
     )
 
 
 def _stacked(tables: Sequence[npt.NDArray[Any]], width: int, fill: float) -> npt.NDArray[Any]:
     """One below the other, ``width`` columns of each, the last ones ``fill`` where it has fewer."""
     return np.concatenate([each if each.shape[1] == width else padded(each, width, fill) for each in tables])
-
-
-def _propensities(completion: Completion) -> FloatArray:
-    return completion.logprobs if completion.propensities is None else completion.propensities
-
-
-def _bounded(completion: Completion) -> BoolArray:
-    return np.zeros(len(completion.token_ids), dtype=np.bool_) if completion.bounded is None else completion.bounded
 
 
 def openers(known: Mapping[int, bytes], stop: Sequence[str]) -> frozenset[int]:

@@ -1,19 +1,25 @@
-"""From the user's choice, a built-in task or files of their own, to a Task."""
+"""From the user's choice to a Task: a built-in one, files of their own, or a data set of the hub or a folder, whose own splits are
+taken where it has them, with repeated rows left out and counted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks.harness import HarnessOptions, load_harness
-from blackbox_lb.tasks.records.files import ColumnNames, SourcedExample, read_rows
-from blackbox_lb.tasks.records.hub_data import HUB
+from blackbox_lb.tasks.records.files import SPLIT_NAMES, ColumnNames, SourcedExample, read_rows, row_of
+from blackbox_lb.tasks.records.hub_data import HUB, dataset_records
 from blackbox_lb.tasks.sets.countries import capitals, continents
-from blackbox_lb.tasks.sets.dataset import load_dataset
-from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, Task, rest
+from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, Task, rest, words_of
 from blackbox_lb.types import Split
+
+NAMES: dict[str, Split] = {**SPLIT_NAMES, "valid": "validation", "val": "validation", "dev": "validation"}
+"""The names of splits in data sets."""
+_JUDGED_FIRST: tuple[Split, ...] = ("test", "validation", "train")
 
 HARNESS = "lm-eval:"
 """The prefix of a task of lm-evaluation-harness."""
@@ -84,3 +90,61 @@ def _whole(path: str | Path, split: Split, columns: ColumnNames, require_answers
                 f"{row.source} says split {row.split}, but the file was given as {split} data; remove the column or the row"
             )
     return rows
+
+
+def load_dataset(
+    spec: str,
+    whole: dict[Split, list[SourcedExample]],
+    columns: ColumnNames,
+    *,
+    seed: int,
+    fractions: Sequence[float],
+    require_answers: bool,
+) -> Task:
+    """The task in ``spec``, hf:NAME[/CONFIG][@SPLIT] or a folder; ``whole`` are splits that have files of their own.
+
+    Splits called train, validation (valid, val, dev) and test are used as they are, others are left out; a missing one is divided
+    off train, and a single split is divided three ways. Unlike in a user's own file, id and split columns are ignored,
+    and of rows with one prompt only the first is kept, test's before validation's before train's. DataError: no train split
+    beside others.
+    """
+    records = dataset_records(spec)
+    found: dict[Split, list[SourcedExample]] = {}
+    single = len(records) == 1
+    for name, rows in records.items():
+        split = "train" if single else NAMES.get(name)
+        if split is not None and split not in whole:
+            for row in rows:
+                values = {key: value for key, value in row.values.items() if key not in ("id", "split")}
+                found.setdefault(split, []).append(row_of(replace(row, values=values), columns, require_answers))
+    if not found.get("train"):
+        raise DataError(f"{spec} has the splits {', '.join(records)} and none called train; choose one to divide with @SPLIT")
+    unused = [name for name in records if not single and name not in NAMES]
+    found, dropped = _without_repeats(found, whole)
+    given = {**found, **whole}
+    del given["train"]
+    parts = rest(spec, found["train"], seed, fractions, set(given)) | given
+    note = f"{spec}: splits {', '.join(records)}"
+    note += f"; not used: {', '.join(unused)}" if unused else ""
+    note += f"; {dropped} rows dropped that repeat another's prompt" if dropped else ""
+    return Task.from_splits(_folder_name(spec), parts, note=note)
+
+
+def _without_repeats(
+    found: dict[Split, list[SourcedExample]], whole: dict[Split, list[SourcedExample]]
+) -> tuple[dict[Split, list[SourcedExample]], int]:
+    seen = {words_of(row) for rows in whole.values() for row in rows}
+    kept: dict[Split, list[SourcedExample]] = {}
+    for split in _JUDGED_FIRST:
+        for row in found.get(split, []):
+            if words_of(row) not in seen:
+                seen.add(words_of(row))
+                kept.setdefault(split, []).append(row)
+    if not kept.get("train"):
+        raise DataError("every prompt of train stands in validation or test too; give other data")
+    return kept, sum(map(len, found.values())) - sum(map(len, kept.values()))
+
+
+def _folder_name(spec: str) -> str:
+    """OWNER/NAME/CONFIG@SPLIT in a form for the name of a folder."""
+    return spec.removeprefix(HUB).replace("/", "-").replace("@", "-") if spec.startswith(HUB) else Path(spec).name

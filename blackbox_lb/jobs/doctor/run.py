@@ -20,9 +20,8 @@ from blackbox_lb.errors import (
 from blackbox_lb.jobs.doctor.asking.exam import Exam
 from blackbox_lb.jobs.doctor.asking.findings import Findings, Report
 from blackbox_lb.jobs.doctor.asking.probe import IN_FLIGHT, MOST_REQUESTS, Probe, ProbesSpent, Withheld
-from blackbox_lb.jobs.doctor.checks.answers import check_n, check_seed, check_usage
+from blackbox_lb.jobs.doctor.checks.answers import check_continues, check_n, check_prompt_logprobs, check_seed, check_usage
 from blackbox_lb.jobs.doctor.checks.bias_effect import check_effect, check_entries, check_fractions, check_highest_id
-from blackbox_lb.jobs.doctor.checks.given_answers import check_continues, check_prompt_logprobs
 from blackbox_lb.jobs.doctor.checks.listed_alternatives import check_lists, check_outside
 from blackbox_lb.jobs.doctor.checks.logprob_meaning import check_end, check_meaning
 from blackbox_lb.jobs.doctor.checks.neutral_sampling import MOST_TOKENS, REQUESTS, check_neutral

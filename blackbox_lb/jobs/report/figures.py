@@ -11,7 +11,6 @@ from typing import Any
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.report.data import CandidateRow, Point, Result, Run
-from blackbox_lb.jobs.report.decisions import confusion
 from blackbox_lb.jobs.report.tables import PageTable, numbers_table, tried_table
 from blackbox_lb.jobs.report.verdict_text import amount
 from blackbox_lb.rollouts.progress import short
@@ -23,6 +22,8 @@ COLOURS = {
 """Name -> colour in a file; in the page the same colour is a variable of the style sheet, so that it follows light and dark."""
 SIZE = (4.7, 3.3)
 BINS = 40
+FAINTEST, STRONGEST = 0.04, 0.85
+"""Opacity of a cell of a confusion matrix with none, or with all, of its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,54 @@ def plots(run: Run, label: str) -> dict[str, Plot]:
 
 
 def _confusion(result: Result) -> Plot | None:
-    """The confusion matrices of the first setting with judged decisions."""
+    """Both confusion matrices of the first setting with judged decisions, side by side."""
     if not result.decisions:
         return None
     setting, pair = next(iter(result.decisions.items()))
     figure = _empty()
-    alternative, table = confusion(figure, setting, pair, COLOURS)
+    names = [row.label for row in pair.base.labels]
+    said = [*names, "no label"]
+    figure.set_size_inches(1.6 + 1.15 * len(names) + 2.2, 1.5 + 0.42 * len(names))
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, told, title in zip(axes, (pair.base, pair.biased), ("without the bias", "with the bias"), strict=True):
+        _matrix(axis, told.confusion, said, names)
+        axis.set_title(f"{title}: {_share(told.accuracy)} right", fontsize=10, color=COLOURS["ink"])
+    alternative = (
+        f"Confusion matrices at {setting}: {_share(pair.base.accuracy)} right and {_share(pair.base.no_label)} without a label "
+        f"before, {_share(pair.biased.accuracy)} and {_share(pair.biased.no_label)} after."
+    )
+    rows: list[list[str | float]] = [
+        [side, name, label, number]
+        for side, told in (("without", pair.base), ("with", pair.biased))
+        for name, cells in zip(names, told.confusion, strict=True)
+        for label, number in zip(said, cells, strict=True)
+    ]
+    columns = ("bias", "right label", "said", "completions")
+    table = numbers_table("confusion-numbers", "How often each label was said for each", columns, rows)
     note = f"Completions of the test prompts at {setting}: a row for each right label, a column for each that was said."
     return Plot("confusion", "Which label was said for which", note, alternative, table, figure)
+
+
+def _matrix(axis: Any, cells: Sequence[Sequence[int]], said: Sequence[str], right: Sequence[str]) -> None:
+    for y, row in enumerate(cells):
+        whole = sum(row) or 1
+        for x, value in enumerate(row):
+            colour = COLOURS["second"] if x == len(row) - 1 or x != y else COLOURS["first"]
+            shade = FAINTEST + (STRONGEST - FAINTEST) * value / whole
+            axis.barh(y, 0.94, left=x - 0.47, height=0.9, color=colour, alpha=shade, linewidth=0)
+            axis.text(x, y, f"{value:,}", ha="center", va="center", fontsize=9, color=COLOURS["ink"])
+    axis.set_xlim(-0.5, len(said) - 0.5)
+    axis.set_ylim(len(right) - 0.5, -0.5)
+    axis.set_xticks(range(len(said)), [each.replace("$", r"\$") for each in said], rotation=30, ha="right", fontsize=9)
+    axis.set_yticks(range(len(right)), [each.replace("$", r"\$") for each in right], fontsize=9)
+    axis.tick_params(colors=COLOURS["muted"], length=0)
+    axis.set_facecolor("none")
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def _share(value: float | None) -> str:
+    return "unknown" if value is None else f"{100 * value:.1f} %"
 
 
 def _empty() -> Any:

@@ -19,8 +19,8 @@ from blackbox_lb._version import __version__
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.report import notes, tables, verdict_text
 from blackbox_lb.jobs.report.data import Run, read_run
-from blackbox_lb.jobs.report.decisions import labels_table
 from blackbox_lb.jobs.report.figures import COLOURS, Plot, plots
+from blackbox_lb.jobs.report.tables import labels_table
 from blackbox_lb.jobs.report.verdict_text import judged, rows_of
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.atomic_file import write_whole

@@ -9,8 +9,8 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import strongest
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.jobs.analysis.document import Analysis
-from blackbox_lb.jobs.evaluation.document import Evaluation, Mean, PolicyResult
-from blackbox_lb.jobs.report.data import CandidateRow
+from blackbox_lb.jobs.evaluation.document import Decisions, Evaluation, LabelScores, Mean, PolicyResult
+from blackbox_lb.jobs.report.data import CandidateRow, DecisionsPair
 from blackbox_lb.jobs.report.verdict_text import VerdictRow, amount, change, interval, of_comparison
 from blackbox_lb.rollouts.progress import short
 
@@ -319,3 +319,32 @@ def tried_table(tried: Sequence[CandidateRow]) -> PageTable:
         for each in tried
     ]  # fmt: skip
     return table("tried", "Every candidate on the validation prompts, which chose among them", columns, rows)
+
+
+def labels_table(setting: str, pair: DecisionsPair) -> PageTable:
+    """Precision, recall and F1 of each label, without and with the bias."""
+    columns = (
+        "label",
+        "completions",
+        *(f"{name}, {side}" for name in ("precision", "recall", "F1") for side in ("without", "with")),
+    )
+    rows = [
+        [
+            Cell(base.label),
+            count(base.count),
+            *(_score(each, name) for name in ("precision", "recall", "f1") for each in (base, biased)),
+        ]
+        for base, biased in zip(pair.base.labels, pair.biased.labels, strict=True)
+    ]
+    caption = f"Decisions at {setting}: {_summary(pair.base)} without the bias, {_summary(pair.biased)} with it"
+    return table(f"labels-{setting.replace(' ', '-')}", caption, columns, rows)
+
+
+def _score(row: LabelScores, name: str) -> Cell:
+    value = getattr(row, name)
+    return number(value, None if value is None else f"{value:.2f}")
+
+
+def _summary(told: Decisions) -> str:
+    error = "" if told.calibration_error is None else f", calibration error {told.calibration_error:.2f}"
+    return f"macro-F1 {'unknown' if told.macro_f1 is None else f'{told.macro_f1:.2f}'}{error}"

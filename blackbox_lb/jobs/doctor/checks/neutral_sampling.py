@@ -69,7 +69,7 @@ def _conclude(exam: Exam, completions: list[Completion], draws: list[CellDraw]) 
         different = len({completion.text for completion in completions if len(completion.token_ids) > 1})
         why = f"p = {verdict.p:.1g}, {verdict.reason}; likeliest temperature {temperature_of(draws):.2f}"
         return exam.findings.agree("neutral", False, f"{why}; {different} different texts; {said}")
-    if not verdict.can_see:
+    if verdict.expected < EXPECTED:
         return exam.findings.skip(["neutral"], f"too little variety to see a truncation; {said}")
     return exam.findings.agree("neutral", True, f"{said}; smallest p of all tests {verdict.p:.2g}")
 

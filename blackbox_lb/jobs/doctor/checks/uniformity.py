@@ -63,11 +63,6 @@ class UniformityVerdict:
     beyond: int
     expected: float
 
-    @property
-    def can_see(self) -> bool:
-        """Whether sampling truncated at top-p .9 could not have been missed."""
-        return self.expected >= EXPECTED
-
 
 def judge(draws: Sequence[CellDraw], seed: int = 0) -> UniformityVerdict:
     """All tests at once: the probability integral transform, two nuclei, min-p, the unlisted mass, and the temperature.
