@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from bench.paper.centering import fits
 from bench.paper.clustering import cluster_vocabulary
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.counted import Smoothed
@@ -51,7 +52,7 @@ class TiedIPS(IPS):
         """
         super().__init__(statistics)
         cluster_of = _checked(labels)
-        statistics.fits(len(cluster_of))
+        fits(statistics, len(cluster_of))
         sampled, counts = self.token_ids, self.counts
         tied = cluster_of >= 0
         clusters, cluster_of[tied] = np.unique(cluster_of[tied], return_inverse=True)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.paper.centering import fits
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting import exact_sums as exact
 from blackbox_lb.estimate.counting.exact_sums import BLOCK, Accumulator, ExactSums
@@ -367,6 +368,6 @@ def test_bad_arguments_are_named() -> None:
         with pytest.raises(InputError, match=f"clip is {clip}"):
             of([], clip=clip)
     with pytest.raises(InputError, match="vocabulary has 2 entries"):
-        of([("a", 0.0, [(5, -0.5)])]).fits(2)
+        fits(of([("a", 0.0, [(5, -0.5)])]), 2)
     with pytest.raises(InputError, match="token id -1 in rollout a"):
         of([("a", 0.0, [(-1, -0.5)])])

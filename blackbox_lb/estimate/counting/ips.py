@@ -99,22 +99,6 @@ class IPS:
             ratio = np.log(values) + log_scale - self._log_alpha(tau, alpha, relative)
         return np.logaddexp(0.0, ratio)
 
-    def center(self, tau: float, alpha: float, vocab_size: int, *, relative: bool = False) -> float:
-        """The paper's c: the mean of ``log(alpha + Zhat(y))`` over the whole vocabulary, unsampled tokens included.
-
-        The paper's bias is ``delta + log(alpha) - c`` on sampled tokens and ``log(alpha) - c`` on all others.
-        """
-        self._statistics.fits(vocab_size)
-        total = float(self.delta(tau, alpha, relative=relative).sum())
-        return self._log_alpha(tau, alpha, relative) + total / vocab_size
-
-    def centered(self, tau: float, alpha: float, vocab_size: int, *, relative: bool = False) -> Vector:
-        """(vocab_size,) the paper's bias ``log(alpha + Zhat(y)) - c`` in nats; its mean is 0."""
-        self._statistics.fits(vocab_size)
-        full: Vector = np.zeros(vocab_size)
-        full[self.token_ids] = self.delta(tau, alpha, relative=relative)
-        return full - float(full.mean())
-
     def _log_alpha(self, tau: float, alpha: float, relative: bool) -> float:
         log_alpha = math.log(positive("alpha", alpha))
         if not relative:

@@ -235,14 +235,6 @@ class Statistics:
         plain, by_length = self.weights.values[:, self.column(tau)]
         return float(plain), float(by_length)
 
-    def fits(self, vocab_size: int) -> None:
-        """Raise InputError if a sampled token id is not below ``vocab_size``."""
-        if len(self.counts) > vocab_size:
-            raise InputError(
-                f"token id {len(self.counts) - 1} was sampled, but the vocabulary has {vocab_size} entries; "
-                f"give the size of the model's output layer"
-            )
-
     def require(self, estimator: Counted) -> None:
         """Raise InputError if no completion has a token, no token the needed logprob, or the sums were not gathered."""
         if self.n_used == 0:
