@@ -21,7 +21,7 @@ from blackbox_lb.jobs.report.data import read_run
 from blackbox_lb.jobs.report.examples import Side, compared
 from blackbox_lb.jobs.report.page import render, tame, write_report
 from blackbox_lb.jobs.report.tables import MOST_ROWS, entries_table, token
-from blackbox_lb.jobs.report.verdict_text import VerdictRow, amount, change, headline, judged, of_verdict, plain, rows_of
+from blackbox_lb.jobs.report.verdict_text import VerdictRow, amount, change, headline, judged, plain, row_of, rows_of
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from tests.unit.report_runs import HOSTILE, Kind, bias_of, entries, verdicts, write_run
@@ -48,7 +48,7 @@ def row(**fields: Any) -> VerdictRow:
 )
 def test_the_verdict_is_one_sentence(kind: Kind, sentence: str) -> None:
     """Which setting it helps, hurts or leaves as it is reads the same way for good and bad news."""
-    parts = judged([of_verdict(each) for each in verdicts(kind)])
+    parts = judged([row_of(each) for each in verdicts(kind)])
     assert headline(parts).replace("\N{NO-BREAK SPACE}", " ") == sentence
     assert headline(()) == "Nobody has checked yet whether this bias helps."
 

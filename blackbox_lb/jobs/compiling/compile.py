@@ -69,8 +69,7 @@ def compile_dependent(bias: Bias, profile: Profile, *, entries: int | None = Non
     """Compile a bias that depends on the prompt: the tokens that it moves most, by the root of the sum of squares over the common
     vector and those of all features, in the range and kind of numbers that the provider takes of each request.
 
-    Raises:
-        BiasError: it depends on no prompt, or more entries are wanted than the provider takes.
+    Raises BiasError: it depends on no prompt, or more entries are wanted than the provider takes.
     """
     depends = bias.depends
     if depends is None:

@@ -11,7 +11,7 @@ from blackbox_lb.bias.records import Entry
 from blackbox_lb.jobs.analysis.document import Analysis
 from blackbox_lb.jobs.evaluation.document import Decisions, Evaluation, LabelScores, Mean, PolicyResult
 from blackbox_lb.jobs.report.data import CandidateRow, DecisionsPair
-from blackbox_lb.jobs.report.verdict_text import VerdictRow, amount, change, interval, of_comparison
+from blackbox_lb.jobs.report.verdict_text import VerdictRow, amount, change, interval, row_of
 from blackbox_lb.rollouts.progress import short
 
 MOST_ROWS = 2_000
@@ -146,7 +146,7 @@ def verdict_table(rows: Sequence[VerdictRow]) -> PageTable:
 
 
 def comparisons_table(evaluation: Evaluation) -> PageTable:
-    pairs = [(each, of_comparison(each)) for each in evaluation.comparisons]
+    pairs = [(each, row_of(each)) for each in evaluation.comparisons]
     wished = any(each.needed_for_effect is not None for each, _ in pairs)
     columns = (
         "setting", "instead of", "this", "metric", "verdict", "from", "to", "difference", "95 % interval", "percentile interval",

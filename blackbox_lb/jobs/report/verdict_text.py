@@ -53,29 +53,21 @@ Judged: TypeAlias = tuple[VerdictRow, ...]
 """All rows of one setting; the first is the one that counts."""
 
 
-def of_verdict(row: Verdict) -> VerdictRow:
+def row_of(row: Verdict | Comparison) -> VerdictRow:
+    base, other = (row.base, row.biased) if isinstance(row, Verdict) else (row.base_mean, row.other_mean)
     return VerdictRow(
-        row.setting, row.metric, row.base, row.biased, row.difference, row.low, row.high, row.p, row.n_prompts,
-        row.better, row.verdict,
-    )  # fmt: skip
-
-
-def of_comparison(row: Comparison) -> VerdictRow:
-    return VerdictRow(
-        row.setting, row.metric, row.base_mean, row.other_mean, row.difference, row.low, row.high, row.p, row.n_prompts,
-        row.better, row.verdict,
-    )  # fmt: skip
+        row.setting, row.metric, base, other, row.difference, row.low, row.high, row.p, row.n_prompts, row.better, row.verdict
+    )
 
 
 def rows_of(run: Run) -> tuple[VerdictRow, ...]:
     """The bias against the base: the verdict in the bias file, else the evaluation's comparison of the two; maybe nothing."""
     if run.bias.verdict:
-        return tuple(of_verdict(row) for row in run.bias.verdict)
+        return tuple(map(row_of, run.bias.verdict))
     if run.evaluation is None:
         return ()
     biases = [each.bias for each in run.evaluation.policies if each.bias is not None and each.name == each.bias]
-    alone = [row for row in run.evaluation.comparisons if row.base == BASE and row.other in biases[:1]]
-    return tuple(of_comparison(row) for row in alone)
+    return tuple(row_of(row) for row in run.evaluation.comparisons if row.base == BASE and row.other in biases[:1])
 
 
 def judged(rows: Iterable[VerdictRow]) -> tuple[Judged, ...]:
