@@ -146,46 +146,38 @@ def _predicted(scores: Vector, other: Vector, labels: Ids) -> tuple[Bools, Bools
     size = scores.shape[1]
     for number in range(int(fold.max()) + 1):
         held, train = fold == number, fold != number
-        offsets = _offsets(scores[train], labels[train], other[train])
+        _, offsets = label_fit(scores[train], labels[train], other[train])
         tilted = scores[held] + offsets
         fixed[held] = (tilted.argmax(axis=1) == labels[held]) & (tilted.max(axis=1) > other[held])
-        slope, weighed = _weighed(scores[train], labels[train])
+        slope, weighed = label_fit(scores[train], labels[train], weighed=True)
         informed[held] = (slope * scores[held] + weighed).argmax(axis=1) == labels[held]
         majority[held] = np.bincount(labels[train], minlength=size).argmax() == labels[held]
     return fixed, informed, majority
 
 
-def _offsets(scores: Vector, labels: Ids, other: Vector) -> Vector:
-    """(l,) the maximum-likelihood offsets, beside the likeliest token that begins no label."""
-    rows = np.arange(len(labels))
+def label_fit(
+    scores: Vector, labels: Ids, other: Vector | None = None, *, weighed: bool = False, l2: float = L2, ftol: float = 2.2e-9
+) -> tuple[float, Vector]:
+    """The maximum-likelihood weight of ``scores`` (p, l), 1 unless ``weighed``, and (l,) offsets in nats: the fit to
+    ``softmax(weight * scores + offsets)`` of the right ``labels`` (p,).
 
-    def loss(offsets: Vector) -> tuple[float, Vector]:
-        tilted = np.column_stack([scores + offsets, other])
-        whole = _log_sums(tilted)
-        shares = np.exp(tilted - whole[:, None])[:, :-1]
-        value = float((whole - tilted[rows, labels]).sum() + L2 / 2 * offsets @ offsets)
-        slope = shares.sum(axis=0) - np.bincount(labels, minlength=scores.shape[1]) + L2 * offsets
-        return value, slope
-
-    found = optimize.minimize(loss, np.zeros(scores.shape[1]), jac=True, method="L-BFGS-B")
-    return np.asarray(found.x, np.float64)
-
-
-def _weighed(scores: Vector, labels: Ids) -> tuple[float, Vector]:
-    """The maximum-likelihood weight of the model's logprobs, and (l,) offsets, among the labels."""
+    other: (p,) the logprob of one alternative more, without an offset. ftol: relative fall of the loss that ends the search.
+    """
     rows, size = np.arange(len(labels)), scores.shape[1]
 
     def loss(x: Vector) -> tuple[float, Vector]:
-        logits = x[0] * scores + x[1:]
+        weight, offsets = (x[0], x[1:]) if weighed else (1.0, x)
+        logits = weight * scores + offsets if other is None else np.column_stack([weight * scores + offsets, other])
         logs = logits - _log_sums(logits)[:, None]
-        shares = np.exp(logs)
-        away = shares.copy()
+        away = np.exp(logs)
         away[rows, labels] -= 1.0
-        value = float(-logs[rows, labels].sum() + L2 / 2 * x @ x)
-        return value, np.append((away * scores).sum(), away.sum(axis=0)) + L2 * x
+        away = away[:, :size]
+        slope = np.append((away * scores).sum(), away.sum(axis=0)) if weighed else away.sum(axis=0)
+        return float(-logs[rows, labels].sum() + l2 / 2 * x @ x), slope + l2 * x
 
-    found = optimize.minimize(loss, np.zeros(size + 1), jac=True, method="L-BFGS-B")
-    return float(found.x[0]), np.asarray(found.x[1:], np.float64)
+    found = optimize.minimize(loss, np.zeros(size + weighed), jac=True, method="L-BFGS-B", options={"ftol": ftol})
+    x = np.asarray(found.x, np.float64)
+    return (float(x[0]), x[1:]) if weighed else (1.0, x)
 
 
 def _log_sums(rows: Vector) -> Vector:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
-from scipy.special import softmax
 
+from blackbox_lb.estimate.decisions.feasibility import label_fit
 from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.jobs.evaluation.arms import Alternative, Decided
 from blackbox_lb.jobs.evaluation.rivals.case import Case
@@ -56,18 +55,10 @@ def offsets(logprobs: npt.ArrayLike, right: npt.ArrayLike) -> Vector:
     """
     table, truth = np.asarray(logprobs, np.float64), np.asarray(right, np.int64)
     known = ~np.isnan(table).any(axis=1) & (truth >= 0)
-    counts = np.bincount(truth[known], minlength=table.shape[1])
-    there = counts > 0
-    lists, rows = table[known][:, there], np.arange(int(known.sum()))
-    columns = (np.cumsum(there) - 1)[truth[known]]
-
-    def loss(values: Vector) -> tuple[float, Vector]:
-        shifted = lists + values
-        told = np.logaddexp.reduce(shifted, axis=1) - shifted[rows, columns]
-        return float(told.mean()), (softmax(shifted, axis=1).sum(axis=0) - counts[there]) / len(rows)
-
+    there = np.bincount(truth[known], minlength=table.shape[1]) > 0
     found = np.full(len(there), -np.inf)
-    if len(rows):
-        best = minimize(loss, np.zeros(int(there.sum())), jac=True, method="L-BFGS-B", options={"ftol": 1e-12}).x
+    if known.any():
+        columns = (np.cumsum(there) - 1)[truth[known]]
+        _, best = label_fit(table[known][:, there], columns, l2=0.0, ftol=1e-12)
         found[there] = best - best.mean()
     return found
