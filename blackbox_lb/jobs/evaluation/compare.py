@@ -147,21 +147,14 @@ def resolvable(prompts: int, rows: int) -> bool:
 def verdicts(found: Evaluation, name: str) -> list[Verdict]:
     """The verdicts for a bias file: the rows of the bias ``name`` against the base, as in the evaluation."""
     completions = {(row.setting, row.name): row.completions for row in found.policies}
+    alike = Verdict.model_fields.keys() & Comparison.model_fields.keys() - {"base"}
     return [
         Verdict(
-            setting=row.setting,
-            metric=row.metric,
+            **row.model_dump(include=alike),
             base=row.base_mean,
             biased=row.other_mean,
-            difference=row.difference,
-            low=row.low,
-            high=row.high,
-            p=row.p,
-            n_prompts=row.n_prompts,
             n_base=completions[row.setting, BASE],
             n_biased=completions[row.setting, name],
-            better=row.better,
-            verdict=row.verdict,
         )
         for row in found.comparisons
         if (row.base, row.other) == (BASE, name)

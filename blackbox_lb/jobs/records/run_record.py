@@ -125,12 +125,8 @@ class Manifest:
             return
         run.finished, run.ended = error is None or isinstance(error, InputError), _now()
         run.stopped_by, run.mixed = None if error is None else type(error).__name__, drift.mixed
-        run.spent = {
-            "requests": spent.requests,
-            "prompt_tokens": spent.prompt_tokens,
-            "completion_tokens": spent.completion_tokens,
-            "dollars": round(spent.dollars, 6),
-        }
+        counts = {name: getattr(spent, name) for name in ("requests", "prompt_tokens", "completion_tokens")}
+        run.spent = {**counts, "dollars": round(spent.dollars, 6)}
         found = self._answered()
         if found is None:
             provider, host, model = (self.settings[key] for key in ("provider", "host", "model"))
