@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.errors import BiasError, InputError, TokenizerMismatch
-from blackbox_lb.providers.profile import Profile
+from blackbox_lb.errors import BiasError, InputError, ProfileError, TokenizerMismatch
+from blackbox_lb.providers.names import profile_names
+from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:
@@ -66,6 +67,16 @@ def check_limits(bias: Mapping[int, float], profile: Profile, highest_id: int | 
 
 def _remedy(profile: Profile) -> str:
     return f"make one that fits with blb compile --provider {profile.name}"
+
+
+def profile_of(bias: Bias, provider: str | None) -> Profile:
+    """Return the profile called ``provider``, else that of the bias. Raises ProfileError: that one is not in the package."""
+    if provider is None and bias.provider not in profile_names():
+        raise ProfileError(
+            f"the bias is for {printable(bias.provider)}, which is no provider that comes with the package; give --provider, a "
+            "name or the path of its TOML"
+        )
+    return load_profile(provider or bias.provider)
 
 
 def vocabulary_of(bias: Bias, profiles: Iterable[Profile], tokenizer: str | None = None) -> Vocabulary | None:

@@ -13,7 +13,7 @@ import click
 
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.limits import vocabulary_of
+from blackbox_lb.bias.limits import profile_of, vocabulary_of
 from blackbox_lb.cli.commands.learning.analyze import ANALYSIS, AnalyzeOptions
 from blackbox_lb.cli.grouped import picked
 from blackbox_lb.cli.json_output import print_json
@@ -21,16 +21,14 @@ from blackbox_lb.cli.options import STORE, ModelOptions, TaskOptions, TrialOptio
 from blackbox_lb.cli.resources import connect_to, load, open_trials
 from blackbox_lb.cli.run_limits import run
 from blackbox_lb.cli.terminal import print_table, reporter
-from blackbox_lb.errors import BlbError, InputError, ProfileError
+from blackbox_lb.errors import BlbError, InputError
 from blackbox_lb.jobs.analysis.biased_completions import Biased, Shifts, ask_shifts, biased_completions, draw, shifts_by_lists
 from blackbox_lb.jobs.analysis.document import Analysis, Band, DeltaRow, Family, MinimalPair, TokenScore
 from blackbox_lb.jobs.analysis.run import analyze
 from blackbox_lb.jobs.forecast import ForecastStage
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
-from blackbox_lb.providers.names import profile_names
-from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.atomic_file import write_whole
-from blackbox_lb.safety.printable import legible, printable
+from blackbox_lb.safety.printable import legible
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
 from blackbox_lb.vocabulary.embedding import load_encoder
@@ -104,7 +102,7 @@ def _check_places(folder: Path, csv_file: Path | None) -> None:
 
 
 async def _run(bias: Bias, options: AnalyzeOptions, listener: Remembering, budget: Budget) -> Analysis:
-    profile = _profile(bias, options.provider)
+    profile = profile_of(bias, options.provider)
     store_path = options.store or options.bias_file.with_name(STORE)
     ours = picked(TrialOptions, options, provider=options.provider or profile.name, store=store_path)
     vocabulary = vocabulary_of(bias, [profile], options.tokenizer)
@@ -134,15 +132,6 @@ async def _texts(bias: Bias, tokens: Sequence[int], options: ModelOptions, liste
         listener.remark(f"the texts of {len(tokens):,} tokens are not known: {error}")
         return {}
     return {token: text for token, text in zip(tokens, texts, strict=True) if text}
-
-
-def _profile(bias: Bias, provider: str | None) -> Profile:
-    if provider is None and bias.provider not in profile_names():
-        raise ProfileError(
-            f"the bias is of {printable(bias.provider)}, which is no provider that comes with the package; give --provider, the "
-            "path of its TOML"
-        )
-    return load_profile(provider or bias.provider)
 
 
 async def _draw(bias: Bias, options: AnalyzeOptions, ours: TrialOptions, listener: Remembering, budget: Budget) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import click
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.limits import check_bias, highest_id, most_entries, vocabulary_of
+from blackbox_lb.bias.limits import check_bias, highest_id, most_entries, profile_of, vocabulary_of
 from blackbox_lb.bias.records import Compiled
 from blackbox_lb.cli.commands.learning.compile import CompileOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
 from blackbox_lb.cli.terminal import print_table
-from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.compiling.compile import Kept, compile_bias, compile_dependent, gain_by_entries
 from blackbox_lb.jobs.compiling.logged_prefixes import Prefixes, logged_prefixes
 from blackbox_lb.jobs.compiling.plot import check_plot, gain_plot
@@ -32,7 +32,9 @@ LEARNED = "learned.json"
 def execute(options: CompileOptions) -> None:
     bias_file = options.bias_file
     bias = Bias.load(bias_file)
-    profile = _profile(bias, options.provider)
+    profile = profile_of(bias, options.provider)
+    profile.require(["bias"], "compiling")
+    profile.check_model(bias.model)
     most_entries(profile, options.entries)
     collected_by = [load_profile(bias.provider)] if bias.provider in {*profile_names()} - {profile.name} else []
     vocabulary = vocabulary_of(bias, [profile, *collected_by], options.tokenizer)
@@ -79,18 +81,6 @@ def _compile_dependent(bias: Bias, profile: Profile, highest: int | None, out: P
         f"{profile.bias.low:g} to {profile.bias.high:g} for each prompt"
     )
     click.echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
-
-
-def _profile(bias: Bias, provider: str | None) -> Profile:
-    if provider is None and bias.provider not in profile_names():
-        raise ProfileError(
-            f"the bias is for {printable(bias.provider)}, which is no provider that comes with the package; give --provider, a "
-            "name or the path of its TOML"
-        )
-    profile = load_profile(provider or bias.provider)
-    profile.require(["bias"], "compiling")
-    profile.check_model(bias.model)
-    return profile
 
 
 def _out(store: Path, profile: Profile, options: CompileOptions) -> Path:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.checks import Ids
+from blackbox_lb.types import FloatArray
 from blackbox_lb.vocabulary.embedding import EXTRA, Encoder
 
 RESTARTS = 10
 """Runs of k-means; the one with the least squared distance counts."""
-
-Floats: TypeAlias = npt.NDArray[np.float32]
-Ids: TypeAlias = npt.NDArray[np.int64]
 
 
 def cluster_labels(texts: Sequence[str | None], corpus: Iterable[str], *, encoder: Encoder, k: int = 32, seed: int = 0) -> Ids:
@@ -34,7 +32,7 @@ def cluster_labels(texts: Sequence[str | None], corpus: Iterable[str], *, encode
     return np.array([label_of.get(text, -1) for text in texts], dtype=np.int64)
 
 
-def _embedded(encoder: Encoder, texts: Sequence[str]) -> Floats:
+def _embedded(encoder: Encoder, texts: Sequence[str]) -> FloatArray:
     vectors = np.asarray(encoder(texts), dtype=np.float32)
     if vectors.ndim != 2 or len(vectors) != len(texts):
         raise InputError(
@@ -46,7 +44,7 @@ def _embedded(encoder: Encoder, texts: Sequence[str]) -> Floats:
     return vectors
 
 
-def _k_means(vectors: Floats, k: int, seed: int) -> Any:
+def _k_means(vectors: FloatArray, k: int, seed: int) -> Any:
     try:
         from sklearn.cluster import KMeans
         from sklearn.exceptions import ConvergenceWarning

@@ -6,16 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.jobs.evaluation.arms import BASE, ArmResult
 from blackbox_lb.jobs.evaluation.document import Comparison, Decisions, Evaluation, Mean, PolicyResult
 from blackbox_lb.providers.prices import Prices
-from blackbox_lb.rollouts.judging.intervals import LEVEL, bootstrap, holm, sample_size, sign_test
+from blackbox_lb.rollouts.judging.intervals import LEVEL, Array, bootstrap, holm, sample_size, sign_test
 from blackbox_lb.rollouts.judging.verdict import PolicyScores, decide, paired
 
-Array = npt.NDArray[np.float64]
 ANSWERS = 1_000
 """Number of answers that a cost is for."""
 

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
-from blackbox_lb.rollouts.judging.intervals import LEVEL, bootstrap, holm
+from blackbox_lb.rollouts.judging.intervals import LEVEL, Array, bootstrap, holm
 
 if TYPE_CHECKING:
     from blackbox_lb.tasks import Reward
     from blackbox_lb.types import Completion, Example
 
-Array = npt.NDArray[np.float64]
 LARGEST = 1e100
 """A larger reward has no variance left in double precision."""
 
