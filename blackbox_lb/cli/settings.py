@@ -13,7 +13,7 @@ import click
 
 from blackbox_lb.cli.commands import COMMANDS, load_command
 from blackbox_lb.errors import InputError
-from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
+from blackbox_lb.safety.untrusted import read_settings
 
 FILE = "blb.toml"
 SHARED = "defaults"
@@ -253,9 +253,5 @@ def find_settings(given: Path | None = None, start: Path | None = None) -> Setti
         return SettingsFile()
     if given is None and hasattr(os, "getuid") and path.stat().st_uid not in (ROOT, os.getuid()):  # it could redirect a key
         raise InputError(f"{path} belongs to another user; look into it, and name it with --config if you trust it")
-    try:
-        return SettingsFile(path, parse_toml(read_bounded(path, MAX_SETTINGS)), found=given is None)
-    except OSError as error:
-        raise InputError(f"cannot read the settings file {path}: {error.strerror}; give another with --config") from error
-    except ValueError as error:
-        raise InputError(f"{path} is no TOML: {error}; correct it, or give another with --config") from error
+    table = read_settings(path, "the settings file", "give another with --config")
+    return SettingsFile(path, table, found=given is None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,10 +14,9 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.untrusted import read_settings
 
 MILLION = 1e6
-LONGEST_TABLE = 1_000_000
-"""Largest price table that is read, in bytes: twice the largest public one."""
 
 Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -102,15 +100,7 @@ def _rows(own: Path | None) -> Iterator[_Row]:
 
 def _table(path: Path) -> list[_Row]:
     try:
-        with path.open("rb") as file:
-            raw = file.read(LONGEST_TABLE + 1)
-        if len(raw) > LONGEST_TABLE:
-            raise InputError(f"the price table {path} is larger than {LONGEST_TABLE:,} bytes; keep the models you use")
-        return _Table.model_validate(tomllib.loads(raw.decode())).price
-    except OSError as error:
-        raise InputError(f"cannot read the price table {path}: {error.strerror}; give another with --prices") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"the price table {path} is not TOML: {error}; correct the file") from error
+        return _Table.model_validate(read_settings(path, "the price table", "give another with --prices")).price
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

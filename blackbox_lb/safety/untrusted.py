@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from blackbox_lb.errors import InputError
+
 MAX_DEPTH = 200
 """Depth of lists and objects. The parser of pydantic, and so of vLLM and of OpenAI's SDK, stops at the same depth (jiter)."""
 MAX_SETTINGS = 2**20
@@ -59,6 +61,19 @@ def parse_toml(content: bytes) -> dict[str, Any]:
         raise ValueError(_DEEP) from None
     check_depth(value)
     return value
+
+
+def read_settings(path: Path, what: str, remedy: str, *, parse: Callable[[bytes], Any] = parse_toml) -> Any:
+    """Read a small file that a user wrote, called ``what`` in errors. Raises InputError: no such file, or it cannot be parsed."""
+    try:
+        content = read_bounded(path, MAX_SETTINGS)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {what} {path}: {getattr(error, 'strerror', None) or error}; {remedy}") from error
+    try:
+        return parse(content)
+    except ValueError as error:
+        form = "TOML" if parse is parse_toml else "JSON"
+        raise InputError(f"{what} {path} is not {form}: {error}; correct the file") from error
 
 
 _DEEP = f"it is nested deeper than {MAX_DEPTH} levels, the limit"

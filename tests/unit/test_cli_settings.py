@@ -175,7 +175,7 @@ def test_who_names_a_task_does_not_get_the_file_s_data(tmp_path: Path, monkeypat
         ("tau = 0.5\n", ["tau stands outside a table", "[defaults]"]),
         ("[defaults]\nprovidr = 'vllm'\n", ["[defaults] providr", "did you mean provider?"]),
         ("[defaults]\nout = 'x'\n", ["[defaults] out", "put it under the command's own table"]),
-        ("[defaults]\nentries = 'cv'\n[fit]\nentries = 2.5e\n", ["is no TOML"]),
+        ("[defaults]\nentries = 'cv'\n[fit]\nentries = 2.5e\n", ["is not TOML"]),
     ],
 )
 def test_a_wrong_file_is_refused_by_name(text: str, parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

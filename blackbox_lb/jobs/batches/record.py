@@ -9,10 +9,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
 LARGEST = 1_000_000
 """Largest record that is read, in bytes."""
@@ -131,10 +132,8 @@ class Jobs:
 
     def _read(self, path: Path) -> BatchRecord:
         try:
-            with path.open("rb") as file:
-                raw = file.read(LARGEST + 1)
-            return BatchRecord.model_validate(json.loads(raw))
-        except (ValueError, RecursionError, ValidationError) as error:
+            return BatchRecord.model_validate(parse_json(read_bounded(path, LARGEST)))
+        except ValueError as error:
             raise InputError(
                 f"{path} is no record of a batch job, or of a newer version ({type(error).__name__}); move it away if its batch is "
                 "of no use any more"

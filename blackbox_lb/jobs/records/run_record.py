@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.budget import Spent
@@ -20,6 +20,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import ABOUT, Profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.untrusted import parse_json, read_bounded
 from blackbox_lb.store import canonical, prompt_hash
 from blackbox_lb.types import Prompt
 
@@ -157,14 +158,10 @@ class Manifest:
         try:
             if not self.path.exists():
                 return _Document()
-            with self.path.open("rb") as file:
-                raw = file.read(LARGEST + 1)
-            if len(raw) > LARGEST:
-                raise InputError(f"{self.path} is larger than {LARGEST:,} bytes and no record of a run; remove it")
-            return _Document.model_validate(json.loads(raw))
+            return _Document.model_validate(parse_json(read_bounded(self.path, LARGEST)))
         except OSError as error:
             raise InputError(f"cannot read {self.path}: {error.strerror}; give another --out") from error
-        except (ValueError, RecursionError, ValidationError) as error:
+        except ValueError as error:
             raise InputError(
                 f"{self.path} is no record of a run ({type(error).__name__}); remove it: the completions are in the store"
             ) from error

@@ -10,7 +10,7 @@ from typing import Any
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.safety.printable import shorten
-from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_json, read_bounded
+from blackbox_lb.safety.untrusted import parse_json, read_settings
 from blackbox_lb.types import Completion, Example
 
 FENCE = re.compile(r"^[ \t]*```(?:json|JSON)[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
@@ -69,12 +69,7 @@ def _validator(path: Path) -> Any:
         raise InputError(
             "the reward json-schema needs jsonschema, which is not installed: pip install 'blackbox-lb[tasks]'"
         ) from error
-    try:
-        schema = parse_json(read_bounded(path, MAX_SETTINGS))
-    except OSError as error:
-        raise InputError(f"cannot read the schema {path}: {error.strerror}; give json-schema:FILE") from error
-    except ValueError as error:
-        raise InputError(f"the schema {path} is not JSON: {error}; correct the file") from error
+    schema = read_settings(path, "the schema", "give json-schema:FILE", parse=parse_json)
     if not isinstance(schema, dict | bool):
         raise InputError(f"the schema {path} is {shorten(schema)}; a schema is an object, true or false")
     kind = validator_for(schema, default=Draft202012Validator)

@@ -32,7 +32,7 @@ from blackbox_lb.errors import AuthenticationFailed, CorruptResponse, InputError
 from blackbox_lb.providers.schema import no_secrets
 from blackbox_lb.safety.printable import shorten
 from blackbox_lb.safety.secrets import watch
-from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
+from blackbox_lb.safety.untrusted import read_settings
 from blackbox_lb.tasks.rewards.endpoint import Remote, check_address
 from blackbox_lb.types import Completion, Example, Prompt
 
@@ -128,15 +128,11 @@ class Judge(Remote):
 
 def _read(path: str) -> JudgeFile:
     try:
-        found = JudgeFile.model_validate(parse_toml(read_bounded(Path(path), MAX_SETTINGS)))
-    except OSError as error:
-        raise InputError(f"cannot read the judge {path}: {error.strerror}; give judge:FILE.toml") from error
+        found = JudgeFile.model_validate(read_settings(Path(path), "the judge", "give judge:FILE.toml"))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the top"
         raise InputError(f"the judge {path}: {where}: {first['msg']}; it knows {', '.join(JudgeFile.model_fields)}") from error
-    except ValueError as error:
-        raise InputError(f"the judge {path} is not TOML: {error}; correct the file") from error
     watch([found.api_key_env])
     try:
         re.compile(found.pattern)
