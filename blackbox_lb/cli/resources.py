@@ -16,9 +16,10 @@ from blackbox_lb.cli.grouped import picked
 from blackbox_lb.cli.options import STORE, TOP_LOGPROBS, ModelOptions, OutputOptions, TaskOptions, TrialOptions
 from blackbox_lb.cli.run_limits import accounted, record_of
 from blackbox_lb.cli.terminal import reporter
-from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.errors import ProfileError
 from blackbox_lb.jobs.forecast import Forecast, ForecastStage
 from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward, Task, load_task, parse_reward
 from blackbox_lb.tasks.harness import HarnessOptions
@@ -57,10 +58,8 @@ def labels_of(names: str | None, training: Sequence[Example]) -> Labels | None:
 def run_folder(options: OutputOptions, task: Task) -> Path:
     """The folder that holds a run's bias and result, made if need be."""
     folder = options.out or Path("runs") / task.name
-    try:
+    with explained(f"make the folder {folder}", "give another with --out"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}; give another with --out") from error
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Atomic file writes: a reader, or a crash, meets the old file or the new one, never a part of it."""
+"""Atomic file writes: a reader, or a crash, meets the old file or the new one, never a part of it. A failure names its remedy."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from blackbox_lb.errors import InputError
 
 
 @contextmanager
@@ -32,6 +34,15 @@ def write_whole(path: Path, content: bytes) -> None:
     """Put ``content`` in place of the file, as ``replacing`` does. Raises OSError."""
     with replacing(path) as draft, draft.open("xb") as file:
         file.write(content)
+
+
+@contextmanager
+def explained(doing: str, remedy: str) -> Iterator[None]:
+    """Raise InputError for an OSError of the body, in the form "cannot ``doing``: the reason; ``remedy``"."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot {doing}: {error.strerror or error}; {remedy}") from error
 
 
 def _sync_folder(folder: Path) -> None:

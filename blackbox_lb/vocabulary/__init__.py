@@ -10,6 +10,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.vocabulary.table import Vocabulary
 
 __all__ = ["Vocabulary", "load_vocabulary", "vocabulary_of_model"]
@@ -68,11 +69,8 @@ def _of_file(path: Path, modified: int, size: int) -> Vocabulary:
     from blackbox_lb.vocabulary.gguf import read_gguf
     from blackbox_lb.vocabulary.tokenizer_json import read_tokenizer_json
 
-    try:
-        with path.open("rb") as file:
-            head = file.read(64)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    with explained(f"read {path}", "give another --tokenizer"), path.open("rb") as file:
+        head = file.read(64)
     if head.startswith(b"GGUF"):
         return _whole(read_gguf(path))
     if head.lstrip().startswith(b"{"):

@@ -104,7 +104,7 @@ def test_a_profile_that_cannot_be_written_is_exit_code_2(server: ExactServer, tm
     result = doctor(server, "--save", path)
     assert result.exit_code == 2, result.output
     assert "0 contradicted" in result.stdout
-    assert "cannot be written" in result.stderr
+    assert "cannot write" in result.stderr
     with Narrow(ExactModel(26, 16, end=True, prompts=8, sharpness=0.9)) as narrow:
         result = doctor(narrow, "--save", path)
     assert result.exit_code == 2, result.output

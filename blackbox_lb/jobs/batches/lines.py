@@ -18,7 +18,7 @@ from blackbox_lb.api.limits.budget import prompt_bound
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.safety.atomic_file import replacing
+from blackbox_lb.safety.atomic_file import explained, replacing
 from blackbox_lb.store import prompt_hash, rollout_key
 from blackbox_lb.types import Draw, Prompt
 
@@ -107,13 +107,11 @@ def request_line(profile: Profile, draw: Draw, url: str, model: str, prompt: Pro
 def write_input(path: Path, lines: Sequence[Line]) -> Written:
     """Write a file of lines, so that a crash cannot lose it afterwards."""
     digest = hashlib.sha256()
-    try:
-        with replacing(path) as draft, draft.open("xb") as file:
-            for line in lines:
-                digest.update(line.content)
-                file.write(line.content)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; make room, or give another --out") from error
+    told = explained(f"write {path}", "make room, or give another --out")
+    with told, replacing(path) as draft, draft.open("xb") as file:
+        for line in lines:
+            digest.update(line.content)
+            file.write(line.content)
     totals = (sum(getattr(line, name) for line in lines) for name in ("completions", "most_prompt", "most_completion"))
     return Written(digest.hexdigest(), len(lines), *totals)
 

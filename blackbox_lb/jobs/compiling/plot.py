@@ -10,6 +10,7 @@ from typing import Any
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.compiling.compile import Kept
+from blackbox_lb.safety.atomic_file import explained
 
 SUFFIXES = (".pdf", ".png", ".svg")
 FRACTIONS, INTEGERS, LIMIT = "#08519c", "#d94801", "#636363"
@@ -56,9 +57,8 @@ def gain_plot(rows: Sequence[Kept], limit: int | None, title: str, path: Path) -
     axis.set(title=title.replace("$", r"\$"), xlabel="most entries (tokens in the bias)", ylabel="estimated gain kept (%)")
     axis.legend(loc="lower right", framealpha=1, edgecolor="none")
     try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise InputError(f"{path}: the plot cannot be written ({error.strerror}); give another --plot") from error
+        with explained(f"write the plot {path}", "give another --plot"):
+            figure.savefig(path, dpi=150)
     finally:
         pyplot.close(figure)
 

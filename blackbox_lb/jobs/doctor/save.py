@@ -14,7 +14,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.doctor.asking.findings import Report, value_of
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.providers.schema import Json
-from blackbox_lb.safety.atomic_file import replacing
+from blackbox_lb.safety.atomic_file import explained, replacing
 
 LONGEST = 200
 """Characters of evidence kept with a row."""
@@ -60,12 +60,9 @@ def save_profile(report: Report, path: Path, provider: str, base_url: str | None
         raise InputError(f"no profile was saved, because none could make {report.profile.name} usable here: {reasons}")
     careful, open_rows = _unproven(report)
     document = tomli_w.dumps(_rows(report, path.stem, provider, base_url, careful, open_rows))
-    try:
-        with replacing(path, f".{path.stem}.new.toml") as draft:
-            draft.write_text(document, encoding="utf-8")
-            load_profile(str(draft))  # only what loads takes the file's place
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror or error}); give another --save") from error
+    with explained(f"write {path}", "give another --save"), replacing(path, f".{path.stem}.new.toml") as draft:
+        draft.write_text(document, encoding="utf-8")
+        load_profile(str(draft))  # only what loads takes the file's place
     return careful
 
 

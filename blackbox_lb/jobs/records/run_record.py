@@ -19,7 +19,7 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import ABOUT, Profile
 from blackbox_lb.rollouts.judging.trials import Trials
-from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.atomic_file import explained, write_whole
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 from blackbox_lb.store import canonical, prompt_hash
 from blackbox_lb.types import Prompt
@@ -168,10 +168,8 @@ class Manifest:
 
     def _write(self) -> None:
         text = json.dumps(self._document.model_dump(mode="json"), indent=2) + "\n"
-        try:
+        with explained(f"write {self.path}", "make room, or give another --out"):
             write_whole(self.path, text.encode())
-        except OSError as error:
-            raise InputError(f"cannot write {self.path}: {error.strerror}; make room, or give another --out") from error
 
 
 def _now() -> str:

@@ -23,7 +23,7 @@ from blackbox_lb.jobs.report.figures import COLOURS, Plot, plots
 from blackbox_lb.jobs.report.tables import labels_table
 from blackbox_lb.jobs.report.verdict_text import judged, rows_of
 from blackbox_lb.rollouts.progress import short
-from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.atomic_file import explained, write_whole
 from blackbox_lb.safety.printable import UNSAFE
 from blackbox_lb.safety.secrets import redacted, redaction
 
@@ -57,10 +57,8 @@ def write_report(folder: Path, out: Path | None = None, plots_folder: Path | Non
     drawn = plots(run, _label(run))
     path = out or folder / "report.html"
     text = render(run, drawn)
-    try:
+    with explained(f"write the report {path}", "give another --out"):
         write_whole(path, text.encode())
-    except OSError as error:
-        raise InputError(f"{path}: the report cannot be written ({error.strerror}); give another --out") from error
     saved = [] if plots_folder is None else [each for plot in drawn.values() for each in save(plot, plots_folder)]
     return [path, *saved]
 
@@ -136,12 +134,10 @@ def inline(plot: Plot) -> str:
 def save(plot: Plot, folder: Path) -> list[Path]:
     """Write the figure as NAME.png and NAME.svg into ``folder``. Raises InputError: they cannot be written."""
     paths = [folder / f"{plot.name}.png", folder / f"{plot.name}.svg"]
-    try:
+    with explained(f"write plots into {folder}", "give another --plots"):
         folder.mkdir(parents=True, exist_ok=True)
         plot.figure.savefig(paths[0], dpi=DPI)
         paths[1].write_text(_svg(plot.figure), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{folder}: plots cannot be written ({error.strerror}); give another --plots") from error
     return paths
 
 
