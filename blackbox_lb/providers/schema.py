@@ -107,7 +107,8 @@ class EndpointRules(ProfileRow):
 
 
 class LogprobRules(ProfileRow):
-    """The meaning of returned logprobs. ``limit``: most alternatives a token (None: no limit known).
+    """The meaning of returned logprobs. ``limit``: most alternatives a token (None: no limit known). ``limit_is_setting``: a server
+    may be started with another one, so that more may be asked for.
 
     meaning: before bias = of the unbiased model at temperature 1, whatever was sent; after bias = of the distribution after bias
     and temperature, so the model's own only without a bias at temperature 1; unknown = treated as after bias.
@@ -118,6 +119,7 @@ class LogprobRules(ProfileRow):
 
     limit: Annotated[int, Field(ge=0)] | None = None
     limit_remedy: str = "ask for fewer with --top-logprobs"
+    limit_is_setting: bool = False
     meaning: Literal["before bias", "after bias", "unknown"]
     propensity: str = "logprob"
     censored: float | None = None

@@ -253,10 +253,16 @@ def test_rows_are_never_mixed(server: Server) -> None:
 
 
 def test_the_same_as_the_request_field(server: Server) -> None:
-    """A vector of the server and the same one sent as ``logit_bias`` give the same logprobs."""
+    """A vector of the server and the same one sent as ``logit_bias`` give the same logprobs: about 1,000 entries,
+    since more than 1,024 in one request end the engine under model runner V2 (seen with vLLM 0.32 on an H100)."""
     (text,) = prompts(1)
-    choice = server.complete(text, "a", 12, temperature=0, logprobs=5)
-    field = {str(token): float(value) for token, value in enumerate(server.bias["a"])}
+    size = len(server.bias["a"])
+    values = np.where(np.arange(size) % (size // 999) == 0, server.bias["a"], 0.0)
+    save(server.folder, "some", values, probe())
+    time.sleep(1.1)
+    choice = server.complete(text, "some", 12, temperature=0, logprobs=5)
+    field = {str(token): float(values[token]) for token in np.flatnonzero(values)}
+    assert 900 < len(field) <= 1024
     sent = server.complete(text, "none", 12, temperature=0, logprobs=5, logit_bias=field)
     assert choice["token_ids"] == sent["token_ids"]
     assert choice["logprobs"]["token_logprobs"] == pytest.approx(sent["logprobs"]["token_logprobs"], abs=1e-5)

@@ -235,7 +235,9 @@ def test_as_many_alternatives_as_are_listed_and_no_more(name: str, endpoint: End
     asked = 1000 if most is None else most
     sent = body(profile, endpoint, sampling=Sampling(top_logprobs=asked))
     assert field is None or sent[field] == asked
-    if most is not None:
+    if most is not None and profile.logprobs.limit_is_setting:  # the server says what it was started with
+        assert body(profile, endpoint, sampling=Sampling(top_logprobs=1000))[field or ""] == 1000
+    elif most is not None:
         with pytest.raises(ProfileError, match=rf"at most {most} top logprobs a token, {most + 1} were asked for"):
             body(profile, endpoint, sampling=Sampling(top_logprobs=most + 1))
 
@@ -331,8 +333,9 @@ def test_temperature_is_the_callers() -> None:
 
 def test_the_remedy_is_the_profiles() -> None:
     """Whoever asks for too many alternatives is told what to change, in this provider's terms."""
-    with pytest.raises(ProfileError, match=r"21 were asked for; .*--max-logprobs"):
-        body(load_profile("vllm"), sampling=Sampling(top_logprobs=21))
+    own = load_profile("openai").logprobs.model_copy(update={"limit_remedy": "start it with --max-logprobs"})
+    with pytest.raises(ProfileError, match=r"21 were asked for; start it with --max-logprobs"):
+        body(load_profile("openai").model_copy(update={"logprobs": own}), sampling=Sampling(top_logprobs=21))
 
 
 def test_an_endpoint_that_is_not_there_is_refused() -> None:

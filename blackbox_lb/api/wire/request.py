@@ -98,7 +98,7 @@ def check_stop(profile: Profile, endpoint: Endpoint, stop: Sequence[str]) -> Non
 def _check(profile: Profile, endpoint: Endpoint, sampling: Sampling, n: int) -> None:
     check_stop(profile, endpoint, sampling.stop)
     rules = profile.endpoint(endpoint)
-    limit = profile.most_logprobs(endpoint)
+    limit = None if profile.logprobs.limit_is_setting else profile.most_logprobs(endpoint)
     if asks_logprobs(rules, sampling.top_logprobs) and limit is not None and sampling.top_logprobs > limit:
         raise ProfileError(
             f"{profile.name} lists at most {limit} top logprobs a token, {sampling.top_logprobs} were asked for; "

@@ -41,15 +41,22 @@ class FirstLists:
 
     def unsure(self, bias: Mapping[int, float]) -> Bools:
         """(p,) whether a token outside the list might win: it is at most as likely as the least listed one, and as all the rest."""
-        won = self.tilted(bias).max(axis=1)
+        tokens = np.array(sorted(bias), np.int64)
+        values = np.array([bias[token] for token in tokens.tolist()], np.float64)
+        return self.unsure_by(tokens, np.broadcast_to(values, (len(self.ids), len(tokens))))
+
+    def unsure_by(self, token_ids: Ids, values: npt.NDArray[np.float64]) -> Bools:
+        """(p,) the same where each prompt has a bias of its own: ``values`` (p, s) nats of the sorted ``token_ids`` (s,)."""
         least = np.where(self.ids >= 0, self.logprobs, np.inf).min(axis=1)
         unlisted = 1.0 - np.exp(self.logprobs.astype(np.float64)).sum(axis=1)
         most = np.minimum(least, np.log(np.maximum(unlisted, COMPLETE)))
-        found: Bools = (most > won) & (unlisted > COMPLETE)
-        for token, value in bias.items():
-            if value > 0:
-                found |= (most + value > won) & (unlisted > COMPLETE) & ~(self.ids == token).any(axis=1)
-        return found
+        outside = np.ones((len(self.ids), len(token_ids) + 1), np.bool_)
+        where = np.searchsorted(token_ids, self.ids)
+        rows, columns = np.nonzero(np.append(token_ids, -2)[where] == self.ids)
+        outside[rows, where[rows, columns]] = False
+        lift = np.where(outside, np.pad(values, ((0, 0), (0, 1))), -np.inf).max(axis=1)
+        won = self.logprobs.max(axis=1) if not len(token_ids) else self.tilted_by(token_ids, values).max(axis=1)
+        return np.asarray((most + np.maximum(lift, 0.0) > won) & (unlisted > COMPLETE))
 
     def tilted(self, bias: Mapping[int, float]) -> Vector:
         """(p, k) ``log pi_0 + delta``, -inf where a list is shorter."""

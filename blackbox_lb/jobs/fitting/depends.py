@@ -134,16 +134,18 @@ def dependent_candidate(
     ids = np.array(bias.ids, np.int64)
     own = _values(bias, validation.examples, ids)
     said = lists.taken(lists.tilted_by(ids, own))
-    right = begins_right(said, validation.accepted)
-    before = begins_right(lists.greedy(fixed.logit_bias), validation.accepted)
+    unsure = lists.unsure_by(ids, own), lists.unsure(fixed.logit_bias)
+    right = begins_right(said, validation.accepted) & ~unsure[0]
+    before = begins_right(lists.greedy(fixed.logit_bias), validation.accepted) & ~unsure[1]
+    guessed = f", less {unsure[0].sum()} and {unsure[1].sum()} where a token outside the lists might win" if unsure[0].any() else ""
     gains = np.concatenate([best.hits - without.hits, right.astype(np.float64) - before])
     if right.sum() <= before.sum() or gains.mean() < SURE * gains.std() / np.sqrt(len(gains)):
         return (
             f"{on.name}: on {len(right)} validation prompts it is predicted to decide {right.mean():.3f} right, and the fixed bias "
-            f"{before.mean():.3f}; with training prompts that were left out, {gains.mean():+.3f}, which may be chance"
+            f"{before.mean():.3f}{guessed}; with training prompts that were left out, {gains.mean():+.3f}, which may be chance"
         )
     settings = {**fixed.settings, "depends_on": on.name, "slope_l2": best.slope_l2, "model_weight": best.model_weight}
-    measure = "predicted without drawing, right first tokens"
+    measure = f"predicted without drawing{guessed}, right first tokens"
     return DependentCandidate(bias, settings, features, float(right.mean()), float(before.mean()), measure, errors)
 
 

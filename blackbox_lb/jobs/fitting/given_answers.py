@@ -20,7 +20,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.check import judged
 from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured, TriedCandidate
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.rollouts.given_answers import FirstTokens, first_tokens, followed
+from blackbox_lb.rollouts.given_answers import MOST_LISTED, FirstTokens, first_tokens, followed
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Task
@@ -28,6 +28,8 @@ from blackbox_lb.tasks.rewards.matching import normalise
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
+OFTEN = 0.05
+"""Share of prompts whose answer is outside its list above which longer lists are recommended."""
 RARE = 0.02
 """Share of the training rows below which a label is reported as rare: of 300 rows, fewer than six."""
 
@@ -98,6 +100,11 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPl
     """The given answers of ``examples`` with their lists, drawn unless they are in the store."""
     found = await first_tokens(trials, examples, "training", plan.listed)
     trials.report.remark(found.sentence)
+    if found.outside > OFTEN * len(found.examples) and found.width < MOST_LISTED:
+        trials.report.remark(
+            f"a bias can only guess how far answers outside the lists are behind; longer lists teach more: --top-logprobs "
+            f"{MOST_LISTED} ({trials.session.profile.logprobs.limit_remedy})"
+        )
     if plan.labels is not None:
         trials.report.remark(f"first lists: {judged(found, plan.labels).sentence}")
     begins = np.unique(np.concatenate([np.zeros(0, np.int64), *found.accepted]))

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 IDENTITY = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 CHOICES = frozenset(
-    {"connection.api_key_env", "connection.base_url_env", "connection.concurrency", "connection.embedded", "logprobs.limit_remedy"}
+    {
+        *("connection.api_key_env", "connection.base_url_env", "connection.concurrency", "connection.embedded"),
+        *("logprobs.limit_remedy", "logprobs.limit_is_setting"),
+    }
 )
 """Rows on how this package behaves: no facts of a provider, so they need no evidence."""
 DOCUMENTATION = frozenset({"errors"})
