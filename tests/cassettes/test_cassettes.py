@@ -8,16 +8,14 @@ import re
 from collections.abc import Iterator
 from math import exp
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from vcr import VCR
-from vcr.matchers import requests_match
-from vcr.persisters.filesystem import FilesystemPersister
-from vcr.request import Request
-from vcr.serializers import yamlserializer
 
 from tests.cassettes.construct import FOLDER, SOURCES, cassettes
+
+if TYPE_CHECKING:
+    from vcr.request import Request
 
 FILES = sorted(FOLDER.rglob("*.yaml"))
 TITLE = "# Constructed from documentation, not recorded: "
@@ -39,6 +37,9 @@ every_cassette = pytest.mark.parametrize("path", FILES, ids=name_of)
 
 def exchanges(path: Path) -> list[tuple[Request, dict[str, Any]]]:
     """Requests and answers of a cassette."""
+    from vcr.persisters.filesystem import FilesystemPersister
+    from vcr.serializers import yamlserializer
+
     requests, answers, *_ = FilesystemPersister.load_cassette(path, yamlserializer)
     return list(zip(requests, answers, strict=True))
 
@@ -87,6 +88,9 @@ def test_no_cassette_holds_a_secret(path: Path, vcr_config: dict[str, Any]) -> N
 @every_cassette
 def test_no_cassette_answers_another_body(path: Path, vcr_config: dict[str, Any], pytestconfig: pytest.Config) -> None:
     """The order of fields is free; one more, one less, another number or the same number of another kind is another request."""
+    from vcr import VCR
+    from vcr.matchers import requests_match
+
     machine = VCR()
     pytestconfig.hook.pytest_recording_configure(config=pytestconfig, vcr=machine)
     match_on = machine.get_merged_config(**vcr_config)["match_on"]
@@ -101,7 +105,7 @@ def test_no_cassette_answers_another_body(path: Path, vcr_config: dict[str, Any]
 
 def with_body(request: Request, body: Any) -> Request:
     """The same request but for its body."""
-    return Request(request.method, request.uri, json.dumps(body), {})
+    return type(request)(request.method, request.uri, json.dumps(body), {})
 
 
 def others(body: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -6,13 +6,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import openai
 import pytest
-from vcr.cassette import Cassette
-from vcr.errors import CannotOverwriteExistingCassetteException
 
 from blackbox_lb.api.local.hub import resolve_model
 from blackbox_lb.api.session import Session
@@ -32,6 +30,9 @@ from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import UNNAMED, Completion, Draw, Example, Prompt, Sampling
+
+if TYPE_CHECKING:
+    from vcr.cassette import Cassette
 
 T = TypeVar("T")
 CAPITAL, EMOJI = Prompt.user("Name the capital of Estonia in one word."), Prompt.user("Show a parrot as one emoji.")
@@ -298,6 +299,8 @@ def test_openai_a_rate_limit(vcr: Cassette, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("changed", [{1105: 6.0}, {1105: -5.0}, {1106: 5.0}, {}])
 def test_another_bias_is_not_answered(changed: dict[int, float]) -> None:
     """A cassette answers the bias that it was made for and no other one."""
+    from vcr.errors import CannotOverwriteExistingCassetteException
+
     bias = {token: nats for token, nats in BIAS.items() if token != 1105} | changed
     with pytest.raises(CannotOverwriteExistingCassetteException):
         ask("openai", bias=bias, **MINI)
@@ -370,6 +373,8 @@ def test_azure_classic_collect(store: RolloutStore) -> None:
 @pytest.mark.default_cassette("azure-classic/collect.yaml")
 def test_another_api_version_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The query counts as much as the body."""
+    from vcr.errors import CannotOverwriteExistingCassetteException
+
     monkeypatch.setenv("OPENAI_API_VERSION", "2025-01-01-preview")
     with pytest.raises(CannotOverwriteExistingCassetteException):
         ask("azure-classic", **DEPLOYMENT)

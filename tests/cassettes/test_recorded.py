@@ -7,12 +7,10 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pytest
-from vcr.cassette import Cassette
-from vcr.record_mode import RecordMode
 
 from blackbox_lb.api.local.hub import resolve_model
 from blackbox_lb.api.session import Session
@@ -25,6 +23,9 @@ from blackbox_lb.rollouts.training import training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Draw, Endpoint, Example, Prompt, Sampling
+
+if TYPE_CHECKING:
+    from vcr.cassette import Cassette
 
 T = TypeVar("T")
 END = 2
@@ -68,6 +69,8 @@ def talk(provider: str, endpoint: Endpoint, work: Callable[[Session], Awaitable[
 
 def assert_played(vcr: Cassette) -> None:
     """No part of a recording is left over."""
+    from vcr.record_mode import RecordMode
+
     assert vcr.record_mode != RecordMode.NONE or vcr.all_played
 
 

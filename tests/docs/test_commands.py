@@ -23,7 +23,7 @@ from tests.encodings import register_encoding
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
 
-pytest.importorskip("lm_eval")
+pytestmark = pytest.mark.needs("lm_eval")
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -13,10 +13,10 @@ import pytest
 from blackbox_lb.jobs.report.page import write_report
 from tests.unit.report_runs import Kind, bias_of, write_run
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.needs("playwright.sync_api", reason="needs playwright"),
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on this machine"),
 ]
 PHONE, DESKTOP = (360, 780), (1280, 900)
@@ -36,6 +36,8 @@ class Opened:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """One Chromium for all tests."""
+    from playwright import sync_api
+
     with sync_api.sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE)
         yield running

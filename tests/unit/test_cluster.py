@@ -28,13 +28,14 @@ from blackbox_lb.store import RolloutStore
 from tests.support.exact import ExactModel, ExactServer
 from tests.unit.ray_fits import Losing, keys_of, stored
 
-ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.needs("ray")
 PROMPTS, SAMPLES = 8, 20
 
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[None]:
     """A cluster of two cores on this machine, for all tests here: to start one takes seconds."""
+    ray = pytest.importorskip("ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
@@ -114,6 +115,8 @@ def reading(tmp_path: Path) -> Iterator[tuple[RolloutStore, Reading]]:
 
 def kill_second(engine: Cluster) -> None:
     """The process of the second worker."""
+    import ray
+
     os.kill(ray.get(engine.actors[1].where.remote())[1], signal.SIGKILL)
 
 

@@ -15,7 +15,7 @@ from blackbox_lb.rollouts.ray_engine import Cluster
 from blackbox_lb.rollouts.training import training_set
 from tests.unit.ray_fits import Losing, keys_of, stored
 
-ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.needs("ray")
 MACHINES = 3
 
 
@@ -38,6 +38,8 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def homes(engine: Cluster) -> set[str]:
     """The machines of its workers."""
+    import ray
+
     return {machine for machine, _ in ray.get([actor.where.remote() for actor in engine.actors])}
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import confusion_matrix, f1_score, precision_score, recall_score
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
@@ -19,6 +18,8 @@ NAMES = ("a", "b", "c")
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 2)), min_size=1, max_size=60))
 def test_scores_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:
     """Precision, recall, F1 and the confusion matrix, with "no label" as a class that nothing has."""
+    from sklearn.metrics import confusion_matrix, f1_score, precision_score, recall_score
+
     truth, said = np.array(pairs).T
     found = DecisionScores.of(NAMES, truth, said)
     there = sorted(set(truth.tolist()))

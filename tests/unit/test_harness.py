@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bench.studies.harness_agreement import agreement
 from blackbox_lb.cli import main
 from blackbox_lb.cli.options import TaskOptions
 from blackbox_lb.cli.resources import load
@@ -26,7 +25,7 @@ from blackbox_lb.tasks.records import hub_data
 from blackbox_lb.tasks.rewards.matching import Matcher
 from blackbox_lb.types import Completion, Example, Prompt
 
-pytest.importorskip("lm_eval")
+pytestmark = pytest.mark.needs("lm_eval")
 
 FRUIT = ("apples", "pears", "plums", "figs", "limes", "dates", "kiwis", "mangos")
 SUBJECTS = ("algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory", "prealgebra", "precalculus")
@@ -157,6 +156,8 @@ def test_the_same_every_time(gsm: Path, gpqa: Path, shots: Task) -> None:
 @pytest.mark.parametrize("name", ["gsm8k", "gsm8k_cot"])
 def test_every_score_is_the_harnesss(gsm: Path, name: str) -> None:
     """Over a spread of answers and every filter, extracted answer and score are those of the harness's own ``evaluate``."""
+    from bench.studies.harness_agreement import agreement
+
     task = load_harness(name, HarnessOptions(gsm, num_fewshot=0 if name == "gsm8k" else None))
     answers = []
     for example in task.test[:3]:

@@ -120,9 +120,9 @@ def test_macro_f1_is_chosen_by(server: ExactServer, data: Path, tmp_path: Path) 
     train = [each for each in ROWS if each["split"] == "train"]
     few = [each for each in train if each["answer"] == "b"][:8] + [each for each in train if each["answer"] == "c"]
     path = written(tmp_path / "rare.jsonl", [*few, *rare])
-    found = {}
+    found, store = {}, tmp_path / "rollouts.db"
     for objective in ("reward", "macro-f1"):
-        result = fit(server, path, tmp_path / objective, "--objective", objective, "--l2", 1.5, "--json")
+        result = fit(server, path, tmp_path / objective, "--objective", objective, "--l2", 1.5, "--store", store, "--json")
         assert result.exit_code == 0, result.output
         found[objective] = json.loads(result.stdout)["decisions"]["greedy"]["biased"]["labels"]
     assert found["macro-f1"][0]["recall"] > found["reward"][0]["recall"]

@@ -12,7 +12,7 @@ from blackbox_lb.tasks.rewards import math_equality
 from blackbox_lb.tasks.rewards.matching import parse_matcher
 from blackbox_lb.types import Example, Prompt
 
-pytest.importorskip("math_verify")
+pytestmark = pytest.mark.needs("math_verify")
 QUESTION = Prompt.user("?")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import load_examples, load_task
 from blackbox_lb.tasks.records import hub_data
 
-datasets = pytest.importorskip("datasets")
+pytestmark = pytest.mark.needs("datasets")
 ROWS = [{"q": f"What is {n} + {n}?", "hint": f"twice {n}", "a": str(2 * n), "id": 7, "split": "x"} for n in range(40)]
 
 
@@ -27,12 +28,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The library's cache is a folder of the test's own."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+def datasets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The library, whose cache is a folder of the test's own."""
+    library: Any = importlib.import_module("datasets")
+    monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    return library
 
 
-def test_parquet_is_read_like_jsonl(tmp_path: Path) -> None:
+def test_parquet_is_read_like_jsonl(datasets: Any, tmp_path: Path) -> None:
     """One row a prompt, answers as lists or numbers, an absent cell absent."""
     path = tmp_path / "sums.parquet"
     rows = [{"prompt": "1 + 1?", "answer": ["2", "two"]}, {"prompt": "2 + 2?", "answer": ["4"]}]
@@ -75,7 +78,7 @@ def test_a_folder_keeps_its_splits(folder: Path) -> None:
     assert "2 rows dropped" in task.note
 
 
-def test_saved_to_disk(tmp_path: Path) -> None:
+def test_saved_to_disk(datasets: Any, tmp_path: Path) -> None:
     """What the library wrote with save_to_disk is read back; one split is divided three ways."""
     with hub_data.quiet():
         datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path / "saved"))
@@ -92,7 +95,7 @@ def test_saved_to_disk(tmp_path: Path) -> None:
         ("hf:owner/sums/easy@train", ("owner/sums", "easy")),
     ],
 )
-def test_names_of_the_hub(monkeypatch: pytest.MonkeyPatch, spec: str, asked: tuple[str, str | None]) -> None:
+def test_names_of_the_hub(datasets: Any, monkeypatch: pytest.MonkeyPatch, spec: str, asked: tuple[str, str | None]) -> None:
     """Owner, name, config and split are told apart; a split that is not there is refused with those that are."""
     calls: list[Any] = []
 
