@@ -39,12 +39,12 @@ def main(settings: EngineSettings) -> None:
     import xllamacpp
 
     cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
-    # On such a device several servers would only copy the weights to it several times.
-    if any(device["type"] != cpu for device in xllamacpp.get_device_info()):
+    device = any(each["type"] != cpu for each in xllamacpp.get_device_info())
+    if device:  # several servers would only copy the weights to it several times
         settings = _merged(settings)
-    servers = [_serve(xllamacpp, settings, port=0)]
+    servers = [_serve(xllamacpp, settings, 0, device)]
     port = int(servers[0].listening_address.rpartition(":")[2])
-    servers += [_serve(xllamacpp, settings, port) for _ in range(settings["servers"] - 1)]
+    servers += [_serve(xllamacpp, settings, port, device) for _ in range(settings["servers"] - 1)]
     print(json.dumps({"port": port}), flush=True)  # noqa: T201
     sys.stdin.buffer.read()
     os._exit(0)  # without destructors, which would wait for requests in flight
@@ -55,11 +55,10 @@ def _merged(settings: EngineSettings) -> EngineSettings:
     return {**settings, "servers": 1, "threads": settings["threads"] * count, "slots": settings["slots"] * count}
 
 
-def _serve(xllamacpp: Any, settings: EngineSettings, port: int) -> Any:
+def _serve(xllamacpp: Any, settings: EngineSettings, port: int, device: bool) -> Any:
     slots = settings["slots"]
     params = xllamacpp.CommonParams()
-    params.model.path = settings["model"]
-    params.model_alias = {settings["name"]}
+    params.model.path, params.model_alias = settings["model"], {settings["name"]}
     params.hostnames, params.port = [HOST], port
     params.reuse_port = settings["servers"] > 1  # the kernel spreads connections over the servers
     params.n_parallel, params.n_ctx = slots, slots * settings["context"]
@@ -67,6 +66,7 @@ def _serve(xllamacpp: Any, settings: EngineSettings, port: int) -> Any:
     params.cpuparams.n_threads = settings["threads"]
     params.cache_ram_mib = 0  # else prompts are copied to main memory, up to 8 GiB
     params.cors_origins, params.ui, params.endpoint_slots = "", False, False
+    params.fit_params = device  # a processor needs no trial, which takes as long as the load
     params.verbosity = ERRORS_ONLY
     return xllamacpp.Server(params)
 
