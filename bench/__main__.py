@@ -26,7 +26,7 @@ JOBS: dict[str, list[str]] = {
     "projection_scale": [],
     "apply_overhead": ["--rounds", "100"],
     "proxy_overhead": ["--requests", "300", "--streams", "1"],
-    "startup": ["--repeats", "5"],
+    "startup": ["--repeats", "15"],
     "efficiency": ["--draws", "3", "--most", "1280"],
 }
 """Module -> options; vllm_overhead needs vLLM, and reliability, frontier, compiling and robustness measure no time."""
