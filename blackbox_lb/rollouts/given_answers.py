@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from blackbox_lb.errors import InputError, NoLogprobs
+from blackbox_lb.errors import InputError, NoLogprobs, RequestRejected
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.rollouts.columns import columns
@@ -173,11 +173,24 @@ async def first_lists(trials: Trials, examples: Sequence[Example], title: str, l
 
     listed: alternatives of each list; None for as many as help and the provider lists. ProviderError: the API failed.
     """
-    limit = trials.session.profile.most_logprobs(trials.session.endpoint)
-    width = listed or min(MOST_LISTED, MOST_LISTED if limit is None else limit)
+    width = listed or await _longest(trials, examples, title)
     draw = replace(trials, top_logprobs=width).draw(SAMPLED, max_tokens=1)
     keys = await trials.collect(f"{title}, first tokens", examples, draw, 1, scored=False)
     return [next(iter(trials.store.completions(row))) for row in keys], width
+
+
+async def _longest(trials: Trials, examples: Sequence[Example], title: str) -> int:
+    """The most alternatives that help and the server lists; where the limit is a setting, one request finds out."""
+    profile = trials.session.profile
+    limit = profile.most_logprobs(trials.session.endpoint)
+    if limit is None or limit >= MOST_LISTED or not profile.logprobs.limit_is_setting:
+        return MOST_LISTED if limit is None else min(limit, MOST_LISTED)
+    draw = replace(trials, top_logprobs=MOST_LISTED).draw(SAMPLED, max_tokens=1)
+    try:
+        await trials.collect(f"{title}, long lists", examples[:1], draw, 1, scored=False)
+    except RequestRejected:
+        return limit
+    return MOST_LISTED
 
 
 async def first_tokens(trials: Trials, examples: Sequence[Example], title: str, listed: int | None) -> FirstTokens:

@@ -155,10 +155,10 @@ SAYS = ExactModel(14, 2, seed=3, prompts=1, unigram=OFTEN, end=True)
 """Says its labels often enough for samples to show which is right."""
 
 
-@pytest.mark.parametrize("kind", ["words", "groups:colour"])
-def test_it_is_learned_from_samples_too(kind: str, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "source"), [("words", "samples"), ("groups:colour", "samples"), ("words", "both")])
+def test_it_is_learned_from_samples_too(kind: str, source: str, data: Path, tmp_path: Path) -> None:
     """Where opposite answers are rewarded, and judged by fresh completions at temperature 1; a feature of noise is declined."""
-    more = ("--learn-from", "samples", "--deploy", "temperature=1", "--tau", 0.25, "--test-samples", 2, "--json")
+    more = ("--learn-from", source, "--deploy", "temperature=1", "--tau", 0.25, "--test-samples", 2, "--json")
     with ExactServer(SAYS) as running:
         result = fit(running, data, tmp_path / "run", "--depends-on", kind, *more)
         assert result.exit_code == 0, result.output

@@ -22,13 +22,15 @@ from blackbox_lb.jobs.doctor.run import CHECKS, examine
 from blackbox_lb.jobs.doctor.save import save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.rollouts.continued import lists_along, scored_along, worth_it
+from blackbox_lb.rollouts.given_answers import first_lists
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
-from blackbox_lb.types import Completion, Draw, Prompt, Sampling
+from blackbox_lb.types import Completion, Draw, Example, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.llamacpp_answers import RefusedRequest
 from tests.support.given_server import WAYS, GivenLie, GivenServer, profile
 from tests.unit.chaos_dialects import MODEL as CHAOS
 from tests.unit.chaos_dialects import SglangServer, VllmServer, register
@@ -284,3 +286,30 @@ def test_answers_word_for_word_are_predicted_exactly(data: Path, tmp_path: Path)
     assert sentence in " ".join(result.output.split()), result.output
     assert f"{np.mean(reached):.3f} of their tokens" in " ".join(result.output.split())
     assert 0 < np.mean(whole) <= np.mean(reached)
+
+
+@pytest.mark.parametrize("most", [1000, 5])
+def test_lists_are_as_long_as_the_server_was_started_for(most: int, tmp_path: Path) -> None:
+    """Where the limit is the server's own setting, one request for long lists finds out; a refusal leaves the usual length."""
+
+    class Set(GivenServer):
+        """A server that was started to list so many."""
+
+        def post(self, path: str, body: dict[str, Any]) -> Any:
+            if body.get("top_logprobs", 0) > most:
+                raise RefusedRequest(400, f"Requested sample logprobs of {body['top_logprobs']}, which is greater than {most}")
+            return super().post(path, body)
+
+    shipped = profile()
+    rules = shipped.logprobs.model_copy(update={"limit": 5, "limit_is_setting": True})
+    examples = [Example(str(number), Prompt.user(f"question {number}"), ("b",)) for number in range(3)]
+
+    async def ask() -> int:
+        async with Session(shipped.model_copy(update={"logprobs": rules}), base_url=server.base_url, attempts=1) as session:
+            with RolloutStore(tmp_path / "rollouts.db") as store:
+                trials = Trials(session, store, await session.tokenizer(), parse_reward("length", max_tokens=4), Silent(), 5)
+                return (await first_lists(trials, examples, "training", None))[1]
+
+    with Set(MODEL, prompt_of=prompt_of) as server:
+        assert asyncio.run(ask()) == most
+        assert [body["top_logprobs"] for body in drawn(server)] == [most] * 3  # less the one that was refused

@@ -100,11 +100,9 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPl
     """The given answers of ``examples`` with their lists, drawn unless they are in the store."""
     found = await first_tokens(trials, examples, "training", plan.listed)
     trials.report.remark(found.sentence)
-    if found.outside > OFTEN * len(found.examples) and found.width < MOST_LISTED:
-        trials.report.remark(
-            f"a bias can only guess how far answers outside the lists are behind; longer lists teach more: --top-logprobs "
-            f"{MOST_LISTED} ({trials.session.profile.logprobs.limit_remedy})"
-        )
+    rules = trials.session.profile.logprobs
+    if found.outside > OFTEN * len(found.examples) and found.width < MOST_LISTED and rules.limit_is_setting:
+        trials.report.remark(f"how far answers outside the lists are behind can only be guessed: {rules.limit_remedy}")
     if plan.labels is not None:
         trials.report.remark(f"first lists: {judged(found, plan.labels).sentence}")
     begins = np.unique(np.concatenate([np.zeros(0, np.int64), *found.accepted]))
