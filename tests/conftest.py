@@ -58,13 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker a core, at most 8, for folders; single files and tests, and output that ``-s`` lets through, need none.
-
-    One more where tests wait for servers, engines and signals: on two cores a fifth of the time was nobody's."""
+    """One worker a core, at most 8, for folders; single files and tests, and output that ``-s`` lets through, need none."""
     folders = any(Path(argument).is_dir() for argument in config.args)
     cores = min(os.cpu_count() or 1, 8)
-    waits = config.getoption("markexpr") != "quick"
-    return cores + waits if folders and cores > 1 and config.getoption("capture") != "no" else 0
+    return cores if folders and cores > 1 and config.getoption("capture") != "no" else 0
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
