@@ -112,7 +112,8 @@ class DependsOn:
         if self.kind != "words":
             group = self.group(text)
             return {} if group is None else {group: 1.0}
-        return {bucket: 1.0 + log(count) for bucket, count in Counter(map(bucket_of, grams(text.user))).items()}
+        buckets = Counter([bucket_of(gram) for gram in grams(text.user)])
+        return {bucket: 1.0 + log(count) if count > 1 else 1.0 for bucket, count in buckets.items()}
 
 
 def grams(text: str) -> list[str]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 DIGITS = 4
 """Decimals of a nat that are kept: a thousandth of what any fit tells."""
+SCALE = 10.0**DIGITS
 OF_EACH_PROMPT = "of each prompt"
 """How a store names the bias of a request that depends on the prompt, with its identity."""
 MOST_NUMBERS = 2_000_000
@@ -175,9 +176,12 @@ class PromptBias:
             (text,) = self._embedded([text])
         values, found = self._common, {} if text is None or self._on is None else weighed(self._on.counted(text), self._weights)
         if found:
-            values = values + np.array(list(found.values())) @ self._slopes[[self._rows[name] for name in found]]
-        values = np.clip(values, self.depends.low, self.depends.high)
-        sent = np.rint(values).astype(np.int64) if self.depends.integers else values.round(DIGITS)
+            rows = [self._rows[name] for name in found]
+            values = values + np.array(list(found.values())) @ self._slopes[rows]
+        values = np.minimum(np.maximum(values, self.depends.low), self.depends.high)
+        sent = np.rint(values).astype(np.int64) if self.depends.integers else np.rint(values * SCALE) / SCALE
+        if sent.all():
+            return dict(zip(self.ids, sent.tolist(), strict=True))
         there = sent.nonzero()[0]
         return dict(zip(self._ids[there].tolist(), sent[there].tolist(), strict=True))
 
