@@ -60,15 +60,9 @@ def run(job: Job, out: Path, until: float, done: dict[str, threading.Event]) -> 
             return None
         if job.store is not None and not job.store.exists():
             copy_store(out / job.needs / "rollouts.db", job.store)
-        for command in job.commands:
-            if time.monotonic() > until - 5:
-                return None
-            code = _call(command, out / f"{job.name}.log", until)
-            if code is None:
-                return None
-            if code:
-                break
-        marker.write_text(str(code))
+        code = None if time.monotonic() > until - 5 else _call(job.command, out / f"{job.name}.log", until)
+        if code is not None:
+            marker.write_text(str(code))
         return code
     finally:
         done[job.name].set()

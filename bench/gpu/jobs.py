@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 __all__ = ["TASKS", "Job", "Place", "decisions", "labels", "mixture", "records"]
 
@@ -40,11 +41,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Commands of ``blb``, one after another. name: of its folder and its log. needs: a job that must have ended before; its store
-    is copied where ``store`` is set."""
+    """A command of ``blb``. name: of its folder and its log. needs: a job that must have ended before; its store is copied where
+    ``store`` is set."""
 
     name: str
-    commands: tuple[tuple[str, ...], ...]
+    command: tuple[str, ...]
     needs: str = ""
     store: Path | None = None
 
@@ -58,6 +59,21 @@ def _there(at: Place, tasks: Iterable[str]) -> list[str]:
     return [task for task in tasks if (at.data / f"{task}.jsonl").exists()]
 
 
+def _features(at: Place) -> dict[str, str]:
+    """What a bias depends on: the end of a job's name, and the option's value."""
+    return {"words": "words", "embedding": f"embedding:{at.embedding}"}
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
 def _fit(at: Place, data: Path, out: Path, *more: str) -> tuple[str, ...]:
     asked = ("--reward", "contains", "--max-tokens", "4")
     return ("fit", *at.options, "--data", str(data), *asked, "--out", str(out), *more)
@@ -68,7 +84,7 @@ def decisions(at: Place) -> list[Job]:
     found = []
     for task in _there(at, TASKS):
         data, out = at.data / f"{task}.jsonl", at.out / f"{at.model}_{task}"
-        found.append(Job(out.name, (_fit(at, data, out),)))
+        found.append(Job(out.name, _fit(at, data, out)))
         arms: tuple[str, ...] = (
             "--labels-only",
             "--threshold",
@@ -82,12 +98,12 @@ def decisions(at: Place) -> list[Job]:
         arms += ("--classifier", "tfidf", "--classifier", f"embedding:{at.embedding}", "--baseline-prompt", instruction(task))
         asked = ("--data", str(data), "--reward", "contains", "--max-tokens", "4", "--deploy", "greedy")
         judged = ("eval", str(out / "bias.json"), *at.options, *asked, *arms, "--out", str(out))
-        found.append(Job(f"{out.name}_eval", (judged,), needs=out.name))
-        for name, feature in (("words", "words"), ("embedding", f"embedding:{at.embedding}")):
+        found.append(Job(f"{out.name}_eval", judged, out.name))
+        for name, feature in _features(at).items():
             own = at.out / f"{out.name}_{name}"
-            found.append(Job(own.name, (_fit(at, data, own, "--depends-on", feature),), out.name, own / "rollouts.db"))
+            found.append(Job(own.name, _fit(at, data, own, "--depends-on", feature), out.name, own / "rollouts.db"))
         own = at.out / f"{out.name}_samples"
-        found.append(Job(own.name, (_fit(at, data, own, "--learn-from", "samples", "--deploy", "greedy"),), out.name))
+        found.append(Job(own.name, _fit(at, data, own, "--learn-from", "samples", "--deploy", "greedy"), out.name))
     return found
 
 
@@ -97,17 +113,15 @@ def labels(at: Place) -> list[Job]:
     for size, times in DRAWS.items():
         for draw in range(times):
             for task in _there(at, TASKS):
-                rows = [json.loads(line) for line in (at.data / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()]
+                rows = _read(at.data / f"{task}.jsonl")
                 train = [row for row in rows if row["split"] == "train"]
                 kept = random.Random(f"{task} {size} {draw}").sample(train, min(size, len(train)))
                 rows = [row for row in rows if row["split"] != "train"] + kept
-                data = at.out / "data" / f"{task}_{size}_{draw}.jsonl"
-                data.parent.mkdir(parents=True, exist_ok=True)
-                data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-                for name, feature in (("words", "words"), ("embedding", f"embedding:{at.embedding}")):
+                data = _write(at.out / "data" / f"{task}_{size}_{draw}.jsonl", rows)
+                for name, feature in _features(at).items():
                     own = at.out / f"{at.model}_{task}_{size}_{draw}_{name}"
                     asked = _fit(at, data, own, "--depends-on", feature)
-                    found.append(Job(own.name, (asked,), f"{at.model}_{task}", own / "rollouts.db"))
+                    found.append(Job(own.name, asked, f"{at.model}_{task}", own / "rollouts.db"))
     return found
 
 
@@ -115,24 +129,20 @@ def records(at: Place) -> list[Job]:
     """The same decisions inside a JSON record with a reason, learned from samples."""
     found = []
     for task in _there(at, IN_TEXT):
-        data = at.out / "data" / f"{task}_records.jsonl"
-        data.parent.mkdir(parents=True, exist_ok=True)
-        with data.open("w", encoding="utf-8") as file:
-            for line in (at.data / f"{task}.jsonl").read_text(encoding="utf-8").splitlines():
-                row = json.loads(line)
-                row["prompt"] = row["prompt"].replace("Answer with one word.", RECORD)
-                file.write(json.dumps(row) + "\n")
+        rows = _read(at.data / f"{task}.jsonl")
+        asked_so = [{**row, "prompt": row["prompt"].replace("Answer with one word.", RECORD)} for row in rows]
+        data = _write(at.out / "data" / f"{task}_records.jsonl", asked_so)
         asked = ("--data", str(data), "--reward", "bench.gpu.rewards:right_record", "--max-tokens", "60", "--deploy", "greedy")
         learned = ("--learn-from", "samples", "--tau", "0.25", "--tau", "0.5")
         first = at.out / f"{at.model}_{task}_record"
-        found.append(Job(first.name, (("fit", *at.options, *asked, *learned, "--out", str(first)),)))
-        for name, feature in (("words", "words"), ("embedding", f"embedding:{at.embedding}")):
+        found.append(Job(first.name, ("fit", *at.options, *asked, *learned, "--out", str(first))))
+        for name, feature in _features(at).items():
             own = at.out / f"{first.name}_{name}"
             command = ("fit", *at.options, *asked, *learned, "--depends-on", feature, "--out", str(own))
-            found.append(Job(own.name, (command,), first.name, own / "rollouts.db"))
+            found.append(Job(own.name, command, first.name, own / "rollouts.db"))
         told = f'The label must be one of {", ".join(TASKS[task])}. Write {{"label": ..., "reason": ...}}.'
         judged = ("eval", str(first / "bias.json"), *at.options, *asked, "--baseline-prompt", told, "--out", str(first))
-        found.append(Job(f"{first.name}_eval", (judged,), first.name))
+        found.append(Job(f"{first.name}_eval", judged, first.name))
     return found
 
 
@@ -140,15 +150,13 @@ def mixture(at: Place) -> list[Job]:
     """One word for some prompts, a whole sentence for others: opposite wants."""
     from blackbox_lb.tasks.load import load_task
 
-    data = at.out / "data" / "mixture.jsonl"
-    data.parent.mkdir(parents=True, exist_ok=True)
-    with data.open("w", encoding="utf-8") as file:
-        for group, name in (("word", "continents"), ("sentence", "capitals")):
-            task = load_task(name)
-            for split in ("train", "validation", "test"):
-                for example in getattr(task, split):
-                    row = {"prompt": example.prompt.text, "answer": list(example.answers), "split": split, "group": group}
-                    file.write(json.dumps(row) + "\n")
+    rows = [
+        {"prompt": example.prompt.text, "answer": list(example.answers), "split": split, "group": group}
+        for group, task in (("word", load_task("continents")), ("sentence", load_task("capitals")))
+        for split in ("train", "validation", "test")
+        for example in getattr(task, split)
+    ]
+    data = _write(at.out / "data" / "mixture.jsonl", rows)
     asked: tuple[str, ...] = (
         "--data",
         str(data),
@@ -161,9 +169,9 @@ def mixture(at: Place) -> list[Job]:
     )
     asked += ("--learn-from", "samples", "--tau", "0.25")
     first = at.out / f"{at.model}_mixture"
-    found = [Job(first.name, (("fit", *at.options, *asked, "--out", str(first)),))]
+    found = [Job(first.name, ("fit", *at.options, *asked, "--out", str(first)))]
     for name, feature in (("groups", "groups:group"), ("words", "words")):
         own = at.out / f"{first.name}_{name}"
         command = ("fit", *at.options, *asked, "--depends-on", feature, "--out", str(own))
-        found.append(Job(own.name, (command,), first.name, own / "rollouts.db"))
+        found.append(Job(own.name, command, first.name, own / "rollouts.db"))
     return found

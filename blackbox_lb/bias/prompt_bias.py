@@ -149,21 +149,19 @@ class PromptBias:
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Compute the embeddings of many prompts at once, where it depends on those. Raises BiasError: see ``of_text``."""
         if self._vectors is not None:
-            self._embedded([read(prompt, self._on) for prompt in prompts])
+            self._embedded([read(prompt, self._on) for prompt in prompts], self._vectors)
 
-    def _embedded(self, texts: Sequence[PromptText]) -> list[PromptText]:
-        """The texts with their vectors."""
-        if self._vectors is None:
-            return list(texts)
-        probe = self._vectors.of([PROBE])[0]
+    def _embedded(self, texts: Sequence[PromptText], vectors: TextVectors) -> list[PromptText]:
+        """The texts with their vectors, of the model that it was learned with."""
+        probe = vectors.of([PROBE])[0]
         size = len(self.depends.features)
         far = max((abs(one - other) for one, other in zip(probe, self.depends.probe, strict=False)), default=0.0)
         if len(probe) != size or far > ROUNDING:
             raise BiasError(
-                f"the embedding model {self._vectors.name} gives other vectors than when the bias was learned ({len(probe)} "
+                f"the embedding model {vectors.name} gives other vectors than when the bias was learned ({len(probe)} "
                 f"numbers, {size} expected; the largest difference is {far:.3f}); use the same model, or fit again"
             )
-        return embedded(texts, self._vectors)
+        return embedded(texts, vectors)
 
     def of_text(self, text: PromptText | None) -> dict[int, float]:
         """Token id -> nats; the common vector where there is no text, or none of its features is known.
@@ -173,7 +171,7 @@ class PromptBias:
         import numpy as np
 
         if text is not None and self._vectors is not None:
-            (text,) = self._embedded([text])
+            (text,) = self._embedded([text], self._vectors)
         values, found = self._common, {} if text is None or self._on is None else weighed(self._on.counted(text), self._weights)
         if found:
             rows = [self._rows[name] for name in found]

@@ -19,6 +19,11 @@ PROBE = "How many of the quick brown foxes jumped over the lazy dog?"
 """The text whose vector tells one embedding model from another."""
 
 
+def of_an_api(name: str) -> bool:
+    """Whether a model is named as ``MODEL@URL``."""
+    return "@http" in name
+
+
 class TextVectors:
     """Embeddings of texts, of length 1, each computed once.
 
@@ -46,7 +51,7 @@ class TextVectors:
             if self._encode is None:
                 from blackbox_lb.vocabulary.embedding import load_encoder  # loads numpy, which reading a bias file must not
 
-                self._encode = self._asked if "@http" in self.name else load_encoder(self.name)
+                self._encode = self._asked if of_an_api(self.name) else load_encoder(self.name)
             for text, row in zip(part, self._encode(part), strict=True):
                 numbers = [float(value) for value in row]
                 length = sqrt(sum(value * value for value in numbers))

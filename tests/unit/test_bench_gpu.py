@@ -58,9 +58,9 @@ def test_a_job_whose_need_was_cut_off_is_left_for_later(tmp_path: Path) -> None:
     (tmp_path / "first.exit").write_text("3")
     done = {name: threading.Event() for name in ("first", "cut", "second")}
     later = time.monotonic() + 60
-    assert program.run(Job("first", (("never",),)), tmp_path, later, done) == 3
+    assert program.run(Job("first", ("never",)), tmp_path, later, done) == 3
     done["cut"].set()
-    assert program.run(Job("second", (("never",),), "cut"), tmp_path, later, done) is None
+    assert program.run(Job("second", ("never",), "cut"), tmp_path, later, done) is None
     assert done["second"].is_set()
     assert not (tmp_path / "second.exit").exists()
 

@@ -124,6 +124,11 @@ class PromptPositions:
         """(s,) the weighted probability of each token under the base model."""
         return np.asarray(self.masses.T @ self.weights) + self.unigram * dot(self.weights, self.tails)
 
+    @property
+    def occurrence(self) -> Vector:
+        """(s,) the weighted number of times that each token was likely or the answer."""
+        return self.usage + np.asarray(self.counts.sum(axis=0))
+
     def only(self, chosen: Bools) -> PromptPositions:
         """The positions of the prompts where ``chosen`` (p,) is True; the others count nothing."""
         here = chosen[self.prompts]
@@ -204,9 +209,8 @@ def fit_prompts(
     total = float(positions.weights.sum())
     strengths = np.concatenate([[positive("l2", l2)], np.full(count, positive("slope_l2", slope_l2))])[:, None]
     # Coordinates in which the curvature is about 1: tokens and features differ in frequency by orders of magnitude.
-    moved = positions.usage + np.asarray(positions.counts.sum(axis=0))
     present = np.asarray((features * features).sum(axis=0)) / max(features.shape[0], 1)
-    curvature = np.concatenate([[1.0], present])[:, None] * moved[None] / 2 + strengths
+    curvature = np.concatenate([[1.0], present])[:, None] * positions.occurrence[None] / 2 + strengths
     unit = np.sqrt(total / np.maximum(curvature, 1e-9 * total))
 
     def loss(x: Vector) -> tuple[float, Vector]:

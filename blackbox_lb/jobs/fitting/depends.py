@@ -162,7 +162,11 @@ async def against_others(
     That is the fixed bias, where a dependent one was chosen, and a classifier on the same features alone; on each of those
     ``tried``, where none was.
     """
-    rows = []
+    rows, rivals = [], []
+    for features in tried if dependent is None else [dependent.features]:
+        if plan.labels is not None and features.names:
+            right = classified(features, task.train[: plan.limit], task.test, plan.labels)
+            rivals.append((f"classifier on {features.on.kind}", tuple(right[:, None])))
     for setting in plan.settings:
         count = 1 if setting.deterministic else plan.test_samples
         sent = fixed.logit_bias if dependent is None else dependent.bias
@@ -170,12 +174,9 @@ async def against_others(
         if dependent is not None:
             theirs = await trials.scores(f"test at {setting.name}, fixed bias", task.test, setting, count, fixed.logit_bias)
             rows.append(("fixed bias", compare(setting, theirs, ours, trials.reward)[0]))
-        for features in tried if dependent is None else [dependent.features]:
-            if plan.labels is not None and ours.correct is not None and features.names:
-                alone = tuple(classified(features, task.train[: plan.limit], task.test, plan.labels)[:, None])
-                scores = replace(ours, reward=ours.correct), replace(ours, reward=alone)
-                verdict = compare(setting, scores[1], scores[0], trials.reward)[0]
-                rows.append((f"classifier on {features.on.kind}", verdict))
+        if ours.correct is not None:
+            correct = replace(ours, reward=ours.correct)
+            rows += [(name, compare(setting, replace(ours, reward=alone), correct, trials.reward)[0]) for name, alone in rivals]
     return tuple(rows)
 
 
@@ -232,7 +233,7 @@ class _Search:
         rows, nothing = list[_HeldOut](), list[_HeldOut]()
         for weight in MODEL_WEIGHTS:
             whole = self.positions(weight, self.tokens)
-            used = np.argsort(-(whole.usage + np.asarray(whole.counts.sum(axis=0))))[:COMPARED]
+            used = np.argsort(-whole.occurrence)[:COMPARED]
             found = self._held_out(weight, self.positions(weight, np.sort(whole.token_ids[used])))
             nothing.append(found[0])
             rows += found[1:]

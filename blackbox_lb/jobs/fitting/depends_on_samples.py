@@ -75,11 +75,10 @@ class _Search:
         self.weights = reward_weights(self.rollouts, float(fixed.settings.get("tau") or 1.0))
         ids = self.table.named().token_ids
         whole = self.positions(ids if limits.highest_id is None else ids[ids <= limits.highest_id])
-        moved = whole.usage + np.asarray(whole.counts.sum(axis=0))
-        screened = self.positions(np.sort(whole.token_ids[np.argsort(-moved)[:SCREENED]]))
+        screened = self.positions(np.sort(whole.token_ids[np.argsort(-whole.occurrence)[:SCREENED]]))
         common = np.array([fixed.logit_bias.get(token, 0.0) for token in screened.token_ids.tolist()])
         _, _, pull = screened.loss(features.table, common, np.zeros((features.table.shape[1], len(common))))
-        strength = (pull**2).sum(axis=0) / (screened.usage + np.asarray(screened.counts.sum(axis=0)))
+        strength = (pull**2).sum(axis=0) / screened.occurrence
         self.order = screened.token_ids[np.argsort(-strength)]
         largest = np.argsort(-np.abs(fixed.sparse.values))[:MOVED]
         self.tokens = np.union1d(fixed.sparse.token_ids[largest], self.order[:MOVED])

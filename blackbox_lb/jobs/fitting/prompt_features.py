@@ -17,7 +17,7 @@ from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example, Prompt
 from blackbox_lb.vocabulary.embedding import EXTRA, resolve_encoder
-from blackbox_lb.vocabulary.text_vectors import TextVectors
+from blackbox_lb.vocabulary.text_vectors import TextVectors, of_an_api
 
 WORDS_SHOWN = 3
 """Words of a bucket that the bias file names."""
@@ -75,7 +75,7 @@ def check_features(depends_on: Iterable[DependsOn], task: Task, limit: int | Non
     for on in depends_on:
         if on.kind == "groups":
             _check_groups(on, task.train[:limit], [*task.train[:limit], *task.validation, *task.test])
-        if on.kind == "embedding" and "@http" not in on.of:
+        if on.kind == "embedding" and not of_an_api(on.of):
             resolve_encoder(on.of)
             if find_spec("sentence_transformers") is None:
                 raise InputError(f"--depends-on {on.name} needs sentence-transformers, which is not installed: {EXTRA}")

@@ -152,12 +152,14 @@ class _Fit:
     async def _choose_dependent(self) -> None:
         """Let the bias depend on the prompt, where that is predicted to decide better; the best of what the plan names."""
         plan, report, fixed = self.plan, self.trials.report, self.choice.candidate
+        given = self.given if plan.predicts and plan.depends_on else None
+        if given is not None:
+            found = (await first_tokens(self.trials, self.task.validation, "validation", plan.listed)).holding(given.ends)
         for on in plan.depends_on:
             features = await asyncio.to_thread(PromptFeatures.of, on, self.examples)
             self.features.append(features)
-            if plan.predicts and self.given is not None:
-                found = (await first_tokens(self.trials, self.task.validation, "validation", plan.listed)).holding(self.given.ends)
-                each = dependent_candidate(features, self.examples, found, self.given, fixed, self.limits, plan.sweep.seed)
+            if given is not None:
+                each = dependent_candidate(features, self.examples, found, given, fixed, self.limits, plan.sweep.seed)
             else:
                 each = await sampled_candidate(features, self.trials, self.task, self.training, fixed, self.limits, plan)
             if features.vectors is not None and features.vectors.tokens:

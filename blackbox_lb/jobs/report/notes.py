@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import PromptText
 from blackbox_lb.bias.prompt_bias import PromptBias
 from blackbox_lb.jobs.analysis.document import Analysis
@@ -13,6 +14,8 @@ from blackbox_lb.jobs.report.data import Result, Run, settings_of
 from blackbox_lb.jobs.report.verdict_text import rows_of
 from blackbox_lb.rollouts.progress import short
 
+EXPLAINED = 4
+"""Prompts that are shown with their own biases."""
 Facts = Iterator[tuple[str, str]]
 """Names and their facts."""
 
@@ -25,15 +28,18 @@ def eval_command(run: Run) -> str:
     return _blb("eval", run)
 
 
-def own_bias(run: Run, prompt: str) -> str:
-    """A sentence on the bias of one prompt, where it depends on that; empty where it does not, and for an embedding, whose model
-    takes seconds to load."""
+def own_biases(run: Run) -> list[str]:
+    """A sentence on the bias of each of the first prompts shown, where it depends on them; none where it does not, and for an
+    embedding, whose model takes seconds to load."""
     of_prompt = PromptBias.of(run.bias)
     if of_prompt is None or of_prompt.depends.probe:
-        return ""
-    values = of_prompt.of_text(PromptText(prompt))
-    common = run.bias.logit_bias
-    moved = sorted(run.bias.entries, key=lambda entry: -abs(values.get(entry.id, 0.0) - common[entry.id]))[:4]
+        return []
+    return [_own_bias(run.bias, of_prompt.of_text(PromptText(example.prompt))) for example in run.examples[:EXPLAINED]]
+
+
+def _own_bias(bias: Bias, values: Mapping[int, float]) -> str:
+    common = bias.logit_bias
+    moved = sorted(bias.entries, key=lambda entry: -abs(values.get(entry.id, 0.0) - common[entry.id]))[:4]
     told = ", ".join(f"'{each.readable}' {values.get(each.id, 0.0):+.2f} (of all prompts {each.bias:+.2f})" for each in moved)
     return f"its own bias: {told}".replace("-", "−")
 

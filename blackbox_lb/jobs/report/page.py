@@ -79,6 +79,7 @@ def render(run: Run, drawn: dict[str, Plot] | None = None) -> str:
         drawn=plots(run, _label(run)) if drawn is None else drawn,
         of_tokens=OF_TOKENS,
         notes=notes,
+        own_biases=notes.own_biases(run),
         tables=tables,
         labels_table=labels_table,
         say=verdict_text,
