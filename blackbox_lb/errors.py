@@ -28,8 +28,6 @@ Each message says what happened, with the value, the limit and the remedy.
 The command line prints it as one sentence and exits with 2.
 """
 
-from __future__ import annotations
-
 __all__ = [
     "AuthenticationFailed",
     "BiasError",

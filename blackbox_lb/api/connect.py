@@ -1,7 +1,5 @@
 """From a provider's name to an open session; an embedded engine is started first and stopped last."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 

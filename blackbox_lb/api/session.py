@@ -1,7 +1,5 @@
 """One model behind one inference API: prompts in, completions out; its tokenizer, its vocabulary, its endpoints."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType

@@ -1,7 +1,5 @@
 """Export of a bias, as numbers or as code that is ready to run, for tools that send their own requests."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 The format: https://platform.openai.com/docs/api-reference/batch/request-input
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Pure Python, so that it runs in the process that answers HTTP as well as beside the model.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

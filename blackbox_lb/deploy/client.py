@@ -4,8 +4,6 @@ The biased client has an HTTP client of its own that edits bodies and hands ever
 ``.stream``, ``.parse``, ``with_options()``, ``with_raw_response`` and raw ``client.post`` all carry the bias, on openai 2 and 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar, cast

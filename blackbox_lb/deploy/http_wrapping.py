@@ -6,8 +6,6 @@ and auth flows and hooks see the final body. openai 2 is built on httpx, openai 
 either: the wrapper is a subclass of its library's ``Client`` or ``AsyncClient``.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from functools import cache

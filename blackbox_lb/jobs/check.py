@@ -1,7 +1,5 @@
 """``blb check``: whether a bias can correct a decision, from a few greedy answers and first lists, before a collection."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The secret is added to each request as it leaves, in a header or the query, and 
 representation or errors could print it, and not in any file.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias

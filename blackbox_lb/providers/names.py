@@ -1,7 +1,5 @@
 """The names of the packaged provider profiles. Nothing heavy is loaded here: help and completion list them."""
 
-from __future__ import annotations
-
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Completions laid end to end as the columns of ``Rollouts``, with the end tokens and stop texts that lose their ids."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The model's lists along given answers, asked for in the ways that the rows of a profile allow; nothing is asked for twice."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial

@@ -5,8 +5,6 @@
 same numbers.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections import Counter, OrderedDict

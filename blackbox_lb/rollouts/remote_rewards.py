@@ -1,7 +1,5 @@
 """Fetching remote rewards: completions go out in batches, many at a time, and every answer is stored before the next is awaited."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

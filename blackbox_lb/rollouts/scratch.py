@@ -1,7 +1,5 @@
 """Scratch: large arrays in memory up to a budget, beyond it in a file that lives as long as they do."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import tempfile

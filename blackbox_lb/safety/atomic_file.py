@@ -1,7 +1,5 @@
 """Atomic file writes: a reader, or a crash, meets the old file or the new one, never a part of it. A failure names its remedy."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Iterator

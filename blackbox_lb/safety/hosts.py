@@ -1,7 +1,5 @@
 """Hosts: whether an address is this machine, which needs neither a proxy server nor a question about money."""
 
-from __future__ import annotations
-
 import ipaddress
 
 

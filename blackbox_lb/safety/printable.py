@@ -2,8 +2,6 @@
 of a user's value, or of another library's error, in an error message: on one line, and short.
 """
 
-from __future__ import annotations
-
 import unicodedata
 
 # Control, format (bidirectional overrides among them), surrogate, private and unassigned characters, and exotic line

@@ -6,8 +6,6 @@ recorded command lines, reports and cassettes go through ``redacted``; answers o
 ``Redactor.answer``, which masks the credentials in use and nothing else.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

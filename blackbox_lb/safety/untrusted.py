@@ -3,8 +3,6 @@
 JSON and TOML hold data and nothing else; no format that can hold code (pickle, YAML tags) is read anywhere in this package.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib

@@ -5,8 +5,6 @@ all others get ``BLB_BIAS_DEFAULT``. Without ``BLB_BIAS_DIR`` it does nothing. I
 runners of vLLM (interfaces: ``vllm.v1.sample.logits_processor`` and ``vllm.v1.worker.gpu.sample.logits_processor``).
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Collection

@@ -4,8 +4,6 @@ Write-ahead log, ``synchronous = FULL``: writers of any number of processes take
 (https://www.sqlite.org/wal.html).
 """
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import threading

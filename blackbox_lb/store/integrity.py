@@ -1,7 +1,5 @@
 """Checks of stored rows: keys follow from contents, checksums fit, packed arrays unpack."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Content hashes: the names of prompts, requests, completions and distributions in a store."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zlib

@@ -1,7 +1,5 @@
 """Token arrays as compact bytes: ids, logprobs and the listed alternatives of one completion, column by column, deflated."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from typing import Any, NamedTuple

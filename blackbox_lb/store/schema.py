@@ -1,7 +1,5 @@
 """The schema of a rollout store: numbered migrations, and the resulting columns."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing

@@ -5,8 +5,6 @@ during one commit share the next. A worker awaits its own commit before it asks 
 at most one answer a worker is not stored.
 """
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import threading

@@ -1,7 +1,5 @@
 """Sources of prompts, accepted answers and rewards."""
 
-from __future__ import annotations
-
 from blackbox_lb.tasks.load import load_task
 from blackbox_lb.tasks.records.files import load_examples
 from blackbox_lb.tasks.rewards.reward import Reward, parse_reward

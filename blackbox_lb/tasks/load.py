@@ -2,8 +2,6 @@
 taken where it has them, with repeated rows left out and counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

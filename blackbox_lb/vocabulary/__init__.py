@@ -3,8 +3,6 @@
 A vocabulary comes from tiktoken (OpenAI's models), from a ``tokenizer.json`` or from a ``.gguf`` file.
 """
 
-from __future__ import annotations
-
 import os
 from functools import cache, lru_cache
 from pathlib import Path

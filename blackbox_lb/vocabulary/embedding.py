@@ -1,7 +1,5 @@
 """Sentence-embedding models: from a folder, a hub name or an installed data package to a function of texts."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Callable, Sequence

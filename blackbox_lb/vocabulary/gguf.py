@@ -3,8 +3,6 @@
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
-from __future__ import annotations
-
 import mmap
 import re
 import struct

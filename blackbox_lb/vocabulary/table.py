@@ -1,7 +1,5 @@
 """The table of a vocabulary: the bytes of a token id, and the one id for given bytes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

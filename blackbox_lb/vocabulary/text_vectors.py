@@ -1,7 +1,5 @@
 """Embeddings of the texts that a bias depends on, from a model on this machine or an API."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from math import sqrt

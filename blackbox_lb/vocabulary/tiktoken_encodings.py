@@ -1,7 +1,5 @@
 """OpenAI's vocabularies in tiktoken: the encoding of each model, and how to read it without internet."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

@@ -3,8 +3,6 @@
 The fingerprint needs only a way to tokenise, so the same tokenizer has the same fingerprint behind llama.cpp, vLLM, or tiktoken.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

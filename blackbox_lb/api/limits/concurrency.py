@@ -1,7 +1,5 @@
 """Pace: the number of requests in flight up to which a server gets faster, found while it works."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """An orderly end: the first Ctrl-C or SIGTERM lets requests in flight arrive, the second ends at once."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

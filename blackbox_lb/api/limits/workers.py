@@ -1,7 +1,5 @@
 """Bounded groups of workers, with an orderly end: requests in flight are received, waiting ones are dropped."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence

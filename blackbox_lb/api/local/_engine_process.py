@@ -8,8 +8,6 @@ It is a process of its own because llama.cpp cannot be stopped safely inside the
 that still waits for an answer could never stop.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

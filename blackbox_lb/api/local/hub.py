@@ -1,7 +1,5 @@
 """From a model's name to a GGUF file on this machine: a path, an installed data package, or the Hugging Face hub."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

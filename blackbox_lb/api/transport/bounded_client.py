@@ -1,7 +1,5 @@
 """An HTTP client with bounds on the size and duration of every answer, streamed or not."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing, contextmanager

@@ -1,7 +1,5 @@
 """The one module with HTTP: the openai SDK's client, rate-limit budgets, retries, errors mapped to the tree in ``errors``."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import ssl

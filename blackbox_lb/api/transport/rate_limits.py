@@ -13,8 +13,6 @@ together do not all see the same remainder. Headers are late: they may or may no
 So they bound the count, and it is moved only as far as a bound requires.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect_left

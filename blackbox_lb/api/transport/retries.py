@@ -1,7 +1,5 @@
 """Retries: the faults that pass by themselves, and the pause before the next try."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tenacity import RetryCallState, wait_exponential_jitter

@@ -3,8 +3,6 @@
 Every dialect's choices are read as those of a chat completion, so that the rest of the wire knows one envelope.
 """
 
-from __future__ import annotations
-
 import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence

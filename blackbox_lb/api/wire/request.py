@@ -1,7 +1,5 @@
 """One request body: the prompt, neutral sampling, the logprobs that are wanted, and the bias."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The proxy's own error answers, in the shape of OpenAI's errors, so that every SDK raises them with their message."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@ An intermediary passes on all header fields but those of a single connection (RF
 stored, no redirect followed, no body decompressed.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import ssl

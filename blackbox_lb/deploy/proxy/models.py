@@ -1,7 +1,5 @@
 """``/v1/models`` with the aliases: the upstream's own list, fetched with the caller's key, and each ``MODEL@ALIAS``."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import quote, unquote
 

@@ -1,7 +1,5 @@
 """The choice of a bias by a request's model name: the model's own name, or ``MODEL@ALIAS``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

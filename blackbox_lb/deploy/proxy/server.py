@@ -4,8 +4,6 @@ Any language and tool that can set a base URL gets the bias. Requests go to the 
 process stores, logs and shows no key, prompt or completion.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

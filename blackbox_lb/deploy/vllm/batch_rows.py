@@ -1,7 +1,5 @@
 """The vector of each row of a running batch, in plain integers: the state of a logits processor, without its tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Set
 from itertools import count
 

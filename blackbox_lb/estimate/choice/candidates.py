@@ -1,7 +1,5 @@
 """Candidate biases: one for each estimator setting of a sweep, already within the provider's limits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

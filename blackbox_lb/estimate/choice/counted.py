@@ -1,7 +1,5 @@
 """Estimators of the table that are running sums: a token's value comes from the completions that sampled it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

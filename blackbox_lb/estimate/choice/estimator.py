@@ -3,8 +3,6 @@
 A new one is a module with an ``Estimator`` in it, and a row of ``table.ROWS``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, get_args

@@ -1,7 +1,5 @@
 """The projection as an estimator of the table: each given or cross-validated l2, and its refit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial

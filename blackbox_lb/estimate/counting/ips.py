@@ -1,7 +1,5 @@
 """The paper's estimator: inverse-propensity scores of each token, smoothed into a bias by one logarithm."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ all positions. Self-normalised inverse propensities: each token's mean weight ov
 Index letters: ``n`` rollouts, ``s`` the sampled tokens, ``j`` the taus of the statistics.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from blackbox_lb.estimate.counting.statistics import Statistics

@@ -7,8 +7,6 @@ lists do not separate them, none can.
 Index letters: ``p`` prompts, ``l`` labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

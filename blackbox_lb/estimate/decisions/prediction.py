@@ -6,8 +6,6 @@ below its least listed one, so it can win only with a bias that outweighs the di
 Index letters: ``p`` prompts, ``k`` listed tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Diagnosis: why a fit did or did not help, in plain words with the numbers and the remedy, from its measurements."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

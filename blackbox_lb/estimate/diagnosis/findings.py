@@ -3,8 +3,6 @@
 Every function takes a measurement, or None where there is none, and returns one ``Finding``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Headroom: the reward that any policy near the base could gain, from a few completions of each prompt alone."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

@@ -3,8 +3,6 @@
 Index letters: ``n`` rollouts, ``m`` token positions laid end to end, ``s`` the sorted support of token ids.
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Recipe: the settings of a set of statistics; only those of one recipe may be added."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 

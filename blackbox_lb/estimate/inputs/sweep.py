@@ -1,7 +1,5 @@
 """Sweep: the estimators to try, and their settings."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

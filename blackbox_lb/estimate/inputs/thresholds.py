@@ -3,8 +3,6 @@
 A number that was not computed is NOT CHECKED, and one that is not finite is FAIL: neither is ever fine.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

@@ -3,8 +3,6 @@
 Index letters: ``m`` positions, ``s`` the support, ``g`` groups, ``b`` positions of one part. All values in nats.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

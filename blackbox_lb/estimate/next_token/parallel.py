@@ -3,8 +3,6 @@
 numpy and scipy.sparse release the interpreter lock while they work on an array, so threads are enough.
 """
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

@@ -7,8 +7,6 @@ these weights fixed the objective is the projection's, which lies below this one
 solving and renewing the shares in turn never lowers it. Without it a fit moves probability from "Yes" to "yes".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

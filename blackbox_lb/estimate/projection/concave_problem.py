@@ -3,8 +3,6 @@
 maximise over delta   linear . delta - sum_m w_m log sum_y pi_0(y | m) exp(delta(y)) - l2/2 |delta|^2
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ Two-loop recursion (Nocedal and Wright, "Numerical Optimization", algorithm 7.4)
 and Overton, "Nonsmooth optimization via quasi-Newton methods", 2013, section 4), which on a convex function ends.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

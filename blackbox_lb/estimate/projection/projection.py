@@ -8,8 +8,6 @@ The best fixed bias for the target ``p* ~ p_0 exp(r / tau)`` (the paper, "KL-reg
 with ``w_n = exp(r_n / tau)`` scaled to mean 1. It is concave and never reads the sampled token's own probability.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 Index letters: ``n`` completions, ``m`` their positions. Values in nats.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 Index letters: ``n`` completions, ``m`` their positions, ``s`` the support. Values in nats.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

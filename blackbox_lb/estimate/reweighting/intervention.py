@@ -5,8 +5,6 @@ Index letters: ``m`` positions of completions drawn with the bias, ``s`` differe
 shift where it was generated (the paper, appendix "Intervention score as realized log-probability shift").
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Rounding leaves many small values at 0. The provider's limit counts listed entries, so others may be listed in their place.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Biased: completions drawn with a bias, from the store of fit and eval, and the shift of each token."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Texts in clusters, by the vectors of a sentence-embedding model."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Interpreting: from intervention scores to bands, families, minimal pairs, and tokens in their contexts."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

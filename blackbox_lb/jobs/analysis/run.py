@@ -1,7 +1,5 @@
 """Analyzing: from the shift of each generated token to all tables and sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Surface: the class of a token by its text alone, and the other tokens with nearly the same spelling."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Collection by batch: requests go out in files and their answers come back in files, hours later, at a lower price."""
 
-from __future__ import annotations
-
 from blackbox_lb.jobs.batches.offline import OfflineSession
 from blackbox_lb.jobs.batches.record import BatchRecord, Jobs
 from blackbox_lb.jobs.batches.run import Pending, cancel_batches, collect_batches

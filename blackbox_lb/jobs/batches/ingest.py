@@ -1,7 +1,5 @@
 """From a batch's answers to the store: each line is read like a live answer, in any order, any number of times."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """A session without a server: a program answers later from a file, on the user's own machine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Calls are retried within limits. Creating a batch is not: after a lost answer, ``find`` looks for the batch.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path

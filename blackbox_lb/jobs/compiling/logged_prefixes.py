@@ -1,7 +1,5 @@
 """Logged prefixes: next-token distributions from a store's base completions, without a task or a reward."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

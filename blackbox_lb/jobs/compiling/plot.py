@@ -1,7 +1,5 @@
 """Pictures: the gain that a compiled bias keeps, over the number of its entries."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The self-test: checks in their order, what each may cost, and what a failed request says about the rows it was to prove."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

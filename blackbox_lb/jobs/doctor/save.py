@@ -1,7 +1,5 @@
 """A user's own profile from the findings: the rows that were wrong with their true values, and how each row is known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
 from datetime import date
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The whole evaluation: every arm is drawn on the same test prompts, compared and reported."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """An evaluation in words: whether the bias helps, whether something simpler beats it, the two together, and the cost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from blackbox_lb.jobs.evaluation.arms import BASE

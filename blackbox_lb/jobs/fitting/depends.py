@@ -4,8 +4,6 @@ Strength and weight of the model are chosen by leaving training prompts out, fol
 validation prompts right than the fixed bias. All of it is known from lists: nothing is drawn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """``--depends-on``, learned from completions that were drawn: chosen by fresh ones of the validation prompts."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits

@@ -1,7 +1,5 @@
 """Explaining a fit: its measurements become facts, and the facts findings in plain words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

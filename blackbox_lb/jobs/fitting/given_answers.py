@@ -1,7 +1,5 @@
 """Learning from the answers in the training rows: collecting their lists, and choosing a candidate without a request."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Fidelity of a fit's lists and compiles, against whole next-token distributions at reference positions."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 

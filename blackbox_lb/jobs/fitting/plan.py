@@ -1,7 +1,5 @@
 """FitPlan: all settings of a fit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 

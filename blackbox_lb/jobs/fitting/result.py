@@ -1,7 +1,5 @@
 """FitResult: the result of a fit, for programs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

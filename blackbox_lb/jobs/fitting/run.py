@@ -1,7 +1,5 @@
 """The main job: collect, reward, estimate, choose the strength on validation prompts, and judge on unseen test prompts."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """From a plan to scored rollouts: a first look at the reward, then the rest of the plan."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b

@@ -1,7 +1,5 @@
 """The chosen vector as the entries of a bias file: the sent ones, and all learned ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

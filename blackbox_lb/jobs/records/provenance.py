@@ -1,7 +1,5 @@
 """The origin of a result: the command, the versions, the machine, the date, and all remarks on the way."""
 
-from __future__ import annotations
-
 import platform
 import shlex
 import sys

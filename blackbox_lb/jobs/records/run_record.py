@@ -1,7 +1,5 @@
 """run.json: the settings of a folder's runs, so that none is resumed under other settings by accident."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

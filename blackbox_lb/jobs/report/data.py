@@ -1,7 +1,5 @@
 """A run folder as one value: the bias file and all other documents beside it, each checked as it is read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime

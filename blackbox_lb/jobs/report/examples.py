@@ -1,7 +1,5 @@
 """Completions of one prompt side by side, before and after the bias, with their differences marked."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

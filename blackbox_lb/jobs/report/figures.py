@@ -1,7 +1,5 @@
 """The pictures of the page: each drawn once with matplotlib, with its text alternative and its numbers."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Lists of facts beside the tables: costs, counts, missing parts, and origins."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any

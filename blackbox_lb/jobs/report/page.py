@@ -1,7 +1,5 @@
 """The page: one HTML file with everything in it, whose text can neither run, nor reverse a line, nor ask the network."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import importlib

@@ -1,7 +1,5 @@
 """A verdict in words for newcomers: the change, its certainty, and the conclusion."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

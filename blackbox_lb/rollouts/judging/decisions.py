@@ -1,7 +1,5 @@
 """Decisions: the labels of fresh completions, with and without a bias, and the model's confidence in them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 

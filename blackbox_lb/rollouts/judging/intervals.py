@@ -1,7 +1,5 @@
 """The certainty of a mean: bootstrap intervals, p-values of a difference, and the number of prompts that would show one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

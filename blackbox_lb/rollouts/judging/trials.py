@@ -1,7 +1,5 @@
 """Trials: completions of one policy at one setting, drawn unless they are in the store, then scored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -4,8 +4,6 @@ The format is https://www.sqlite.org/fileformat2.html. A row is taken only if it
 so it does not matter in which page, tree or log it stands, or whether anything still points there.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

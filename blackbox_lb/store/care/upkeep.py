@@ -1,7 +1,5 @@
 """Upkeep of stores: checking, compacting, merging, and rescuing a damaged one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing

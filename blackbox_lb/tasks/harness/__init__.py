@@ -17,8 +17,6 @@ its seed 1234. No validation or test document is one, nor the document itself, b
 test question that train has too, or, where they draw almost all of train, a validation document. The note counts those.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path

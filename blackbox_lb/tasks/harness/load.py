@@ -3,8 +3,6 @@
 https://github.com/EleutherAI/lm-evaluation-harness, checked with version 0.4.13.
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import re

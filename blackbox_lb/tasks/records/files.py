@@ -15,8 +15,6 @@ whole numbers stay with the prompt (``Prompt.columns``), where they can name its
 absent.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

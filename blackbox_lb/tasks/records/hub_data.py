@@ -1,7 +1,5 @@
 """Data sets of the hub, of folders and of Parquet files, by the ``datasets`` library: quietly, and with no long wait offline."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Records of a JSONL, CSV or TSV file with the line of each, before any meaning is given to them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -6,8 +6,6 @@ off: it uses signals that only a main thread gets and that do not interrupt a lo
 (https://github.com/huggingface/Math-Verify).
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging

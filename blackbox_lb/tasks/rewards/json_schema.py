@@ -1,7 +1,5 @@
 """A reward for form: whether a completion is JSON that a JSON Schema accepts."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -8,8 +8,6 @@ regex:PATTERN   ``re.search(PATTERN, completion)`` on the text as it is; ``{answ
 =============== ==========================================================================================
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Whether the last expression in a text equals an accepted one mathematically: math-verify, in a process of its own."""
 
-from __future__ import annotations
-
 import atexit
 import importlib.util
 import json

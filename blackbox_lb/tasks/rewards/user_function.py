@@ -1,7 +1,5 @@
 """A user's own reward function: found by ``module:function``, called, and its answer checked before it counts."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import math

@@ -5,8 +5,6 @@ and its split. The splits are not hand-picked: in the order of SHA-256 of "TASK:
 24 validation and the rest test. The file records the result.
 """
 
-from __future__ import annotations
-
 import csv
 from importlib.resources import files
 

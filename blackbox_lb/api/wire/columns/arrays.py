@@ -3,8 +3,6 @@
 Where one would complain, or would have to look closer at a position, it raises ``Aside`` and ``position.Reader`` takes over.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

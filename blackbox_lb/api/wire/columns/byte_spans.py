@@ -5,8 +5,6 @@ is read once and compared everywhere else. The rest are the fields: token string
 A list of another kind raises ``Aside``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The row ``dialect`` of a profile's endpoint gives the name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from blackbox_lb.api.wire.dialects.chat import CONTENT

@@ -3,8 +3,6 @@
 llama.cpp answers in it on the legacy completions endpoint too, and the Responses API puts the same entries elsewhere.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from blackbox_lb.api.wire.dialects.position import AnswerDialect, Choice, Position, PositionReader

@@ -1,7 +1,5 @@
 """The dialect of legacy completions: parallel lists ``tokens``, ``token_logprobs`` and ``top_logprobs``, a mapping a token."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from blackbox_lb.api.wire.dialects import chat

@@ -3,8 +3,6 @@
 https://platform.openai.com/docs/api-reference/responses/object
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Chat returns it with ``return_meta_info``; ``return_flat_raw_output_top_logprobs
 one list a position (SGLang 0.5.23, ``entrypoints/openai/protocol.py``).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from blackbox_lb.api.wire.dialects.chat import spelled

@@ -1,7 +1,5 @@
 """The exam: what the checks know so far, and what several of them ask."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Findings: one a row of the profile, what it claims, what was seen, and whether the two agree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias

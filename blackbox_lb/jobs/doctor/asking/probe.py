@@ -1,7 +1,5 @@
 """The probe: requests of the self-test, each counted against a budget that cannot be overdrawn."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -2,8 +2,6 @@
 lists along a given answer, which must be those that were seen when the model wrote the same tokens itself.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise

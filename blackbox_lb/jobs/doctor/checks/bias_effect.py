@@ -2,8 +2,6 @@
 many entries as claimed are accepted and all act; where they are not, how many are.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Checks of the lists of alternatives: how many, how steady, in which steps, and what became of a sampled token outside them."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """Checks of what logprobs are of: the model alone, or what bias and temperature made of it; and whether the end token has one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The check that matters most: sampled tokens are draws from the distributions that come with them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from blackbox_lb.jobs.doctor.asking.exam import STORY, WORDS, Exam, mean_logprobs

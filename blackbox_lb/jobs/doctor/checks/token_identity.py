@@ -1,7 +1,5 @@
 """Checks of token identity: the ids and bytes in answers against the tokenizer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from difflib import SequenceMatcher

@@ -1,7 +1,5 @@
 """Case: the data of a decision task for its rivals."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

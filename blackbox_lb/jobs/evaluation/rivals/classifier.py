@@ -1,7 +1,5 @@
 """``--classifier``: a classifier of the prompts' texts, learned on the same training rows without the model."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import warnings

@@ -1,7 +1,5 @@
 """``--few-shot``: training examples before the prompt, as messages of the user and the assistant."""
 
-from __future__ import annotations
-
 import hashlib
 
 from blackbox_lb.errors import InputError

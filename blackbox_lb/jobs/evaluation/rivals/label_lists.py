@@ -1,7 +1,5 @@
 """The base model's probability of each label at the first position of prompts, from one list of one token each."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

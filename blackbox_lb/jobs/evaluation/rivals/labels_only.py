@@ -1,7 +1,5 @@
 """``--labels-only``: all tokens but the labels' are suppressed, by a bias without training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """Every rival of a bias on decision tasks: the option of ``blb eval`` for it, and its maker."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 

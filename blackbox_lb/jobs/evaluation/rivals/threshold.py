@@ -3,8 +3,6 @@
 Where labels are one token, this is a bias on the label tokens with everything else forbidden, learned by maximum likelihood.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The result of choosing among candidates: the chosen one, and the validation numbers of all."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Logged base completions come first, where they allow an estimate, then fresh samples for the remaining candidates.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Logged base completions of the validation prompts, for estimates of a bias's effect."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
