@@ -62,7 +62,8 @@ def export(
     base_url: str | None = None,
     tokenizer: str | None = None,
 ) -> str:
-    """``bias`` in one of ``FORMATS``, as text that ends in a newline.
+    """``bias`` in one of ``FORMATS``, as text that ends in a newline. Where the bias depends on the prompt, a script reads its file
+    and computes the numbers of each request.
 
     provider: sets the address, the key's variable and the limits; by default the bias's own, and vllm for that format. One that
     neither comes with the package nor is given is treated as any OpenAI-compatible API: address in OPENAI_BASE_URL, no checks.
@@ -70,7 +71,7 @@ def export(
     (``headers_env``) are not written.
 
     Raises InputError: no such format or provider, or the tool cannot send what the provider needs. BiasError: see
-    ``logit_bias``.
+    ``logit_bias``; or the bias depends on the prompt, and the format computes nothing.
     """
     if format not in FORMATS:
         raise InputError(f"no format {format!r}; the formats are {', '.join(FORMATS)}")
@@ -78,11 +79,13 @@ def export(
     known = loaded.provider if loaded.provider in profile_names() else None
     name = provider or (VLLM if format == VLLM else known)
     profile = None if name is None else load_profile(name)
-    loaded.same_for_all("blb export")
+    if format not in COMPUTING:
+        loaded.same_for_all(f"blb export --format {format}")
     if profile is not None and format != VLLM:
         _check(loaded, profile, tokenizer)
     file = Path("bias.json") if isinstance(bias, Bias) else Path(bias)
-    return FORMATS[format](_Job(loaded, file, logit_bias(loaded), model or loaded.model, profile, base_url))
+    values = {} if loaded.depends else logit_bias(loaded)
+    return FORMATS[format](_Job(loaded, file, values, model or loaded.model, profile, base_url))
 
 
 def _check(bias: Bias, profile: Profile, tokenizer: str | None) -> None:
@@ -124,21 +127,32 @@ class _Job:
         return {"messages": [{"role": "user", "content": PROMPT}]} if self.chat else {"prompt": PROMPT}
 
     @property
+    def asked(self) -> str:
+        """The prompt as an argument of a call."""
+        ((name, value),) = self.prompt.items()
+        return f"{name}={literal(value) if self.bias.depends is None else 'PROMPT'}"
+
+    @property
     def about(self) -> str:
         """One line of comment."""
         unchecked = "" if self.profile else ", limits not checked"
         return (
-            f"# A bias of {len(self.values):,} tokens for {printable(self.bias.model)} by blackbox_lb: "
+            f"# A bias of {len(self.bias.entries):,} tokens for {printable(self.bias.model)} by blackbox_lb: "
             f"{printable(self.bias.status)}{unchecked}"
         )
 
     def python(self, imports: str, *code: str) -> str:
-        """A script: the imports, the numbers, the code."""
+        """A script: the imports, the numbers, or how they are computed from the prompt, and the code."""
         text = "\n".join(code)
+        system = "import os\n\n" if "os.environ" in text else ""
+        if self.bias.depends is not None:
+            (value,) = self.prompt.values()
+            computed = f"LOGIT_BIAS = logit_bias({literal(str(self.file))}, messages=PROMPT)  # each prompt has its own"
+            imports = f"from blackbox_lb import logit_bias\n{imports}"
+            return f"{self.about}\n{system}{imports}\n\nPROMPT = {literal(value)}\n{computed}\n\n{text}\n"
         items = [f"{json.dumps(token)}: {json.dumps(value)}," for token, value in self.values.items()]
         lines = [" ".join(items[start : start + IN_A_LINE]) for start in range(0, len(items), IN_A_LINE)]
         table = "".join(f"    {line}\n" for line in lines)
-        system = "import os\n\n" if "os.environ" in text else ""
         return f"{self.about}\n{system}{imports}\n\nLOGIT_BIAS = {{\n{table}}}\n\n{text}\n"
 
     def curl(self, **fields: Any) -> str:
@@ -159,7 +173,7 @@ def _openai(job: _Job) -> str:
     return job.python(
         "from openai import OpenAI",
         *_call("client = OpenAI", {}, *job.server.arguments("base_url", "default_headers", "default_query")),
-        *_call(f"answer = client.{call}.create", {"model": job.model, **job.prompt}, "logit_bias=LOGIT_BIAS"),
+        *_call(f"answer = client.{call}.create", {"model": job.model}, job.asked, "logit_bias=LOGIT_BIAS"),
         f"print(answer.choices[0].{text})",
     )
 
@@ -175,10 +189,9 @@ def _litellm(job: _Job) -> str:
             "provider without one"
         )
     where = server.arguments("api_base", "extra_headers", "extra_query")
-    asked = {"model": f"{kind}/{job.model}", **job.prompt}
     return job.python(
         "import litellm",
-        *_call(f"answer = litellm.{call}", asked, "logit_bias=LOGIT_BIAS", *where),
+        *_call(f"answer = litellm.{call}", {"model": f"{kind}/{job.model}"}, job.asked, "logit_bias=LOGIT_BIAS", *where),
         f"print(answer.choices[0].{text})",
     )
 
@@ -240,3 +253,5 @@ FORMATS: dict[str, Callable[[_Job], str]] = {
     "json": _json,
 }
 """Name -> writer of the format."""
+COMPUTING = ("openai", "litellm")
+"""The formats whose code gives each request a bias of its own; LangChain's models hold one for all."""

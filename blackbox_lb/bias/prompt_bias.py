@@ -19,7 +19,7 @@ from pydantic import Field, Strict, field_validator, model_validator
 from blackbox_lb.bias.features import BUCKETS, GROUP, MOST_READ, DependsOn, PromptText, weighed
 from blackbox_lb.bias.records import Finite, Flag, Name, Row
 from blackbox_lb.errors import BiasError
-from blackbox_lb.vocabulary.text_vectors import PROBE, TextVectors
+from blackbox_lb.vocabulary.text_vectors import PROBE, Kept, TextVectors
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
@@ -126,7 +126,7 @@ class PromptBias:
         if any(len(each.values) != len(common) or len(each.errors) not in (0, len(common)) for each in depends.features):
             raise BiasError(f"a feature has not one value for each of the {len(common)} entries; restore the file, or fit again")
         self.unread = 0
-        self._vectors = vectors or (TextVectors(self._on.of) if self._on and self._on.kind == "embedding" else None)
+        self._vectors = vectors
         self._ids, self._common = np.array(self.ids, np.int64), np.array(list(common.values()), np.float64)
         self._rows = {each.key: row for row, each in enumerate(depends.features)}
         self._weights = {each.key: each.weight for each in depends.features}
@@ -135,9 +135,13 @@ class PromptBias:
         self.identity = sha256(told.encode()).hexdigest()
 
     @classmethod
-    def of(cls, bias: Bias) -> PromptBias | None:
-        """Of a bias file; None where its bias is the same for all prompts."""
-        return None if bias.depends is None else cls(bias.logit_bias, bias.depends)
+    def of(cls, bias: Bias, kept: Kept | None = None) -> PromptBias | None:
+        """Of a bias file; None where its bias is the same for all prompts. kept: see ``TextVectors``."""
+        if bias.depends is None:
+            return None
+        on = DependsOn.parse(bias.depends.on)
+        vectors = TextVectors(on.of, kept) if on and on.kind == "embedding" else None
+        return cls(bias.logit_bias, bias.depends, vectors)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -182,6 +186,14 @@ class PromptBias:
             return dict(zip(self.ids, sent.tolist(), strict=True))
         there = sent.nonzero()[0]
         return dict(zip(self._ids[there].tolist(), sent[there].tolist(), strict=True))
+
+
+def as_recorded(bias: Bias) -> object:
+    """How a store names this bias in the settings of its requests."""
+    of_prompt = PromptBias.of(bias)
+    if of_prompt is not None:
+        return {OF_EACH_PROMPT: of_prompt.identity}
+    return sorted([token, value] for token, value in bias.logit_bias.items())
 
 
 def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, str]]:

@@ -1,9 +1,11 @@
 """Embeddings of the texts that a bias depends on, from a model on this machine or an API."""
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from math import sqrt
-from typing import Any
+from typing import Any, Protocol
 
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse, InputError, RateLimited, ServerFailed
 from blackbox_lb.safety.printable import first_line
@@ -22,16 +24,27 @@ def of_an_api(name: str) -> bool:
     return "@http" in name
 
 
+class Kept(Protocol):
+    """A store of what remote services answered, by key."""
+
+    def rewards(self, keys: Iterable[str]) -> Mapping[str, str]:
+        """Those of ``keys`` that are there."""
+
+    def add_rewards(self, answers: Mapping[str, str]) -> None:
+        """Store more."""
+
+
 class TextVectors:
     """Embeddings of texts, of length 1, each computed once.
 
     name: of a model, as ``load_encoder`` takes it; or ``MODEL@URL``, an OpenAI-compatible API whose address ends before
     ``/embeddings``, with its key in EMBEDDINGS_API_KEY (at OpenAI itself, OPENAI_API_KEY).
-    tokens: that such an API has counted.
+    tokens: that such an API has counted. kept: a store, where what an API answered is paid for once and for all.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kept: Kept | None = None) -> None:
         self.name, self.tokens = name, 0
+        self._kept = kept
         self._encode: Any = None
         self._known: dict[str, tuple[float, ...]] = {}
 
@@ -49,7 +62,7 @@ class TextVectors:
             if self._encode is None:
                 from blackbox_lb.vocabulary.embedding import load_encoder  # loads numpy, which reading a bias file must not
 
-                self._encode = self._asked if of_an_api(self.name) else load_encoder(self.name)
+                self._encode = self._stored if of_an_api(self.name) else load_encoder(self.name)
             for text, row in zip(part, self._encode(part), strict=True):
                 numbers = [float(value) for value in row]
                 length = sqrt(sum(value * value for value in numbers))
@@ -57,6 +70,18 @@ class TextVectors:
                     raise InputError(f"the embedding model {self.name} gives a vector of length {length}; use another")
                 self._known[text] = tuple(round(value / length, 6) for value in numbers)
         return [self._known[text] if text else () for text in texts]
+
+    def _stored(self, texts: Sequence[str]) -> list[list[float]]:
+        """The vectors in the store, those that it lacks from the API."""
+        if self._kept is None:
+            return self._asked(texts)
+        keys = {text: sha256(f"embedding\0{self.name}\0{text}".encode("utf-8", "replace")).hexdigest() for text in texts}
+        found = {key: json.loads(row) for key, row in self._kept.rewards(keys.values()).items()}
+        if missing := [text for text in texts if keys[text] not in found]:
+            asked = {keys[text]: row for text, row in zip(missing, self._asked(missing), strict=True)}
+            self._kept.add_rewards({key: json.dumps(row) for key, row in asked.items()})
+            found |= asked
+        return [found[keys[text]] for text in texts]
 
     def _asked(self, texts: Sequence[str]) -> list[list[float]]:
         """Ask the API (https://platform.openai.com/docs/api-reference/embeddings/create)."""

@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai import OpenAI
@@ -25,30 +26,47 @@ END = 2
 
 
 def test_fit_and_judge(tmp_path: Path) -> None:
+    """The first command of the README on fewer prompts: greedy decisions of SmolLM2 become right."""
+    accuracy, bias = fitted(tmp_path, "continents", (24, 6, 16), "accuracy", "--max-tokens", "4", metric="accuracy", at="greedy")
+    assert accuracy["verdict"] == "HELPS", accuracy
+    assert 0 < len(bias.entries) <= 300
+    assert bias.vocab_size == 49_152
+
+
+@pytest.mark.slow
+def test_fit_from_samples(tmp_path: Path) -> None:
     """Rewarded for brevity, SmolLM2 answers shorter on prompts that it was not fitted on, by more than six standard errors.
 
     With a low tau the end token, one of few entries, learns more from a smaller sample than a mild tau does from a large one.
+    ``known_truth`` states the same of exact models by default.
     """
-    task = load_task("capitals")
+    asked = ["--max-tokens", "28", "--samples-per-prompt", "5", "--validation-samples", "1", "--test-samples", "2"]
+    asked += ["--l2", "2", "--tau", "0.05", "--deploy", "temperature=1", "--entries", "32"]
+    tokens, _ = fitted(tmp_path, "capitals", (20, 2, 16), "length", *asked, metric="tokens", at="temperature 1")
+    assert tokens["verdict"] == "HELPS", tokens
+
+
+def fitted(
+    folder: Path, name: str, sizes: tuple[int, int, int], reward: str, *options: str, metric: str, at: str
+) -> tuple[dict[str, Any], Bias]:
+    """The verdict on ``metric`` at one setting of ``blb fit`` on the first prompts of a built-in task, and the bias."""
+    task = load_task(name)
     rows = [
         {"prompt": example.prompt.text, "answer": list(example.answers), "split": split}
-        for split, examples in (("train", task.train[:20]), ("validation", task.validation[:2]), ("test", task.test[:16]))
-        for example in examples
+        for split, size, examples in zip(
+            ("train", "validation", "test"), sizes, (task.train, task.validation, task.test), strict=True
+        )
+        for example in examples[:size]
     ]
-    data = tmp_path / "short.jsonl"
+    data = folder / "short.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = [sys.executable, "-m", "blackbox_lb", "fit", "--provider", "local", "--data", str(data), "--reward", "length"]
-    command += ["--max-tokens", "28", "--samples-per-prompt", "5", "--validation-samples", "1", "--test-samples", "2"]
-    command += ["--out", str(tmp_path / "run"), "--l2", "2", "--tau", "0.05", "--quiet", "--json"]
-    command += ["--deploy", "temperature=1", "--entries", "32"]
+    command = [sys.executable, "-m", "blackbox_lb", "fit", "--provider", "local", "--data", str(data), "--reward", reward]
+    command += ["--out", str(folder / "run"), "--quiet", "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    (tokens,) = [row for row in result["verdict"] if row["metric"] == "tokens" and row["setting"] == "temperature 1"]
-    assert tokens["verdict"] == "HELPS", tokens
-    bias = Bias.load(tmp_path / "run" / "bias.json")
-    assert 0 < len(bias.entries) <= 300
-    assert bias.vocab_size == 49_152
+    verdict = json.loads(done.stdout)["verdict"]
+    (row,) = [row for row in verdict if row["metric"] == metric and row["setting"] == at]
+    return row, Bias.load(folder / "run" / "bias.json")
 
 
 def test_a_biased_client_on_a_real_engine(tmp_path: Path) -> None:

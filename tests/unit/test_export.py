@@ -17,7 +17,9 @@ import pytest
 from click.testing import CliRunner
 
 from blackbox_lb import Bias, logit_bias
-from blackbox_lb.bias.export import FORMATS, export
+from blackbox_lb.bias.export import COMPUTING, FORMATS, export
+from blackbox_lb.bias.features import bucket_of
+from blackbox_lb.bias.prompt_bias import Dependence, Feature
 from blackbox_lb.bias.records import Compiled, Entry, SamplingRecord
 from blackbox_lb.cli import main
 from blackbox_lb.errors import BiasError, InputError
@@ -73,6 +75,20 @@ def test_the_openai_script_sends_the_bias(server: ExactServer, endpoint: str) ->
     path, body = run(server, sys.executable, "-c", export(learned(endpoint), "openai"))
     assert path == ("/v1/chat/completions" if endpoint == "chat" else "/v1/completions")
     assert (body["model"], body["logit_bias"]) == ("exact", SENT)
+
+
+@ENDPOINTS
+def test_the_bias_of_a_prompt_is_computed_where_the_script_runs(server: ExactServer, endpoint: str, tmp_path: Path) -> None:
+    """The file stays beside the script; formats that compute nothing are refused."""
+    says_hello = Feature(name="hello", bucket=bucket_of("hello"), weight=1.0, values=(1.0, 0.0, 0.0, 0.0, 0.0))
+    depends = Dependence(on="words", low=-100.0, high=100.0, features=(says_hello,)).signed()
+    learned(endpoint, version=2, depends=depends).save(tmp_path / "b.json")
+    _, body = run(server, sys.executable, "-c", export(tmp_path / "b.json", "openai"))
+    assert body["logit_bias"] == {"0": VALUES[0] + 1.0, "3": 0.1, "7": 2, "10": 0.3333}
+    assert "logit_bias=LOGIT_BIAS" in export(tmp_path / "b.json", "litellm")
+    for format in sorted(set(FORMATS) - set(COMPUTING)):
+        with pytest.raises(BiasError, match=f"blb export --format {format} takes a bias that is the same for all prompts"):
+            export(tmp_path / "b.json", format)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tenacity import wait_none
 
 from blackbox_lb.errors import BlbError, ConnectionFailed
+from blackbox_lb.store import RolloutStore
 from blackbox_lb.vocabulary.text_vectors import TextVectors
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
@@ -72,6 +74,21 @@ def test_each_text_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
         vectors.of(["new"])
         assert seen[-1][0] == {"model": "small", "input": ["new"]}
         assert seen[-1][1]["Authorization"] == "Bearer own"
+
+
+def test_what_was_paid_for_is_stored(tmp_path: Path) -> None:
+    """A second run asks for new texts alone; another model's vectors are others."""
+    with embeddings(lengths) as (url, seen), RolloutStore(tmp_path / "s.db") as store:
+        first = TextVectors(f"small@{url}", store).of(["abc", "de"])
+        again = TextVectors(f"small@{url}", store)
+        assert again.of(["de", "abc", "f"])[:2] == first[::-1]
+        assert again.tokens == 2
+        TextVectors(f"large@{url}", store).of(["abc"])
+        assert [(body["model"], body["input"]) for body, _ in seen] == [
+            ("small", ["abc", "de"]),
+            ("small", ["f"]),
+            ("large", ["abc"]),
+        ]
 
 
 def test_a_busy_api_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

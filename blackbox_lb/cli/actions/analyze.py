@@ -79,7 +79,7 @@ PAIRS: Columns[MinimalPair] = (
 
 
 def execute(options: AnalyzeOptions) -> None:
-    bias = Bias.load(options.bias_file).same_for_all("blb analyze")
+    bias = Bias.load(options.bias_file)
     folder = options.out or options.bias_file.parent
     _check_places(folder, options.csv_file)
     listener = Remembering(reporter(quiet=options.quiet))

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -10,8 +10,9 @@ from typing import Any, cast
 import numpy as np
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.prompt_bias import PromptBias, as_recorded
 from blackbox_lb.errors import BiasError, CorruptResponse, InputError, ProfileError, StoreError
-from blackbox_lb.estimate.inputs.checks import Vector
+from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.intervention import exact_shifts, listed_shifts, shifts_after_bias
@@ -68,23 +69,24 @@ async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples:
     Raises ProviderError: the API failed; what was received is kept.
     """
     where = trials.session.biased_endpoint
-    await trials.collect("analysis, biased", examples, trials.draw(SAMPLED, bias.logit_bias, where), samples)
+    await trials.collect("analysis, biased", examples, trials.draw(SAMPLED, PromptBias.of(bias) or bias.logit_bias, where), samples)
     await trials.collect("analysis, base", examples, trials.draw(SAMPLED, None, where), samples)
 
 
 def biased_completions(path: Path, bias: Bias, profile: Profile, vocabulary: Vocabulary | None, report: Reporter) -> Biased:
     """Read the completions under this bias from the rollout store ``path``, for the bias's model and the profile's provider.
 
-    Raises StoreError: no such store. InputError: the bias is empty, or no such completion is in it. NoLogprobs: none lists
-    tokens.
+    Raises StoreError: no such store. InputError: the bias is empty, or no such completion is in it. BiasError: it depends on a
+    column of the data, which no store keeps. NoLogprobs: none lists tokens.
     """
+    if bias.depends is not None and bias.depends.on.startswith("groups:"):
+        bias.same_for_all("blb analyze reads prompts from the store, without the columns of their rows, and there")
     if not bias.entries:
         raise BiasError("the bias has no entries, so there is no policy to analyse; give one that lists tokens")
     if not path.is_file():
         raise StoreError(f"no rollout store {path}; give the one that blb fit or blb eval wrote with --store")
     with RolloutStore(path, read_only=True) as store:
-        wanted = sorted([token, value] for token, value in bias.logit_bias.items())
-        requests = _requests(store, bias, profile, wanted)
+        requests = _requests(store, bias, profile)
         if not requests:
             raise InputError(
                 f"{path} holds no completion of {printable(bias.model)} through {profile.name} with this bias at temperature 1 and "
@@ -104,14 +106,15 @@ def biased_completions(path: Path, bias: Bias, profile: Profile, vocabulary: Voc
     return found
 
 
-def _requests(store: RolloutStore, bias: Bias, profile: Profile, entries: list[list[float]]) -> dict[str, Any]:
-    """Hash -> settings of the requests at temperature 1 with logprobs and exactly these bias ``entries``."""
+def _requests(store: RolloutStore, bias: Bias, profile: Profile) -> dict[str, Any]:
+    """Hash -> settings of the requests at temperature 1 with logprobs and exactly this bias."""
+    wanted = as_recorded(bias)
     same = (profile.name, bias.model, bias.tokenizer)
     return {
         name: each
         for name, each in store.requests().items()
         if (each.get("provider"), each.get("model"), each.get("tokenizer")) == same
-        and each.get("bias") == entries
+        and each.get("bias") == wanted
         and each["sampling"]["temperature"] == 1
         and each["sampling"]["top_logprobs"] > 0
         and store.keys(name)
@@ -168,16 +171,30 @@ def shifts_by_lists(path: Path, biased: Biased, bias: Bias, profile: Profile, vo
 
     Raises InputError: the policy of the provider's logprobs is not known. NoLogprobs: no base completions.
     """
-    meaning, sent = profile.logprobs.meaning, bias.logit_bias
+    meaning = profile.logprobs.meaning
     if meaning in ("before bias", "after bias"):
         base = logged_prefixes(path, bias, profile, vocabulary).next_token
-        if meaning == "before bias":
-            return Shifts(listed_shifts(biased.rollouts, sent, base), "tail model")
-        return Shifts(shifts_after_bias(biased.rollouts, sent, base), "logprobs after the bias")
+        before = meaning == "before bias"
+        shifts = listed_shifts if before else shifts_after_bias
+        values = np.full(len(biased.rollouts.token_ids), np.nan)
+        for where, sent in _sent(biased, bias):
+            values[where[biased.rollouts.rollout_of]] = shifts(biased.rollouts.take(where), sent, base)
+        return Shifts(values, "tail model" if before else "logprobs after the bias")
     raise ProfileError(
         f"it is not known whether {profile.name} returns logprobs of the base or of the biased policy (logprobs.meaning is "
         f"{meaning}), so nothing tells how far they are apart; let blb doctor find out and set the row in a profile of your own"
     )
+
+
+def _sent(biased: Biased, bias: Bias) -> Iterator[tuple[Bools, Mapping[int, float]]]:
+    """The bias of the completions, and which have it: (c,) all of them, or those of each prompt where it depends on the prompt."""
+    prompts, of_prompt = biased.rollouts.prompts, PromptBias.of(bias)
+    if of_prompt is None:
+        yield np.ones(len(prompts), np.bool_), bias.logit_bias
+        return
+    of_prompt.prepare([example.prompt for example in biased.examples])
+    for number in np.unique(prompts).tolist():
+        yield prompts == number, of_prompt.at(biased.examples[number].prompt)
 
 
 async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, seed: int) -> Shifts:
@@ -200,9 +217,14 @@ async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, see
             f"the distributions asked for now are not those the completions were drawn from (total variation {found.distance:.2f} "
             "on average): is this the same model, endpoint and chat template? Leave --full-vocab out to go by the lists"
         )
-    delta = np.zeros(found.exact.shape[1])
-    known = {token: value for token, value in bias.logit_bias.items() if token < len(delta)}
-    delta[list(known)] = list(known.values())
     values = np.full(len(biased.rollouts.token_ids), np.nan)
-    values[found.positions] = exact_shifts(found.exact, biased.rollouts.token_ids[found.positions], delta)
+    for where, sent in _sent(biased, bias):
+        delta = np.zeros(found.exact.shape[1])
+        known = {token: value for token, value in sent.items() if token < len(delta)}
+        delta[list(known)] = list(known.values())
+        here = where[biased.rollouts.rollout_of[found.positions]]
+        if not here.any():
+            continue
+        positions = found.positions[here]
+        values[positions] = exact_shifts(found.exact[here], biased.rollouts.token_ids[positions], delta)
     return Shifts(values, "exact")

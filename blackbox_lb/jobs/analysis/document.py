@@ -84,7 +84,8 @@ class DeltaRow(ResultPart):
 
     ``sampled_fraction`` and ``selected_fraction``, the tokens with ``|delta| >= 5 median |delta|``, are shares of the vocabulary;
     ``sigma``, ``min`` and ``max`` are nats. ``of``: "learned" is the vector over the whole vocabulary
-    before the compile, present in the file by these numbers only; "sent" the bias in use.
+    before the compile, present in the file by these numbers only; "sent" the bias in use,
+    or what all prompts have in common of one that depends on the prompt.
     """
 
     of: Literal["learned", "sent"]

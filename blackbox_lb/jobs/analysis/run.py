@@ -101,7 +101,8 @@ def _usage(rollouts: Rollouts, owner: Ids, values: Vector, by_token: Interventio
 
 
 def _delta(bias: Bias) -> tuple[DeltaRow, ...]:
-    """Statistics of the learned vector, from the bias file, and of the sent bias."""
+    """Statistics of the learned vector, from the bias file, and of the sent bias; what prompts have in common, where it depends on
+    them."""
     if bias.vocab_size is None:
         return ()
     sent = delta_statistics(np.array(list(bias.logit_bias.values())), bias.vocab_size)

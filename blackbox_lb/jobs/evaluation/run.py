@@ -35,7 +35,7 @@ async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan:
     remembering = Remembering(trials.report)
     trials = replace(trials, report=remembering)
     examples = task.test
-    values = {name: PromptBias.of(bias) or bias.logit_bias for name, bias in biases.items()}
+    values = {name: PromptBias.of(bias, trials.store) or bias.logit_bias for name, bias in biases.items()}
     others = [await _ready(trials, other) for other in plan.alternatives]
     arms = [arm for setting in dict.fromkeys(plan.settings) for arm in arms_at(setting, values, others) if _ranked(trials, arm)]
     _check_names(arms)

@@ -1,7 +1,7 @@
 """``--depends-on``: learning a bias that depends on the prompt, and declining it where a fixed one does as well.
 
-Strength and weight of the model are chosen by leaving training prompts out, fold by fold; then the winner must decide more of the
-validation prompts right than the fixed bias. All of it is known from lists: nothing is drawn.
+Strength and weight of the model are chosen on validation prompts and on training prompts that were left out, fold by fold; then
+the winner must decide more of the validation prompts right than the fixed bias. All of it is known from lists: nothing is drawn.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import reward_weights
-from blackbox_lb.estimate.projection.prompt_dependent import PromptFit, PromptPositions, fit_prompts, standard_errors
+from blackbox_lb.estimate.projection.prompt_dependent import FeatureTable, PromptFit, PromptPositions, fit_prompts, standard_errors
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.prompt_features import PromptFeatures
@@ -40,7 +40,7 @@ MODEL_WEIGHTS = (1.0, 0.5, 0.2)
 FOLDS = 5
 SURE = 2.0
 """Standard errors by which it must decide more right than a fixed bias, over left-out training and validation prompts together. It
-is the best of 18 settings on the former; with 2, noise passed in none of 100 draws."""
+is the best of 18 settings on them; with 2, noise passed in 3 of 100 draws."""
 DRAWS = 20
 """Draws of the bootstrap for standard errors, each a fit that begins at the solution."""
 MOST_WORK = 50_000_000
@@ -86,7 +86,7 @@ class DependentCandidate:
 
 @dataclass(frozen=True, slots=True)
 class _HeldOut:
-    """One setting on prompts that were left out.
+    """One setting on prompts that were left out: of training, then those of validation.
 
     likelihood: mean log-probability in nats that the answer begins as an accepted one, given that it begins as any answer does.
     hits: (p,) whether greedy decoding begins each prompt's answer right.
@@ -111,10 +111,11 @@ def dependent_candidate(
     fixed: Candidate,
     limits: CompileLimits,
     seed: int = 0,
+    draws: int = DRAWS,
 ) -> DependentCandidate | str:
     """The best bias of this kind, or the sentence why the ``fixed`` one is kept.
 
-    validation: the first positions of the validation prompts. given: the answers of ``examples``.
+    validation: the first positions of the validation prompts. given: the answers of ``examples``. draws: for standard errors.
     """
     on = features.on
     if not features.names:
@@ -122,12 +123,12 @@ def dependent_candidate(
     tokens = np.union1d(fixed.sparse.token_ids, given.begins)
     if limits.highest_id is not None:
         tokens = tokens[tokens <= limits.highest_id]
-    search = _Search(features, given, fixed, tokens, len(examples), seed)
+    search = _Search(features, given, validation, fixed, tokens, len(examples), seed)
     won = search.best()
     if won is None:
-        return f"{on.name}: on training prompts that were left out it decides no more right than the fixed bias"
+        return f"{on.name}: on validation and left-out training prompts it decides no more right than the fixed bias"
     best, without = won
-    bias, errors = search.learned(best, limits)
+    bias, errors = search.learned(best, limits, draws)
     lists = FirstLists(validation.ids, validation.logprobs)
     ids = np.array(bias.ids, np.int64)
     own = _values(bias, validation.examples, ids)
@@ -136,7 +137,8 @@ def dependent_candidate(
     right = begins_right(said, validation.accepted) & ~unsure[0]
     before = begins_right(lists.greedy(fixed.logit_bias), validation.accepted) & ~unsure[1]
     guessed = f", less {unsure[0].sum()} and {unsure[1].sum()} where a token outside the lists might win" if unsure[0].any() else ""
-    gains = np.concatenate([best.hits - without.hits, right.astype(np.float64) - before])
+    left_out = slice(None, len(given.first.examples))
+    gains = np.concatenate([(best.hits - without.hits)[left_out], right.astype(np.float64) - before])
     if right.sum() <= before.sum() or gains.mean() < SURE * gains.std() / np.sqrt(len(gains)):
         return (
             f"{on.name}: on {len(right)} validation prompts it is predicted to decide {right.mean():.3f} right, and the fixed bias "
@@ -204,16 +206,23 @@ def classified(features: PromptFeatures, train: Sequence[Example], test: Sequenc
 
 
 class _Search:
-    """Compares strengths on training prompts that are left out, and learns with those that win."""
+    """Compares strengths on validation and left-out training prompts, and learns with those that win."""
 
-    def __init__(self, features: PromptFeatures, given: GivenAnswers, fixed: Candidate, tokens: Ids, size: int, seed: int) -> None:
+    def __init__(
+        self,
+        features: PromptFeatures,
+        given: GivenAnswers,
+        validation: FirstTokens,
+        fixed: Candidate,
+        tokens: Ids,
+        size: int,
+        seed: int,
+    ) -> None:
         self.features, self.tokens, self.size = features, tokens, size
         self.l2 = float(fixed.settings["l2"] or 1.0)
         self.folds = np.random.default_rng(seed).permutation(size) % FOLDS
-        self.first = first = given.first
-        self.lists = FirstLists(first.ids, first.logprobs)
-        self.wanted = np.stack([np.isin(row, ids) for row, ids in zip(first.ids, first.accepted, strict=True)])
-        self.begins = np.isin(first.ids, given.begins)
+        self.training = _Decided(given.first, features.table[given.first.places], given.begins)
+        self.validation = _Decided(validation, features.of_examples(validation.examples), given.begins)
         made = fixed.projected
         self.rollouts = given.rollouts if made is None else replace(given.rollouts, shares=made.shares)
         self.weights = reward_weights(self.rollouts, float(fixed.settings["tau"] or 1.0))
@@ -240,36 +249,49 @@ class _Search:
 
     def _held_out(self, weight: float, positions: PromptPositions) -> list[_HeldOut]:
         """No dependence at all, then each strength."""
-        strengths, places = (1e9, *SLOPE_L2), self.first.places
-        likelihood, right = np.zeros((len(strengths), self.size)), np.zeros((len(strengths), self.size))
-        for fold in range(FOLDS):
-            held = self.folds == fold
-            train, start = positions.only(~held), None
+        strengths, table, folds = (1e9, *SLOPE_L2), self.features.table, self.folds[self.training.first.places]
+        found = np.zeros((len(strengths), 2, len(folds) + len(self.validation.first.examples)))
+        for fold in range(FOLDS + 1):  # in the last one, none is left out
+            train, start = positions.only(self.folds != fold), None
             for row, slope_l2 in enumerate(strengths):
-                start = fit_prompts(train, self.features.table, l2=self.l2, slope_l2=slope_l2, start=start)
-                delta = start.bias(self.features.table)
-                one, two = self._decisions(start, delta, weight)
-                likelihood[row, held], right[row, held] = one[held], two[held]
+                start = fit_prompts(train, table, l2=self.l2, slope_l2=slope_l2, start=start)
+                if fold < FOLDS:
+                    found[row, :, : len(folds)][:, folds == fold] = self.training.by(start, weight)[:, folds == fold]
+                else:
+                    found[row, :, len(folds) :] = self.validation.by(start, weight)
         return [
-            _HeldOut(weight, slope_l2, float(one[places].mean()), two[places])
-            for slope_l2, one, two in zip(strengths, likelihood, right, strict=True)
+            _HeldOut(weight, slope_l2, float(likelihood.mean()), hits)
+            for slope_l2, (likelihood, hits) in zip(strengths, found, strict=True)
         ]
 
-    def _decisions(self, fit: PromptFit, delta: npt.NDArray[np.float64], weight: float) -> tuple[Vector, Vector]:
-        """(p,) the log-probability of ``_HeldOut`` of each prompt, and whether greedy decoding begins its answer right."""
-        places, first = self.first.places, self.first
-        likelihood, right = np.zeros(self.size), np.zeros(self.size)
-        tilted = FirstLists(first.ids, first.logprobs * weight).tilted_by(fit.token_ids, delta[places])
-        whole = np.logaddexp.reduce(np.where(self.begins, tilted, -np.inf), axis=1)
-        likelihood[places] = np.logaddexp.reduce(np.where(self.wanted, tilted, -np.inf), axis=1) - whole
-        right[places] = begins_right(self.lists.taken(tilted), first.accepted)
-        return likelihood, right
-
-    def learned(self, best: _HeldOut, limits: CompileLimits) -> tuple[PromptBias, Vector]:
+    def learned(self, best: _HeldOut, limits: CompileLimits, draws: int) -> tuple[PromptBias, Vector]:
         """``learned_bias`` with the strengths that won."""
         weight = best.model_weight
         made = partial(self.positions, weight)
-        return learned_bias(self.features, made, self.tokens, limits, l2=self.l2, slope_l2=best.slope_l2, model_weight=weight)
+        return learned_bias(
+            self.features, made, self.tokens, limits, l2=self.l2, slope_l2=best.slope_l2, model_weight=weight, draws=draws
+        )
+
+
+class _Decided:
+    """The decisions on prompts with lists.
+
+    first: those prompts. table: (p, f) their features. begins: the tokens that begin an answer.
+    """
+
+    def __init__(self, first: FirstTokens, table: FeatureTable, begins: Ids) -> None:
+        self.first, self.table = first, table
+        self.wanted = np.stack([np.isin(row, ids) for row, ids in zip(first.ids, first.accepted, strict=True)])
+        self.begins = np.isin(first.ids, begins) | self.wanted
+
+    def by(self, fit: PromptFit, weight: float) -> npt.NDArray[np.float64]:
+        """(2, p) the log-probability of ``_HeldOut`` of each prompt, and whether greedy decoding begins its answer right."""
+        lists = FirstLists(self.first.ids, self.first.logprobs * weight)
+        tilted = lists.tilted_by(fit.token_ids, fit.bias(self.table))
+        whole = np.logaddexp.reduce(np.where(self.begins, tilted, -np.inf), axis=1)
+        right = np.logaddexp.reduce(np.where(self.wanted, tilted, -np.inf), axis=1)
+        likelihood = np.where(self.wanted.any(axis=1), right - whole, 0.0)
+        return np.stack([likelihood, begins_right(lists.taken(tilted), self.first.accepted).astype(np.float64)])
 
 
 def learned_bias(
@@ -281,9 +303,10 @@ def learned_bias(
     l2: float,
     slope_l2: float,
     model_weight: float = 1.0,
+    draws: int = DRAWS,
 ) -> tuple[PromptBias, Vector]:
     """Learned with all training prompts, on the tokens that move most where the provider takes fewer than there are; and (s,) the
-    standard errors of the common vector, NaN where all of them would take minutes.
+    standard errors of the common vector, NaN without ``draws`` of them and where all of them would take minutes.
 
     positions: of tokens that may be biased.
     """
@@ -295,8 +318,8 @@ def learned_bias(
         fit = fit_prompts(whole, features.table, l2=l2, slope_l2=slope_l2)
     common, slopes = fit.common / model_weight, fit.slopes / model_weight
     errors = np.full(len(common), np.nan), np.full(slopes.shape, np.nan)
-    if features.table.nnz * len(common) <= MOST_WORK:
-        errors = standard_errors(whole, features.table, fit, l2=l2, slope_l2=slope_l2, draws=DRAWS)
+    if draws and features.table.nnz * len(common) <= MOST_WORK:
+        errors = standard_errors(whole, features.table, fit, l2=l2, slope_l2=slope_l2, draws=draws)
     there = np.abs(slopes).max(axis=1, initial=0.0) >= 0.5 * 10.0**-DIGITS
     depends = Dependence(
         on=features.on.name,

@@ -154,7 +154,7 @@ class _Fit:
         if given is not None:
             found = (await first_tokens(self.trials, self.task.validation, "validation", plan.listed)).holding(given.ends)
         for on in plan.depends_on:
-            features = await asyncio.to_thread(PromptFeatures.of, on, self.examples)
+            features = await asyncio.to_thread(PromptFeatures.of, on, self.examples, self.trials.store)
             self.features.append(features)
             if given is not None:
                 each = dependent_candidate(features, self.examples, found, given, fixed, self.limits, plan.sweep.seed)

@@ -1,0 +1,183 @@
+"""``python -m bench.studies.few_labels DATA OUT``: a bias learned from 30, 100 and 300 labelled prompts, beside a classifier.
+
+For each task, number of training prompts and draw of them: the fixed bias, the bias that ``blb fit --depends-on`` would send, and
+a classifier on the same features without the model. All validation prompts choose the strengths, whatever the number, and decide
+whether the bias may depend on the prompt. Greedy decisions on the test prompts are read from the model's own list at the first
+position of each, with the bias added; one that a token outside the list might win counts as wrong. ``--drawn`` also draws the
+completions of the first draw, and tells how many of them are right exactly where the lists say so.
+
+A row is written as soon as it is there, and what the model answered stays in a store: a run that was cut off goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from bench.exact import markdown
+from bench.measuring import machine, today
+from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
+from blackbox_lb.bias.features import DependsOn
+from blackbox_lb.bias.limits import most_entries
+from blackbox_lb.bias.prompt_bias import PromptBias
+from blackbox_lb.cli.actions.fit import TRIED_L2
+from blackbox_lb.cli.terminal import Terminal
+from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
+from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
+from blackbox_lb.estimate.inputs.checks import Bools
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.jobs.fitting.depends import classified, dependent_candidate
+from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone, choose_predicted, given_answers
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.prompt_features import PromptFeatures
+from blackbox_lb.rollouts.given_answers import FirstTokens, first_tokens
+from blackbox_lb.rollouts.judging.verdict import GREEDY
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import Example
+
+__all__ = ["DRAWS", "TASKS", "drawn_rows", "measured", "table"]
+
+TASKS = ("sst2", "rte", "agnews", "trec")
+DRAWS = {30: 5, 100: 5, 300: 1}
+"""Numbers of training prompts, and how often they are drawn anew; 300 are all that the tasks have."""
+SHORT = 4
+"""Tokens of a completion."""
+
+
+def drawn_rows(train: Sequence[Example], seed: str, size: int) -> tuple[Example, ...]:
+    """The training prompts of one draw, the same for every model and feature."""
+    return tuple(random.Random(seed).sample(list(train), min(size, len(train))))
+
+
+async def measured(trials: Trials, task: Task, test: FirstTokens, features: Sequence[str], drawn: bool) -> list[dict[str, Any]]:
+    """A row a feature: the share of right decisions of the base, of each bias, and of the classifier."""
+    names = sorted({answer for example in task.train for answer in example.answers})
+    plan = FitPlan(
+        sweep=Sweep(l2=(*Sweep().l2, *TRIED_L2)), settings=(GREEDY,), learn_from="answers", labels=Labels.named(names, task.train)
+    )
+    rules = trials.session.profile.bias
+    limits = CompileLimits(
+        most_entries(trials.session.profile, None), rules.low, rules.high, not rules.fractions, trials.session.highest_id
+    )
+    given = await given_answers(trials, task.train, plan)
+    training = alone(given.rollouts, trials.tokenizer.vocabulary_size)
+    field = candidates(training.rollouts, training.next_token, plan.sweep, limits, whole=training.whole)
+    fixed = (await choose_predicted(trials, task.validation, list(field), plan, given)).candidate
+    validation = (await first_tokens(trials, task.validation, "validation", None)).holding(given.ends)
+    rows = []
+    for name in features:
+        on = DependsOn.parse(name)
+        assert on is not None
+        known = PromptFeatures.of(on, task.train)
+        found = dependent_candidate(known, task.train, validation, given, fixed, limits, plan.sweep.seed, draws=0)
+        sent = fixed.logit_bias if isinstance(found, str) else found.bias
+        assert plan.labels is not None
+        row: dict[str, Any] = {
+            "feature": on.kind,
+            "base": float(_right(test, {}, given).mean()),
+            "fixed": float(_right(test, fixed.logit_bias, given).mean()),
+            "sent": float(_right(test, sent, given).mean()),
+            "depends": not isinstance(found, str),
+            "classifier": float(classified(known, task.train, test.examples, plan.labels).mean()),
+        }
+        trials.report.remark(found if isinstance(found, str) else found.sentence)
+        if drawn:
+            scores = await trials.scores(f"test, {on.kind}", test.examples, GREEDY, 1, sent)
+            assert scores.correct is not None
+            whole = np.array([float(each.mean()) if each.size else 0.0 for each in scores.correct])
+            row |= {"drawn": float(whole.mean()), "agree": float((whole == _right(test, sent, given)).mean())}
+        rows.append(row)
+    return rows
+
+
+def _right(test: FirstTokens, bias: Mapping[int, float] | PromptBias, given: GivenAnswers) -> Bools:
+    """(p,) whether greedy decoding begins the answer of each test prompt right, and no token outside its list might win."""
+    found = test.holding(given.ends)
+    lists = FirstLists(found.ids, found.logprobs)
+    if not isinstance(bias, PromptBias):
+        return begins_right(lists.greedy(bias), found.accepted) & ~lists.unsure(bias)
+    bias.prepare([example.prompt for example in found.examples])
+    ids = np.array(bias.ids, np.int64)
+    own = [bias.at(example.prompt) for example in found.examples]
+    values = np.array([[row.get(token, 0.0) for token in bias.ids] for row in own], np.float64)
+    return begins_right(lists.taken(lists.tilted_by(ids, values)), found.accepted) & ~lists.unsure_by(ids, values)
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """A markdown table: the mean over draws of each task, number of prompts and feature, with its standard error."""
+    groups: dict[tuple[str, int, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row["task"], row["labels"], row["feature"]].append(row)
+    cells = []
+    for (task, size, feature), of in sorted(groups.items()):
+        values = {name: np.array([row[name] for row in of]) for name in ("base", "fixed", "sent", "classifier")}
+        mean = {name: each.mean() for name, each in values.items()}
+        error = {name: each.std(ddof=1) / len(of) ** 0.5 if len(of) > 1 else 0.0 for name, each in values.items()}
+        told = [f"{mean[name]:.3f}" + (f" ± {error[name]:.3f}" if error[name] else "") for name in values]
+        better = mean["sent"] - max(mean["fixed"], mean["classifier"])
+        chosen = f"{sum(row['depends'] for row in of)} of {len(of)}"
+        cells.append([task, str(size), feature, *told, chosen, f"{better:+.3f}"])
+    head = [
+        "task",
+        "prompts",
+        "features",
+        "base",
+        "fixed bias",
+        "sent bias",
+        "classifier alone",
+        "sent one depends",
+        "less the better",
+    ]
+    return markdown(head, cells)
+
+
+async def _run(data: Path, out: Path, model: str | None, features: Sequence[str], tasks: Sequence[str], drawn: bool) -> None:
+    written = out / "rows.jsonl"
+    rows = [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()] if written.exists() else []
+    reward = parse_reward("contains", max_tokens=SHORT)
+    loaded = {name: load_task(data=data / f"{name}.jsonl") for name in tasks}
+    longest = max(task.longest_prompt for task in loaded.values())
+    async with connect("local", model=model, max_tokens=SHORT, longest_prompt=longest) as session:
+        for name, task in loaded.items():
+            with RolloutStore(out / f"{name}.db") as store:
+                trials = Trials(session, store, await session.tokenizer(), reward, Terminal(), 20)
+                test = await first_tokens(trials, task.test, "test", None)
+                for size, draws in DRAWS.items():
+                    for draw in range(draws):
+                        have = {row["feature"] for row in rows if (row["task"], row["labels"], row["draw"]) == (name, size, draw)}
+                        left = [each for each in features if each.partition(":")[0] not in have]
+                        if not left:
+                            continue
+                        part = replace(task, train=drawn_rows(task.train, f"{name} {size} {draw}", size))
+                        found = await measured(trials, part, test, left, drawn and draw == 0)
+                        found = [{"task": name, "labels": size, "draw": draw, **row} for row in found]
+                        rows += found
+                        with written.open("a", encoding="utf-8") as file:
+                            file.writelines(json.dumps(row) + "\n" for row in found)
+    click.echo(f"{table(rows)}\n\n{machine()['processor']}, {today()}")
+
+
+@click.command()
+@click.argument("data", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("out", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--model", help="A GGUF file; the embedded engine's own model if left out.")
+@click.option("--depends-on", multiple=True, default=("words",), show_default=True, help="As of blb fit.")
+@click.option("--task", "tasks", multiple=True, default=TASKS, show_default=True)
+@click.option("--drawn", is_flag=True, help="Draw the completions of the first draw, too.")
+def main(data: Path, out: Path, model: str | None, depends_on: tuple[str, ...], tasks: tuple[str, ...], drawn: bool) -> None:
+    """DATA holds the tasks as NAME.jsonl; OUT gets rows.jsonl and the stores."""
+    out.mkdir(parents=True, exist_ok=True)
+    asyncio.run(_run(data, out, model, depends_on, tasks, drawn))
+
+
+if __name__ == "__main__":
+    main()
