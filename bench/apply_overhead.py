@@ -29,7 +29,7 @@ from blackbox_lb.bias.features import bucket_of, grams
 from blackbox_lb.bias.prompt_bias import Dependence, Feature
 from blackbox_lb.bias.records import Entry
 
-__all__ = ["compare", "ratio"]
+__all__ = ["by_words", "compare", "ratio", "words_of"]
 
 GOAL = 1.02
 """The most that a biased round trip may take, as a ratio to a plain one."""
@@ -103,6 +103,11 @@ def _bias(entries: int) -> Bias:
     return Bias(provider="local", model="m", tokenizer="t", reward="r", estimator="projection", entries=rows)
 
 
+def words_of(size: int) -> str:
+    """A text of ``size`` bytes whose words differ."""
+    return " ".join(f"{word} of times" for word in range(size // 12 + 1))[:size]
+
+
 def by_words(bias: Bias, text: str) -> Bias:
     """The same entries with vectors for words of ``text``, ``WORDS`` of them where it has so many."""
     rng = np.random.default_rng(3)
@@ -122,7 +127,7 @@ def compare(url: str, entries: int, prompt: int, rounds: int) -> dict[str, NDArr
     by hand (the plain client with ``logit_bias=`` in every call, which is what ``apply`` spares the caller).
     """
     bias = _bias(entries)
-    text = " ".join(f"{word} of times" for word in range(prompt // 12 + 1))[:prompt]
+    text = words_of(prompt)
     by_hand: Any = {str(token): value for token, value in bias.logit_bias.items()}
     with openai.OpenAI(api_key="k", base_url=url) as client:
         biased, depending = apply(client, bias), apply(client, by_words(bias, text))

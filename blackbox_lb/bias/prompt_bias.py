@@ -126,7 +126,7 @@ class PromptBias:
         if any(len(each.values) != len(common) or len(each.errors) not in (0, len(common)) for each in depends.features):
             raise BiasError(f"a feature has not one value for each of the {len(common)} entries; restore the file, or fit again")
         self.unread = 0
-        self._vectors = vectors
+        self.vectors = vectors
         self._ids, self._common = np.array(self.ids, np.int64), np.array(list(common.values()), np.float64)
         self._rows = {each.key: row for row, each in enumerate(depends.features)}
         self._weights = {each.key: each.weight for each in depends.features}
@@ -152,8 +152,8 @@ class PromptBias:
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Compute the embeddings of many prompts at once, where it depends on those. Raises BiasError: see ``of_text``."""
-        if self._vectors is not None:
-            self._embedded([read(prompt, self._on) for prompt in prompts], self._vectors)
+        if self.vectors is not None:
+            self._embedded([read(prompt, self._on) for prompt in prompts], self.vectors)
 
     def _embedded(self, texts: Sequence[PromptText], vectors: TextVectors) -> list[PromptText]:
         """The texts with their vectors, of the model that it was learned with."""
@@ -174,8 +174,8 @@ class PromptBias:
         """
         import numpy as np
 
-        if text is not None and self._vectors is not None:
-            (text,) = self._embedded([text], self._vectors)
+        if text is not None and self.vectors is not None:
+            (text,) = self._embedded([text], self.vectors)
         values, found = self._common, {} if text is None or self._on is None else weighed(self._on.counted(text), self._weights)
         if found:
             rows = [self._rows[name] for name in found]

@@ -64,6 +64,11 @@ class Injection:
 
         return cls(bias.logit_bias, on_conflict, as_pairs, PromptBias.of(bias))
 
+    @property
+    def embeds(self) -> bool:
+        """Whether an embedding model is asked for each body, which takes milliseconds."""
+        return self.of_prompt is not None and self.of_prompt.vectors is not None
+
     def _values(self, document: Mapping[str, Any]) -> Mapping[int, float]:
         """What this body gets; the common vector where its prompt holds no text that can be read, which is said once."""
         if self.of_prompt is None:

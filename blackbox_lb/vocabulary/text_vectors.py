@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from math import sqrt
+from threading import Lock
 from typing import Any, Protocol
 
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse, InputError, RateLimited, ServerFailed
@@ -44,7 +45,7 @@ class TextVectors:
 
     def __init__(self, name: str, kept: Kept | None = None) -> None:
         self.name, self.tokens = name, 0
-        self._kept = kept
+        self._kept, self._turn = kept, Lock()
         self._encode: Any = None
         self._known: dict[str, tuple[float, ...]] = {}
 
@@ -54,6 +55,10 @@ class TextVectors:
         Raises:
             InputError: no such model. ConnectionFailed, RateLimited, ServerFailed, CorruptResponse: the API gives no vectors.
         """
+        with self._turn:  # a proxy asks from several threads
+            return self._of(texts)
+
+    def _of(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
         missing = [text for text in dict.fromkeys(texts) if text and text not in self._known]
         if len(self._known) + len(missing) > MOST_KNOWN:
             self._known, missing = {}, [text for text in dict.fromkeys(texts) if text]

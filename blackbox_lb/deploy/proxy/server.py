@@ -171,7 +171,10 @@ class Proxy:
                 "send it uncompressed",
                 code="compressed_body",
             )
-        edit = self.rule.edit(target, content)
+        if any(row.injection.embeds for row in self.rule.names):
+            edit = await asyncio.to_thread(self.rule.edit, target, content)  # others are answered meanwhile
+        else:
+            edit = self.rule.edit(target, content)
         if edit.served is None:
             self.counts["unbiased"] += 1
         else:
