@@ -17,6 +17,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from blackbox_lb.rollouts.given_answers import FirstTokens, first_tokens
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
+from blackbox_lb.vocabulary.text_vectors import TextVectors
 
 __all__ = ["DRAWS", "TASKS", "drawn_rows", "measured", "table"]
 
@@ -77,7 +79,7 @@ async def measured(trials: Trials, task: Task, test: FirstTokens, features: Sequ
     for name in features:
         on = DependsOn.parse(name)
         assert on is not None
-        known = PromptFeatures.of(on, task.train)
+        known = PromptFeatures.of(on, task.train, _vectors(on.of) if on.kind == "embedding" else None)
         found = dependent_candidate(known, task.train, validation, given, fixed, limits, plan.sweep.seed, draws=0)
         sent = fixed.logit_bias if isinstance(found, str) else found.bias
         assert plan.labels is not None
@@ -97,6 +99,12 @@ async def measured(trials: Trials, task: Task, test: FirstTokens, features: Sequ
             row |= {"drawn": float(whole.mean()), "agree": float((whole == _right(test, sent, given)).mean())}
         rows.append(row)
     return rows
+
+
+@cache
+def _vectors(model: str) -> TextVectors:
+    """The embedding model, which computes each text once for all draws."""
+    return TextVectors(model)
 
 
 def _right(test: FirstTokens, bias: Mapping[int, float] | PromptBias, given: GivenAnswers) -> Bools:

@@ -17,7 +17,7 @@ from blackbox_lb.safety.printable import shorten
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example, Prompt
 from blackbox_lb.vocabulary.embedding import EXTRA, resolve_encoder
-from blackbox_lb.vocabulary.text_vectors import Kept, TextVectors, of_an_api
+from blackbox_lb.vocabulary.text_vectors import TextVectors, of_an_api
 
 WORDS_SHOWN = 3
 """Words of a bucket that the bias file names."""
@@ -39,9 +39,8 @@ class PromptFeatures:
     vectors: TextVectors | None = None
 
     @classmethod
-    def of(cls, on: DependsOn, examples: Sequence[Example], kept: Kept | None = None) -> PromptFeatures:
-        """Those that at least two of the prompts have, and not all of them; of an embedding all. kept: see ``TextVectors``."""
-        vectors = TextVectors(on.of, kept) if on.kind == "embedding" else None
+    def of(cls, on: DependsOn, examples: Sequence[Example], vectors: TextVectors | None = None) -> PromptFeatures:
+        """Those that at least two of the prompts have, and not all of them; of an embedding, whose model ``vectors`` is, all."""
         texts = _texts(examples, on, vectors)
         rows = [on.counted(text) for text in texts]
         weights = document_frequency_weights(rows)

@@ -37,6 +37,7 @@ from blackbox_lb.rollouts.reference import Reference, ask_reference, check_refer
 from blackbox_lb.rollouts.training import Training, censored
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import AnyBias
+from blackbox_lb.vocabulary.text_vectors import TextVectors
 
 KL_PROMPTS = 40
 """Test prompts answered at temperature 1 for the KL alone, where the verdict is at other settings."""
@@ -154,7 +155,8 @@ class _Fit:
         if given is not None:
             found = (await first_tokens(self.trials, self.task.validation, "validation", plan.listed)).holding(given.ends)
         for on in plan.depends_on:
-            features = await asyncio.to_thread(PromptFeatures.of, on, self.examples, self.trials.store)
+            vectors = TextVectors(on.of, self.trials.store) if on.kind == "embedding" else None
+            features = await asyncio.to_thread(PromptFeatures.of, on, self.examples, vectors)
             self.features.append(features)
             if given is not None:
                 each = dependent_candidate(features, self.examples, found, given, fixed, self.limits, plan.sweep.seed)
