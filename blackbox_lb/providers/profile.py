@@ -29,6 +29,7 @@ from blackbox_lb.providers.schema import (
     TokenRules,
     no_secrets,
 )
+from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
 from blackbox_lb.types import Endpoint
@@ -111,8 +112,8 @@ class Profile(ProfileRow):
 
     def unsuitable(self, model: str, why: str) -> ModelUnsuitable:
         """The error for a ``model`` that cannot be used here: why, and which models can."""
-        work = f"; models that work: {', '.join(self.models.work)}" if self.models.work else ""
-        return ModelUnsuitable(f"{model} cannot be adapted through {self.name}: {why.rstrip('.')}{work}")
+        said = f"{model} cannot be adapted through {self.name}: {why.rstrip('.')}"
+        return ModelUnsuitable(with_remedy(said, f"models that work: {', '.join(self.models.work)}") if self.models.work else said)
 
     def is_known(self, row: str) -> bool:
         """Whether a dotted row or table is more than a guess; the tables around it and the rows in it count too."""

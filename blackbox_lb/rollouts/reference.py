@@ -24,6 +24,7 @@ from blackbox_lb.rollouts.collect import settings_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Watcher, short
 from blackbox_lb.rollouts.training import Training
+from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.store import next_token_key, prompt_hash
 from blackbox_lb.types import Completion, Draw, Example, FloatArray, Prompt, Sampling
 
@@ -105,7 +106,8 @@ async def check_reference(trials: Trials, examples: Sequence[Example], count: in
     try:
         row = await _Asker.of(trials).distribution(examples[0].prompt, ())
     except RequestRejected as error:
-        raise type(error)(f"{error}; --full-vocab needs all logprobs of a position: {profile.logprobs.limit_remedy}") from error
+        needs = f"--full-vocab needs all logprobs of a position: {profile.logprobs.limit_remedy}"
+        raise type(error)(with_remedy(error, needs)) from error
     if row is not None and count * row.nbytes > MOST_BYTES:
         raise InputError(
             f"--full-vocab {count} holds {count} times {len(row):,} logprobs in memory, {count * row.nbytes / 2**30:.0f} GiB, and "

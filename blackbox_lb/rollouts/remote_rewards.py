@@ -26,6 +26,7 @@ from blackbox_lb.errors import (
 )
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.safety.secrets import Redactor
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
@@ -165,7 +166,8 @@ async def _once(client: httpx2.AsyncClient, remote: Remote, content: bytes) -> A
     except httpx2.HTTPError as error:
         Redactor(remote.secrets).clean(error)
         reason = masked(str(error) or type(error).__name__, remote.secrets())
-        raise ConnectionFailed(f"{remote.name} does not answer at {remote.url}: {reason}; is it running? {KEPT}") from error
+        said = f"{remote.name} does not answer at {remote.url}: {reason}"
+        raise ConnectionFailed(with_remedy(said, f"is it running? {KEPT}")) from error
     if not response.is_success:
         fault = httpx2.HTTPStatusError("refused", request=response.request, response=response)
         raise _refused(remote, response) from fault
@@ -184,12 +186,12 @@ def _refused(remote: Remote, response: httpx2.Response) -> ProviderError:
     fault = classify(response.status_code, response.text, remote.name, secrets=remote.secrets())
     match fault.kind:
         case "authentication":
-            return AuthenticationFailed(f"{fault}; check the credentials of {remote.name}")
+            return AuthenticationFailed(with_remedy(fault, f"check the credentials of {remote.name}"))
         case "quota":
-            return QuotaExhausted(f"{fault}; {KEPT}")
+            return QuotaExhausted(with_remedy(fault, KEPT))
         case "rate limit":
-            return RateLimited(f"{fault}; it was tried {ATTEMPTS} times, {KEPT}")
-        case "overloaded" | "server" | "timeout" | "conflict":
-            return ServerFailed(f"{fault}; it was tried {ATTEMPTS} times, {KEPT}")
+            return RateLimited(with_remedy(fault, f"it was tried {ATTEMPTS} times, {KEPT}"))
+        case "overloaded" | "server" | "timeout" | "conflict" | "context full":
+            return ServerFailed(with_remedy(fault, f"it was tried {ATTEMPTS} times, {KEPT}"))
         case _:
             return RequestRejected(str(fault))

@@ -35,5 +35,11 @@ def shorten(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of the error's message, else its kind."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """The first line of the error's message without its full stop, else its kind."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def with_remedy(said: object, remedy: str) -> str:
+    """Someone else's words, then ours: behind a semicolon in place of their full stop, or a new sentence after their question."""
+    words = str(said).rstrip(" .;:,")
+    return f"{words} {remedy[:1].upper()}{remedy[1:]}" if words.endswith(("?", "!")) else f"{words}; {remedy}"

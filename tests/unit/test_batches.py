@@ -508,7 +508,7 @@ def test_what_vllm_run_batch_wrote_is_stored(offline: Callable[..., Result], tmp
     assert again.startswith("blb collect --provider vllm")
     answer(tmp_path / "run", recorded[:3])
     assert "is not whole: 3 answered, of 4" in offline().stderr
-    words = {"error": {"message": "a reason of vLLM's", "type": "BadRequestError", "param": None, "code": 400}}
+    words = {"error": {"message": "a reason of vLLM's.", "type": "BadRequestError", "param": None, "code": 400}}
     bad = {**recorded[3], "response": {"status_code": 400, "request_id": "r", "body": None}, "error": words}
     answer(tmp_path / "run", [*recorded[:3], bad])
     assert "vllm answered 400: a reason of vLLM's; 1 completions are missing" in refused(offline())

@@ -21,6 +21,7 @@ from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.transport.error_answers import Fault, FaultKind, classify
 from blackbox_lb.api.transport.retries import is_passing
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.safety.printable import with_remedy
 
 same = settings(deadline=None, derandomize=True)
 
@@ -97,10 +98,23 @@ CASES: list[tuple[int | None, Any, FaultKind]] = [
     (500, {"error": {"message": "Too many logit bias tokens: 5000. The max size is 1024.", "code": 500}}, "too many entries"),
     (400, openai("Invalid key in 'logit_bias': 100265. Maximum value is 100257.", param="logit_bias"), "bad id"),
     # Where.
-    (404, openai("The model `x` does not exist or you do not have access to it.", code="model_not_found"), "not found"),
-    (404, {"error": {"code": "DeploymentNotFound", "message": "The API deployment does not exist."}}, "not found"),
-    (403, openai("Project `p` does not have access to model `gpt-4`", code="model_not_found"), "not found"),
-    (404, {"object": "error", "message": "The model `x` does not exist.", "type": "NotFoundError", "code": 404}, "not found"),
+    (404, openai("The model `x` does not exist or you do not have access to it.", code="model_not_found"), "unknown model"),
+    (404, {"error": {"code": "DeploymentNotFound", "message": "The API deployment does not exist."}}, "unknown model"),
+    (403, openai("Project `p` does not have access to model `gpt-4`", code="model_not_found"), "unknown model"),
+    (404, {"object": "error", "message": "The model `x` does not exist.", "type": "NotFoundError", "code": 404}, "unknown model"),
+    (400, {"object": "error", "message": "Invalid model: tiny-9", "type": "invalid_model", "code": "1500"}, "unknown model"),
+    (400, {"code": "Client specified an invalid argument", "error": "Model not found: tiny-9"}, "unknown model"),
+    (400, {"error": {"message": "acme/tiny-9 is not a valid model ID", "code": 400}, "user_id": "u"}, "unknown model"),
+    (400, openai("The supported API model names are big-1 or big-2, but you passed tiny-9."), "unknown model"),
+    (400, openai("Model Not Exist"), "unknown model"),
+    (400, openai("invalid model ID"), "unknown model"),
+    (400, {"error": {"code": 400, "message": "model 'tiny-9' not found", "type": "invalid_request_error"}}, "unknown model"),
+    (400, {"message": "The provided model identifier is invalid."}, "unknown model"),
+    (404, {"error": {"message": "Model not found, inaccessible, and/or not deployed", "code": "NOT_FOUND"}}, "unknown model"),
+    (404, openai("This is a chat model and not supported in the v1/completions endpoint. Did you mean that?"), "other endpoint"),
+    (404, openai("This is not a chat model and thus not supported in the v1/chat/completions endpoint."), "other endpoint"),
+    (404, openai("This model is only supported in v1/responses and not in v1/chat/completions."), "other endpoint"),
+    (400, openai("As of transformers v4.44, default chat template is no longer allowed"), "other endpoint"),
     (404, {"detail": "Not Found"}, "not found"),
     (404, b"404 page not found", "not found"),
     (None, {"message": "gone", "type": "NotFoundError"}, "not found"),
@@ -109,7 +123,9 @@ CASES: list[tuple[int | None, Any, FaultKind]] = [
     (503, {"object": "error", "message": "The request queue is full.", "type": "ServiceUnavailable", "code": 503}, "overloaded"),
     (529, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "overloaded"),
     (None, {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "overloaded"),
+    (500, {"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}}, "context full"),
     (500, openai("The server had an error while processing your request.", "server_error"), "server"),
+    (500, {"error": {"code": 500, "message": "Compute error.", "type": "server_error"}}, "server"),
     (None, openai("The server had an error while processing your request.", "server_error"), "server"),
     (502, "<html><head><title>502 Bad Gateway</title></head><body></body></html>", "server"),
     (504, "upstream request timeout", "server"),
@@ -119,8 +135,23 @@ CASES: list[tuple[int | None, Any, FaultKind]] = [
     # What else is refused.
     (400, openai("Invalid token in prompt: 123456. Minimum value is 0, maximum value is 100257 (inclusive)."), "rejected"),
     (400, {"detail": "Invalid top_logprobs and logprobs value"}, "rejected"),
-    (400, {"error": {"code": 400, "message": "request (2009 tokens) exceeds the context size", "n_ctx": 512}}, "rejected"),
-    (400, {"error": {"message": "This model's maximum context length is 4096. Reduce max_tokens.", "code": 400}}, "rejected"),
+    (400, {"error": {"code": 400, "message": "request (2009 tokens) exceeds the context size", "n_ctx": 512}}, "context length"),
+    (400, {"error": {"message": "This model's maximum context length is 4096. Reduce max_tokens.", "code": 400}}, "context length"),
+    (400, openai("Too long.", code="context_length_exceeded", param="messages"), "context length"),
+    (500, {"error": {"code": 500, "message": "too long", "type": "exceed_context_size_error", "n_ctx": 256}}, "context length"),
+    (500, {"error": {"code": 500, "message": "input (700 tokens) is too large to process. increase the batch"}}, "context length"),
+    (400, openai("You passed 9 input characters. However, the model's context length is only 8 tokens."), "context length"),
+    (400, openai("The decoder prompt (length 50) is longer than the maximum model length of 40."), "context length"),
+    (400, {"object": "error", "message": "The input (61) is longer than the model's context length (40)."}, "context length"),
+    (400, {"object": "error", "message": "Input length (61) exceeds the maximum allowed length (40)."}, "context length"),
+    (400, openai("The prompt is too long: 9000, model maximum context length: 8191"), "context length"),
+    (500, {"error": {"message": "Requested tokens (22) exceed context window of 20", "code": 500}}, "context length"),
+    # llama.cpp's, final though they are 500s.
+    (500, {"error": {"code": 500, "message": "tools param requires --jinja flag", "type": "server_error"}}, "rejected"),
+    (500, {"error": {"code": 500, "message": "While executing x: Error: Jinja Exception: roles must alternate"}}, "rejected"),
+    (500, {"error": {"code": 500, "message": "image input is not supported - hint: provide the mmproj"}}, "rejected"),
+    (500, {"error": {"code": 500, "message": "Cannot use both json_schema and grammar", "type": "server_error"}}, "rejected"),
+    (500, {"error": {"code": 500, "message": "[json.exception.parse_error.101] parse error at line 1"}}, "rejected"),
     (400, openai("Invalid 'max_tokens': integer above maximum value. Expected a value <= 4096, but got 8192."), "rejected"),
     (400, {"error": {"code": 400, "message": "Field 'temperature': type must be number, but is string"}}, "rejected"),
     (422, {"detail": [{"loc": ["body", "messages"], "msg": "Field required", "type": "missing"}]}, "rejected"),
@@ -224,11 +255,39 @@ def test_a_bias_that_is_not_accepted(body: Any, kind: FaultKind, limit: int | No
 
 def test_what_passes_by_itself() -> None:
     """Exactly the faults that waiting may cure are tried again: an empty account and a filtered prompt are not."""
-    passing = {"rate limit", "overloaded", "server", "timeout", "conflict"}
+    passing = {"rate limit", "overloaded", "server", "timeout", "conflict", "context full"}
     channel = Channel(load_profile("vllm"), "http://127.0.0.1:9/v1")
     for kind in get_args(FaultKind):
         assert is_passing(channel._error(Fault(kind, "no"), "a-model")) == (kind in passing)
     assert {kind for _, _, kind in CASES} | {"unsupported"} == set(get_args(FaultKind))
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("The model `m` does not exist.", "`m` does not exist; is 'm' the model's name? Give another with --model, or see which"),
+        ("This is a chat model and not supported in the v1/completions endpoint. Is it?", "Is it? Use --endpoint chat"),
+        ("This model is only supported in v1/responses.", "v1/responses"),  # which vLLM does not have
+        ("The prompt is too long: 9, model maximum context length: 8.", "length: 8; shorten the prompt, lower --max-tokens, or"),
+        ("Context size has been exceeded.", "exceeded; lower --concurrency, or give the server a longer context; what"),
+    ],
+)
+def test_the_remedy_follows_the_words(said: str, remedy: str) -> None:
+    """A semicolon stands in place of a server's full stop; behind its question, a sentence begins."""
+    message = str(Channel(load_profile("vllm"), "http://127.0.0.1:9/v1").refusal(400, {"message": said}, "m"))
+    assert remedy in message
+    assert not re.search(r"[.?!:];", message)
+
+
+@pytest.mark.parametrize("end", ["", ".", "?", "!", ":", ". "])
+def test_no_sentence_ends_twice(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a server's words end in, in every kind of error and where other parts of the program add to it."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    channel = Channel(load_profile("openai"), "http://127.0.0.1:9/v1")
+    for kind in get_args(FaultKind):
+        for model in (None, "m"):
+            error = channel._error(Fault(kind, f"no{end}", parameter="logprobs", limit=None if model else 5), model)
+            assert not re.search(r"[.?!:,];", with_remedy(error, "the same command asks again"))
 
 
 def test_a_fault_says_who_said_what() -> None:
@@ -369,8 +428,8 @@ RECORDED: dict[str, FaultKind] = {
     "Access denied due to invalid subscription key": "authentication",
     "Incorrect API key provided": "authentication",
     "Invalid API Key": "authentication",
-    "The API deployment for this resource does not exist": "not found",
-    "does not exist or you do not have access to it": "not found",
+    "The API deployment for this resource does not exist": "unknown model",
+    "does not exist or you do not have access to it": "unknown model",
     "Azure Content management policy": "content filter",
     "You exceeded your current quota": "quota",
     "Rate limit reached for": "rate limit",
@@ -386,9 +445,9 @@ RECORDED: dict[str, FaultKind] = {
     "Not implemented": "unsupported",
     "Invalid top_logprobs and logprobs value": "rejected",
     "Invalid token in prompt": "rejected",
-    "exceeds the available context size": "rejected",
+    "exceeds the available context size": "context length",
     "type must be number, but is string": "rejected",
-    "maximum input length of 0 tokens": "rejected",
+    "maximum input length of 0 tokens": "context length",
     "not JSON serialisable": "server",
 }
 """What recorded error answers say, in part, and what it means."""

@@ -201,7 +201,7 @@ def test_passing_faults_are_tried_again(scorer: Scorer, tmp_path: Path, fault: i
     ("reply", "kind", "tries", "message"),
     [
         (Reply(429, {"detail": "slow down"}), RateLimited, ATTEMPTS, "answered 429: slow down; it was tried 6 times, the rewards"),
-        (Reply(503, {}), ServerFailed, ATTEMPTS, "the same command goes on from there"),
+        (Reply(503, {"detail": "It is full."}), ServerFailed, ATTEMPTS, "full; it was tried .* same command goes on from there"),
         ("drop", ConnectionFailed, ATTEMPTS, "does not answer at http://127.0.0.1:.*; is it running?"),
         (Reply(429, {"error": {"code": "insufficient_quota", "message": "no credit"}}), QuotaExhausted, 1, "no credit"),
         (Reply(401, {}), AuthenticationFailed, 1, "check the credentials"),

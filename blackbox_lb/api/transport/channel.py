@@ -32,6 +32,7 @@ from blackbox_lb.errors import (
 from blackbox_lb.providers.credentials import Credentials, TokenProvider, environment
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.safety.hosts import is_loopback
+from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.safety.secrets import Redactor
 
 RATE_LIMIT_ATTEMPTS = 20
@@ -41,7 +42,7 @@ NEEDED = frozenset({"logprobs", "top_logprobs", "logit_bias", "temperature", "to
 REQUEST_TIMEOUT = 600.0
 """Seconds for one completion: a full queue in front of a slow server is normal, silence for ten minutes is not."""
 
-OF_LOAD = frozenset({"rate limit", "overloaded", "timeout"})
+OF_LOAD = frozenset({"rate limit", "overloaded", "timeout", "context full"})
 """Refusals that fewer requests at a time would have avoided."""
 CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=1_000, keepalive_expiry=5.0)
 """The SDK client's own limits, but with as many connections kept open as are in use."""
@@ -240,9 +241,8 @@ class Channel:
             self.refusals += isinstance(error, openai.APITimeoutError)
             cause = f" ({error.__cause__})" if error.__cause__ else ""
             reason = self.masked(f"{error}{cause}")
-            return ConnectionFailed(
-                f"no answer from {self.base_url}: {reason}; is the server running? Another address goes in --base-url"
-            )
+            remedy = "is the server running? Another address goes in --base-url"
+            return ConnectionFailed(with_remedy(f"no answer from {self.base_url}: {reason}", remedy))
         if error.status_code < 400:
             to = self.masked(error.response.headers.get("location", "no address"))
             return RequestRejected(
@@ -258,28 +258,41 @@ class Channel:
         return self._error(fault, model)
 
     def _error(self, fault: Fault, model: str | None) -> ProviderError:
-        said = str(fault)
+        if fault.kind == "unsupported" and fault.limit is None and model is not None and fault.parameter in NEEDED:
+            return self.profile.unsuitable(model, fault.message)
+        kind, remedy = self._remedy(fault, model)
+        return kind(with_remedy(fault, remedy) if remedy else str(fault))
+
+    def _remedy(self, fault: Fault, model: str | None) -> tuple[type[ProviderError], str | None]:
+        """The kind of error, and the advice behind the provider's words, if there is any."""
         rules = self.profile.connection
         match fault.kind:
             case "authentication":
                 where = f"; keys are made at {rules.api_key_url}" if rules.api_key_url else ""
-                return AuthenticationFailed(f"{said}; check the key in {rules.api_key_env or 'your profile'}{where}")
+                return AuthenticationFailed, f"check the key in {rules.api_key_env or 'your profile'}{where}"
             case "quota":
-                return QuotaExhausted(f"{said}; what was received is kept, the same command goes on once there is credit")
+                return QuotaExhausted, "what was received is kept, the same command goes on once there is credit"
             case "rate limit":
-                return RateLimited(f"{said}; lower --concurrency or wait, what was received is kept")
+                return RateLimited, "lower --concurrency or wait, what was received is kept"
             case "content filter":
-                return ContentFiltered(said)
-            case "unsupported" if fault.limit is not None:
-                return RequestRejected(f"{said}; ask for at most {fault.limit} with --top-logprobs")
-            case "unsupported" if model is not None and fault.parameter in NEEDED:
-                return self.profile.unsuitable(model, fault.message)
+                return ContentFiltered, None
+            case "context full":
+                return ServerFailed, "lower --concurrency, or give the server a longer context; what was received is kept"
+            case "context length":
+                return RequestRejected, "shorten the prompt, lower --max-tokens, or give a server of your own a longer context"
             case "overloaded" | "server" | "timeout" | "conflict":
-                return ServerFailed(f"{said}; what was received is kept, the same command goes on from there")
+                return ServerFailed, "what was received is kept, the same command goes on from there"
+            case "unsupported" if fault.limit is not None:
+                return RequestRejected, f"ask for at most {fault.limit} with --top-logprobs"
+            case "other endpoint" if fault.parameter in self.profile.endpoints:
+                return RequestRejected, f"use --endpoint {fault.parameter}"
+            case "unknown model" if model is not None:
+                where = f", or see which there are at {self.base_url}/models" if rules.lists_models else ""
+                return RequestRejected, f"is {model!r} the model's name? Give another with --model{where}"
             case "not found" if model is not None:
-                return RequestRejected(f"{said}; is {model!r} the model's name and {self.base_url} its address?")
+                return RequestRejected, f"is {model!r} the model's name and {self.base_url} its address?"
             case _:
-                return RequestRejected(said)
+                return RequestRejected, None
 
 
 def _check_sdk() -> None:

@@ -23,7 +23,10 @@ FaultKind: TypeAlias = Literal[
     "bad id",
     "conflict",
     "content filter",
+    "context full",
+    "context length",
     "not found",
+    "other endpoint",
     "overloaded",
     "quota",
     "rate limit",
@@ -31,10 +34,12 @@ FaultKind: TypeAlias = Literal[
     "server",
     "timeout",
     "too many entries",
+    "unknown model",
     "unsupported",
 ]
-"""quota: no credit is left, waiting does not help. too many entries, bad id: of ``logit_bias``. unsupported: the model or the
-server lacks a parameter. rejected: any other refusal of this request."""
+"""context length: this request is too long. context full: all requests in flight are, together. other endpoint: the model has
+another one. quota: no credit is left, waiting does not help. too many entries, bad id: of ``logit_bias``. unsupported: the model or
+the server lacks a parameter. rejected: any other refusal of this request."""
 
 LONGEST_MESSAGE = 500
 """Most characters quoted of the provider's words; servers that validate repeat the whole request in them."""
@@ -48,8 +53,9 @@ class Fault:
 
     ``message``, ``code``, ``param``: the provider's words, secrets masked; ``code`` as text even where it is a number.
     ``status``: HTTP status, or the one in the body, None where there is neither.
-    ``parameter``: the request field to blame, if the words name it. ``limit``: the largest accepted number: alternatives a token
-    (unsupported, 0 or more), entries (too many entries), or a token id (bad id).
+    ``parameter``: the request field to blame, if the words name it; of "other endpoint" its name.
+    ``limit``: the largest accepted number: alternatives a token (unsupported, 0 or more), entries (too many entries), or a token id
+    (bad id).
     """
 
     kind: FaultKind
@@ -97,7 +103,8 @@ CODES: dict[FaultKind, frozenset[str]] = {
         }
     ),
     "authentication": frozenset({"invalidapikey", "authenticationerror", "unauthorized", "permissiondenied"}),
-    "not found": frozenset({"modelnotfound", "deploymentnotfound"}),
+    "context length": frozenset({"contextlengthexceeded", "exceedcontextsizeerror"}),
+    "unknown model": frozenset({"modelnotfound", "deploymentnotfound", "invalidmodel"}),
 }
 """Codes and types, letters and digits only, that decide under any status."""
 
@@ -138,6 +145,33 @@ SENTENCES: tuple[tuple[FaultKind, str], ...] = (
     ("bad id", r"logit_bias contain out-of-vocab.*?vocabulary size: (?P<beyond>\d{1,9})\b"),
     ("bad id", r"logit_bias keys must be"),
     ("authentication", r"(?:incorrect|invalid) api key|api key not valid"),
+    # A model of the other endpoint is a 404 at OpenAI, like an unknown one; a base model has no chat template at vLLM.
+    (
+        "other endpoint",
+        r"(?P<chat>is a chat model and not supported)|(?P<responses>only supported in v1/responses)|"
+        r"(?P<completions>is not a chat model|default chat template is no longer allowed)",
+    ),
+    # With 400: Mistral and OpenAI, OpenRouter, DeepSeek now and before, Bedrock, xAI and llama.cpp's router. With 404: Fireworks,
+    # Ollama, vLLM and SGLang.
+    (
+        "unknown model",
+        r"\binvalid model\b|is not a valid model id|supported api model names are|\bmodel not exist|model identifier is invalid|"
+        r"\bmodel (?:\S{1,200} )?(?:is )?not found\b|\bmodel \S{1,200} does not exist",
+    ),
+    # llama.cpp's 500 where the requests in flight fill the memory that they share (--kv-unified): all fail, fewer would not.
+    ("context full", r"context size has been exceeded"),
+    # OpenAI, vLLM now and before, llama.cpp, SGLang now and before, Fireworks, llama-cpp-python.
+    (
+        "context length",
+        r"maximum context length|model's context length|longer than the maximum model length|exceeds the (?:available )?context "
+        r"size|exceeds the maximum allowed length|prompt is too long|exceed context window|is too large to process",
+    ),
+    # llama.cpp answers 500 to requests that its template, its parser or its set-up can never serve (recorded, build 10499).
+    (
+        "rejected",
+        r"jinja exception|requires --jinja|json\.exception\.(?:parse_error|type_error\.302)|input is not supported - hint|"
+        r"cannot use both",
+    ),
 )
 """Sentences that decide under any status, in this order. ``limit`` is the largest accepted, ``beyond`` the least refused."""
 
@@ -179,7 +213,7 @@ def _judge(words: _Words, status: int | None) -> Verdict:
     said = words.message[:LONGEST_SEARCHED]
     for kind, pattern in SENTENCES:
         if match := re.search(pattern, said, re.IGNORECASE):
-            return kind, "logit_bias" if kind in ("too many entries", "bad id") else None, _limit(match)
+            return kind, "logit_bias" if kind in ("too many entries", "bad id") else match.lastgroup, _limit(match)
     if (status is None or status in (400, 403, 404, 422, 501)) and (verdict := _unsupported(words, said)):
         return verdict
     if status is None or status < 400:

@@ -66,22 +66,21 @@ def parse_duration(text: str) -> float | None:
 def retry_after(headers: Mapping[str, str], now_utc: datetime | None = None) -> float | None:
     """Seconds that a refusal asks to wait: ``retry-after-ms``, else ``retry-after`` in seconds or as an HTTP date.
 
+    0 milliseconds count where nothing else is asked for: Azure sends them beside a ``retry-after`` of 1.
+
     A date counts from ``now_utc``, else from the answer's own ``date``, else from this machine's clock. A negative, past or
     invalid value counts as absent (None). https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
     """
     fields = _lowered(headers)
     milliseconds = _number(fields.get("retry-after-ms"))
-    if milliseconds is not None:
+    if milliseconds:
         return milliseconds / 1000
     asked = fields.get("retry-after", "")
-    seconds = _number(asked)
-    if seconds is not None:
-        return seconds
-    until = _date(asked)
-    if until is None:
-        return None
-    left = (until - (_aware(now_utc) or _date(fields.get("date", "")) or datetime.now(UTC))).total_seconds()
-    return left if left >= 0 else None
+    seconds, until = _number(asked), _date(asked)
+    if until is not None:
+        left = (until - (_aware(now_utc) or _date(fields.get("date", "")) or datetime.now(UTC))).total_seconds()
+        seconds = left if left >= 0 else None
+    return milliseconds if seconds is None else seconds
 
 
 class Budgets:

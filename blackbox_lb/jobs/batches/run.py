@@ -21,6 +21,7 @@ from blackbox_lb.jobs.batches.provider_api import BatchApi, ended
 from blackbox_lb.jobs.batches.record import BatchRecord
 from blackbox_lb.jobs.batches.submit import QUEUE_FULL, Submission, reason
 from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.types import Prompt
 
 FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 10.0, 120.0, 1.5
@@ -119,7 +120,7 @@ class _Work:
                 lost += 1
                 if not wait or not is_passing(error) or lost > LOST_LOOKS:
                     raise
-                self._report.remark(f"{error}; looking again in {pause:.0f} s")
+                self._report.remark(with_remedy(error, f"looking again in {pause:.0f} s"))
                 states = [State(job.name, job.batch_id, job.step, job.requests) for job in self.open]
             if not states:
                 return
@@ -172,10 +173,9 @@ class _Work:
 
     def _queued(self, job: BatchRecord, document: Mapping[str, Any]) -> State:
         if not any(other.submitted for other in self.open):
-            raise RequestRejected(
-                f"{job.provider} did not begin a batch of {job.requests:,} requests: {reason(document)}; run the same command "
-                "again when other batches have ended, or cancel it and make smaller ones with --batch-requests"
-            )
+            said = f"{job.provider} did not begin a batch of {job.requests:,} requests: {reason(document)}"
+            smaller = "or cancel it and make smaller ones with --batch-requests"
+            raise RequestRejected(with_remedy(said, f"run the same command again when other batches have ended, {smaller}"))
         return State(job.name, None, "waits for the batches before it", job.requests)
 
     def _end(self, job: BatchRecord, document: Mapping[str, Any]) -> None:
@@ -228,7 +228,7 @@ class _Work:
         told = ", ".join(f"{number:,} requests {what}" for what, number in self.lines.items()) or "no request answered"
         again = f"{missing:,} completions are missing ({told}); the same command asks for them again"
         if self._error is not None:
-            raise type(self._error)(f"{self._error}; {again}") from self._error
+            raise type(self._error)(with_remedy(self._error, again)) from self._error
         raise ServerFailed(again)
 
     async def cancel(self) -> None:
