@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+
 import click
 from click.testing import CliRunner
 
+from blackbox_lb import __version__
 from blackbox_lb.jobs.records.provenance import command_line, provenance
+from tests.support.exact import ExactModel, ExactServer
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_no_password_in_the_command() -> None:
@@ -30,3 +42,30 @@ def test_what_a_file_gave_is_recorded() -> None:
     CliRunner().invoke(command, ["--tau", "0.7"], default_map=defaults, catch_exceptions=False)
     assert seen == [{"base_url": "http://[masked]@host/v1"}]
     assert provenance()["settings"] == {}
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    """It stands in the package, where a checkout has it too, and every document names it."""
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"] == __version__
+    assert provenance()["versions"]["blackbox-lb"] == __version__
+
+
+def test_a_checkout_that_is_not_installed_collects(tmp_path: Path) -> None:
+    """On ``PYTHONPATH`` beside the packages that it needs, as in a server's own environment, with no metadata of its own."""
+    others, data, out = tmp_path / "others", tmp_path / "data.jsonl", tmp_path / "run"
+    others.mkdir()
+    for path in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for entry in Path(path).iterdir():
+            if "blackbox_lb" not in entry.name:
+                (others / entry.name).symlink_to(entry)
+    data.write_text("".join(f'{{"prompt": "question {n}", "answer": "a"}}\n' for n in range(30)))
+    hidden = "import importlib.metadata as m; assert not [*m.Distribution.discover(name='blackbox-lb')]\n"
+    script = f"{hidden}from blackbox_lb.cli import main; main()"
+    with ExactServer(ExactModel(12, 8, end=True)) as server:
+        words = ["--provider", "llamacpp", "--base-url", server.base_url, "--data", str(data), "--reward", "length"]
+        more = ["--max-tokens", "8", "--samples-per-prompt", "1", "--out", str(out), "--quiet"]
+        line = [sys.executable, "-S", "-c", script, "collect", *words, *more]
+        where = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{others}"}
+        done = subprocess.run(line, env=where, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((out / "run.json").read_text())["runs"]["collect"]["version"] == __version__

@@ -12,11 +12,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from blackbox_lb._version import __version__
 from blackbox_lb.rollouts.progress import Reporter, Watcher
 from blackbox_lb.safety.secrets import redacted
 
-PACKAGES = ("blackbox-lb", "numpy", "scipy", "openai", "lm-eval", "xllamacpp")
-"""Distributions whose version can change a number."""
+PACKAGES = ("numpy", "scipy", "openai", "lm-eval", "xllamacpp")
+"""Other distributions whose version can change a number."""
 
 
 def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def provenance(remarks: Sequence[str] = ()) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
-        "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "versions": {"blackbox-lb": __version__} | {name: found for name in PACKAGES if (found := _version(name)) is not None},
         "remarks": [redacted(remark) for remark in remarks],
     }
 

@@ -4,13 +4,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field
 
+from blackbox_lb._version import __version__
 from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.budget import Spent
 from blackbox_lb.api.session import Session
@@ -111,7 +111,7 @@ class Manifest:
 
     def start(self) -> None:
         """Write that the run has begun. Raises InputError where that cannot be written."""
-        run = _Run(settings=self.settings, version=version("blackbox-lb"), started=_now())
+        run = _Run(settings=self.settings, version=__version__, started=_now())
         self._document.runs[self.name] = run
         self._write()
         self._written = True
