@@ -169,6 +169,7 @@ class Completion:
     generated: the number of tokens generated, by the provider's count; None where it gives none.
     token_bytes: id -> bytes, of the ids in this answer, as far as the provider gives them.
     fingerprint: the provider's name of the answering system (``system_fingerprint``), "" where it gives none.
+    note: the reason why it is not whole, or has no text, to be read behind a number of completions; "" for none. Not stored.
     """
 
     text: str
@@ -185,6 +186,7 @@ class Completion:
     bounded: BoolArray | None = None
     generated: int | None = None
     fingerprint: str = ""
+    note: str = ""
 
     @classmethod
     def empty(cls, finish_reason: str, model: str = "") -> Completion:

@@ -114,7 +114,9 @@ class LogprobRules(ProfileRow):
     and temperature, so the model's own only without a bias at temperature 1; unknown = treated as after bias.
     propensity: the field with the sampled token's logprob under the policy that sampled it. censored: the number in place of a
     sampled token's logprob that is withheld. end_token_listed: None if not known. stop_text_listed: whether the tokens of the stop
-    text that ended a completion are listed, or only counted; None if not known.
+    text that ended a completion are listed, or only counted; None if not known. reasoning_listed: whether the tokens of a model's
+    thinking, their marks included, are listed before those of its text; False: an answer with thoughts is never whole; None if not
+    known: it is where its tokens are as many as are counted.
     """
 
     limit: Annotated[int, Field(ge=0)] | None = None
@@ -125,6 +127,7 @@ class LogprobRules(ProfileRow):
     censored: float | None = None
     end_token_listed: bool | None = None
     stop_text_listed: bool | None = None
+    reasoning_listed: bool | None = None
 
 
 class TokenRules(ProfileRow):

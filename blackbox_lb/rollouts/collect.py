@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -25,10 +26,16 @@ from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """The result of ``collect``, all in the store. ``keys[p][s]``: prompt p, sample s. ``received``: asked for this time."""
+    """The result of ``collect``, all in the store.
+
+    keys: ``keys[p][s]`` is prompt p, sample s.
+    received: completions asked for this time.
+    notes: note -> how many of these have it (``Completion.note``).
+    """
 
     keys: tuple[tuple[str, ...], ...]
     received: int
+    notes: Counter[str]
 
 
 MOST_TOKENS = 8192
@@ -94,6 +101,7 @@ async def collect(
     if draw.bias_of is not None and missing:
         await asyncio.to_thread(draw.bias_of.prepare, [each.prompt for each in missing])
     budget, drift, pace = budget or Budget(), drift or DriftWatch(), pace or Pace()
+    notes: Counter[str] = Counter()
 
     async def receive(wanted: _Request) -> None:
         n, seed = len(wanted.samples), draw.sampling.seed
@@ -102,6 +110,7 @@ async def collect(
         drifted = drift.seen(completions, session.profile.models.fleet)
         of = settings if drifted is None else {**settings, **of_another(session.model, completions[0])}
         await writer.add_answer(of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))
+        notes.update(each.note for each in completions if each.note)
         pace.ended(sum(len(each.token_ids) for each in completions), session.refusals, time.monotonic())
         if drifted is not None:
             raise drifted
@@ -119,7 +128,7 @@ async def collect(
     pace.begin(len(missing), least, least if concurrency or connection.embedded else MOST)
     with Writer(store) as writer:
         await run_all(missing, receive, lambda: pace.level, budget, session.drop_waiting)
-    return Collection(keys, sum(len(wanted.samples) for wanted in missing))
+    return Collection(keys, sum(len(wanted.samples) for wanted in missing), notes)
 
 
 def of_another(asked: str, completion: Completion) -> dict[str, str]:

@@ -188,7 +188,7 @@ def nothing_to_learn(drawn: int, filtered: int, encode: Encode | None) -> NoLogp
     remedy = "" if encode is not None else ", take --estimator ratio with --tokenizer, which needs none"
     return NoLogprobs(
         f"none of {drawn} completions has a complete list of token logprobs ({filtered} were stopped by a content filter); choose "
-        f"a model or server that gives them{remedy}, or other prompts"
+        f"a model or server that gives them{remedy}, or other prompts; of a model that thinks, turn the thinking off"
     )
 
 

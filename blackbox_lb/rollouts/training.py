@@ -74,7 +74,7 @@ class Training:
         reasons = (
             (
                 self.incomplete,
-                "the provider did not list all of their tokens, or not with ids (as of characters split over several)",
+                "the provider did not list all of their tokens (thoughts, say), or not with ids (characters split over several)",
             ),
             (self.filtered, "the provider's content filter stopped them"),
         )

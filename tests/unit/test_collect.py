@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from blackbox_lb.api.limits.concurrency import MOST, Pace
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport import channel
 from blackbox_lb.api.transport.retries import MORE_SLIPS
+from blackbox_lb.api.wire.thinking import CUT, UNLISTED
+from blackbox_lb.cli import main
 from blackbox_lb.errors import (
     AuthenticationFailed,
     BlbError,
@@ -273,6 +277,33 @@ def test_a_paid_answer_is_paid_once(
     assert [completion.whole for completion in completions] == [True, True, True, whole] * 5
     assert all(len(completion.token_ids) == 0 for completion in completions[3::4])
     assert run(server, tmp_path, samples=4)[0].received == 0
+
+
+def test_completions_that_are_not_whole_are_noted_with_the_reason(tmp_path: Path) -> None:
+    """Thoughts that are counted and not listed, and an answer that was cut inside its listed thoughts; a person reads both."""
+
+    def thinking(number: int, answer: dict[str, Any]) -> dict[str, Any]:
+        message = answer["choices"][0]["message"]
+        if number % 3 == 0:
+            message["reasoning_content"], message["content"] = "so far", None
+            answer["choices"][0]["finish_reason"] = "length"
+        elif number % 3 == 1:
+            answer["usage"]["completion_tokens"] += 40
+            answer["usage"]["completion_tokens_details"] = {"reasoning_tokens": 40}
+        return answer
+
+    with ExactServer(MODEL, faults=thinking) as server:
+        one, _ = run(server, tmp_path, samples=3)
+        assert one.notes == Counter({CUT: 5, UNLISTED: 5})
+        assert not run(server, tmp_path, samples=3)[0].notes, "stored completions have none"
+        data = tmp_path / "data.jsonl"
+        data.write_text("".join(json.dumps({"prompt": f"other {number}", "answer": "a"}) + "\n" for number in range(30)))
+        words = ["--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--reward", "length", "--max-tokens", "6"]
+        done = CliRunner().invoke(main, ["collect", *map(str, words), "--samples-per-prompt", "1", "--out", str(tmp_path / "run")])
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == 0, said
+    assert re.search(r"training: \d+ completions were cut inside their thinking, .* raise --max-tokens, or turn thinking off", said)
+    assert re.search(r"training: \d+ completions are not whole: tokens of their thinking are counted and not listed", said)
 
 
 def test_a_server_that_is_down_is_one_sentence() -> None:

@@ -39,13 +39,16 @@ def read(
     [
         (False, "stop", 3, 3, 3, True),
         (False, "stop", 3, 4, 4, True),
-        (False, "stop", 3, 5, 5, False),
+        (False, "stop", 3, 5, 5, True),
+        (False, "stop", 3, 6, 6, False),
         (False, "length", 3, 4, 4, False),
+        (False, "length", 3, 5, 5, False),
         (True, "stop", 3, 4, 4, False),
+        (True, "stop", 3, 5, 5, False),
         (None, "stop", 3, 3, 3, True),
         (None, "stop", 3, 4, 4, True),
         (None, "length", 3, 4, 4, False),
-        (None, "stop", 3, 5, 5, False),
+        (None, "stop", 3, 5, 5, True),
         (False, "stop", 3, 2, 2, False),
         (False, "stop", 3, None, None, True),
     ],
@@ -60,7 +63,8 @@ def test_one_choice_is_whole_where_its_list_is_what_it_generated(
     generated: int | None,
     whole: bool,
 ) -> None:
-    """Where the end token is not sure to be listed, a stop may hide exactly one token, and a cut-off none."""
+    """Where the end token is not sure to be listed, a stop may hide one token, or two beside a list that spells the text; a
+    cut-off hides none."""
     profile = profile_with(logprobs={"end_token_listed": end_listed})
     (found,) = read(profile, vocabulary, total, choice(listed, finish))
     assert (len(found.token_ids), found.generated, found.whole) == (listed, generated, whole)
@@ -80,7 +84,8 @@ def test_one_choice_is_whole_where_its_list_is_what_it_generated(
         (None, False, "stop", 9, False),
         (True, True, "stop", 4, False),
         (True, False, "stop", 4, True),
-        (True, False, "stop", 5, False),
+        (True, False, "stop", 5, True),
+        (True, False, "stop", 6, False),
     ],
 )
 def test_a_stop_text_may_be_counted_and_not_listed(
@@ -97,7 +102,7 @@ def test_a_stop_text_may_be_counted_and_not_listed(
     (found,) = read(profile, vocabulary, total, choice(3, finish), stop=("x", "two"))
     assert (found.whole, found.generated, found.n_tokens, len(found.token_ids)) == (whole, total, total, 3)
     (without,) = read(profile, vocabulary, total, choice(3, finish))
-    assert without.whole == (total == 3 or (total == 4 and not end_listed and finish == "stop"))
+    assert without.whole == (total == 3 or (total in (4, 5) and not end_listed and finish == "stop"))
 
 
 def test_which_of_several_choices_a_stop_text_shortened_is_not_known(profile_with: ProfileWith, vocabulary: Vocabulary) -> None:

@@ -70,7 +70,9 @@ def text_of(choice: Mapping[str, Any]) -> str:
         return str((message or choice).get("content") or choice.get("text") or "")
     if message is None:
         return str(choice["text"] or "")
-    return str(message["content"] or message.get("refusal") or "")
+    # An answer that was cut inside its thinking may lack the field.
+    content = message.get("content") if message.keys() & {"reasoning_content", "reasoning"} else message["content"]
+    return str(content or message.get("refusal") or "")
 
 
 def count(answer: Mapping[str, Any], *names: str) -> int | None:
@@ -95,7 +97,8 @@ def lengths(
     not sum to the total, any of them may be short, so none counts as whole. A choice that stopped may have one more than it
     lists unless the end token is sure to be listed: gpt-4o counted it among ``completion_tokens`` and did not list it,
     gpt-4o-mini does neither. most_cut: most tokens of a stop text that a stopped choice may have generated without
-    listing them; a single choice is then as whole as it can be, and the lengths of several are not known.
+    listing them; a single choice is then as whole as it can be, and the lengths of several are not known. The text decides as well
+    (``response._is_complete``).
     """
     if total is None:
         return [(None, True) for _ in listed]

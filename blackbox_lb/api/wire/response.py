@@ -18,6 +18,7 @@ from blackbox_lb.api.wire.dialects.position import Position, PositionReader
 from blackbox_lb.api.wire.dialects.token_identity import Identity
 from blackbox_lb.api.wire.envelope import count, is_blank, is_filtered, lengths, quoted, text_of
 from blackbox_lb.api.wire.request import asks_logprobs
+from blackbox_lb.api.wire.thinking import CUT, REMEDY, UNLISTED, has_thoughts, is_cut
 from blackbox_lb.errors import BlbError, CorruptResponse, NoLogprobs
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion, Draw, Endpoint, Sampling
@@ -106,12 +107,15 @@ def _parsed(
     reader = PositionReader(profile, rules, dialect, Identity(profile, rules, vocabulary), sampling.top_logprobs)
     with _described(profile, answer):
         choices = dialect.choices(profile, answer)
-        read, faults = zip(*(_attempt(reader, endpoint, choice, answer) for choice in choices), strict=True)
-        if all(faults) and not (len(choices) == 1 and _cut_at_once(profile, choices[0], _total(answer), sampling)):
+        alone = len(choices) == 1
+        thoughts = [has_thoughts(answer, choice, alone=alone) for choice in choices]
+        attempts = [_attempt(reader, endpoint, *each, answer) for each in zip(choices, thoughts, strict=True)]
+        read, faults = zip(*attempts, strict=True)
+        if all(faults) and not (alone and _cut_at_once(profile, choices[0], _total(answer), sampling)):
             raise faults[0]
-        if sampling.stop and len(read) == 1:
+        if sampling.stop and alone:
             read = (_up_to_stop(read[0], _total(answer)),)
-        sizes = _sizes(profile, dialect, answer, choices, read, faults, sampling)
+        sizes = _sizes(profile, dialect, answer, choices, read, faults, thoughts, sampling)
         prompt_tokens, model = count(answer, "prompt_tokens", "input_tokens") or 0, str(answer.get("model") or "")
         system = str(answer.get("system_fingerprint") or "")
         completions = [
@@ -130,7 +134,9 @@ def _parsed(
                 text.encode()  # a ValueError for half of a surrogate pair: it is no text, and no file takes it
         if not asks_logprobs(rules, sampling.top_logprobs):
             _check_counted(profile, endpoint, completions)
-        return completions
+            return completions
+        notes = [_note(*each) for each in zip(completions, faults, thoughts, strict=True)]
+        return [replace(each, note=note) if note else each for each, note in zip(completions, notes, strict=True)]
 
 
 @contextmanager
@@ -147,15 +153,20 @@ def _described(profile: Profile, answer: Any) -> Iterator[None]:
         ) from error
 
 
-def _attempt(reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any], answer: Any) -> tuple[Completion, Fault | None]:
+def _attempt(
+    reader: PositionReader, endpoint: Endpoint, choice: dict[str, Any], thought: bool, answer: Any
+) -> tuple[Completion, Fault | None]:
     """The readable part of the completion, and the reason why the rest is not readable."""
     try:
         with _described(reader.profile, answer):
             positions = _read(reader, endpoint, choice)
             return _completion(text_of(choice), choice, positions), None
-    except (NoLogprobs, CorruptResponse) as fault:
+    except (NoLogprobs, CorruptResponse) as error:
+        fault: Fault = error
         with suppress(*SHAPE):
             text = text_of(choice)
+            if isinstance(fault, NoLogprobs) and is_cut(text, choice.get("finish_reason"), thought=thought):
+                fault = NoLogprobs(f"{reader.profile.name} cut the answer inside its thinking, before any text: {REMEDY}")
             return _completion(text, choice, [] if is_blank(choice, text) else None), fault
         return _completion("", choice, None), fault
 
@@ -191,6 +202,7 @@ def _sizes(
     choices: Sequence[dict[str, Any]],
     read: Sequence[Completion],
     faults: Sequence[Fault | None],
+    thoughts: Sequence[bool],
     sampling: Sampling,
 ) -> list[tuple[int | None, bool]]:
     """For each choice, its number of generated tokens and whether all of them were read."""
@@ -208,8 +220,8 @@ def _sizes(
         most_cut=0 if profile.logprobs.stop_text_listed else _longest(sampling.stop),
     )
     sizes = [
-        (size, complete and not _lacks_a_token(each, size, partial(dialect.spelled, profile, choice)))
-        for (size, complete), choice, each in zip(sizes, choices, read, strict=True)
+        (size, _is_complete(profile, each, size, complete, thought, partial(dialect.spelled, profile, choice)))
+        for (size, complete), choice, each, thought in zip(sizes, choices, read, thoughts, strict=True)
     ]
     confirmed = total is not None and all(complete for _, complete in sizes)
     if confirmed or not any(faults):
@@ -217,12 +229,38 @@ def _sizes(
     return [(None, fault is None) for fault in faults]  # a blank choice may have had no token
 
 
-def _lacks_a_token(read: Completion, size: int | None, listed: Callable[[], bytes | None]) -> bool:
-    """Whether the one counted, unlisted token is part of the text, and so no end token, as far as this can be known."""
-    if size is None or size != len(read.token_ids) + 1:
-        return False
+def _is_complete(
+    profile: Profile, read: Completion, size: int | None, complete: bool, thought: bool, listed: Callable[[], bytes | None]
+) -> bool:
+    """Whether all tokens are listed but those that end the completion, as far as this can be known; ``complete``: by their number.
+
+    One token that is counted and not listed ends the completion unless the listed ones spell another text. Two do only where these
+    spell the text: seen once, of Azure's gpt-4o, whose answer was whole. Beside thoughts that are not known to be listed, any may
+    belong to them, unless the list holds more than the text and an end token, so that the rest is that of a stop text.
+    """
+    rules, hidden = profile.logprobs, 0 if size is None else size - len(read.token_ids)
+    text = read.text.encode("utf-8", "surrogatepass")
+    if thought and rules.reasoning_listed is not True and (hidden or rules.reasoning_listed is False):
+        sure = complete and rules.end_token_listed is True and rules.reasoning_listed is None
+        return sure and len((listed() or b"").strip()) > len(text.strip())
+    two = hidden == 2 and not complete and read.finish_reason == "stop" and rules.end_token_listed is not True
+    if not two and not (hidden == 1 and complete):
+        return complete
     spelled = listed()
-    return spelled is not None and spelled != read.text.encode("utf-8", "surrogatepass")
+    return not two if spelled is None else spelled == text or (thought and spelled.endswith(text))
+
+
+def _note(read: Completion, fault: Fault | None, thought: bool) -> str:
+    """What there is to say of a completion, behind the number of those like it; see ``Completion.note``."""
+    if is_cut(read.text, read.finish_reason, thought=thought):
+        return CUT
+    if read.whole or read.filtered:
+        return ""
+    if fault is not None:
+        return "could not be read, beside others in the same answers"
+    if (read.token_ids == UNNAMED).any():
+        return "are not whole: a listed token has no id that is certain"
+    return UNLISTED if thought else "are not whole: the provider counts more tokens than it lists, or other ones than the text has"
 
 
 def _total(answer: dict[str, Any]) -> int | None:

@@ -104,6 +104,8 @@ class Trials:
         self.used.update(*done.keys)
         if again := self.session.unreadable - unreadable:
             self.report.remark(f"{title}: {again} answers could not be read and were asked for again; each was paid for")
+        for note, number in done.notes.items():
+            self.report.remark(f"{title}: {number} completions {note}")
         await self._look_for_drift(done.received)
         if scored and self.reward.remote is not None:
             rows = zip(scored_as or examples, done.keys, strict=True)
