@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse, InputError, RateLimited, ServerFailed
-from blackbox_lb.safety.printable import first_line
+from blackbox_lb.safety.printable import first_line, with_remedy
 
 OPENAI = "https://api.openai.com/"
 AT_ONCE = 64
@@ -119,12 +119,10 @@ def _posted(url: str, body: dict[str, Any], headers: dict[str, str]) -> Any:
     import httpx2
 
     answer = httpx2.post(url, json=body, headers=headers, timeout=60)
+    said = f"{url} answers {answer.status_code}: {first_line(ValueError(answer.text))}"
     if answer.status_code == 429 or answer.status_code >= 500:
-        kind = RateLimited if answer.status_code == 429 else ServerFailed
-        raise kind(f"{url} answers {answer.status_code}: {first_line(ValueError(answer.text))}")
+        raise (RateLimited if answer.status_code == 429 else ServerFailed)(said)
     if answer.status_code != 200:
-        raise InputError(
-            f"{url} answers {answer.status_code}: {first_line(ValueError(answer.text))}; check the model's name and the key "
-            "(EMBEDDINGS_API_KEY, at OpenAI OPENAI_API_KEY)"
-        )
+        check = "check the model's name and the key (EMBEDDINGS_API_KEY, at OpenAI OPENAI_API_KEY)"
+        raise InputError(with_remedy(said, check))
     return answer.json()
