@@ -352,7 +352,7 @@ class Session:
             return [str(model["id"]) for model in answer["data"]]
         except (AuthenticationFailed, RequestRejected, CorruptResponse) as error:
             # A key may be allowed to sample and not to list; only a wrong one is refused with 401.
-            if needed or getattr(error.__cause__, "status_code", None) == UNAUTHORIZED:
+            if needed or getattr(getattr(error.__cause__, "response", None), "status_code", None) == UNAUTHORIZED:
                 raise
         except (KeyError, TypeError) as error:
             if needed:

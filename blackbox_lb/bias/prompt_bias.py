@@ -19,7 +19,7 @@ from pydantic import Field, Strict, field_validator, model_validator
 from blackbox_lb.bias.features import BUCKETS, GROUP, MOST_READ, DependsOn, PromptText, weighed
 from blackbox_lb.bias.records import Finite, Flag, Name, Row
 from blackbox_lb.errors import BiasError
-from blackbox_lb.vocabulary.text_vectors import PROBE, Kept, TextVectors
+from blackbox_lb.vocabulary.text_vectors import PROBE, AnswerStore, TextVectors
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
@@ -135,7 +135,7 @@ class PromptBias:
         self.identity = sha256(told.encode()).hexdigest()
 
     @classmethod
-    def of(cls, bias: Bias, kept: Kept | None = None) -> PromptBias | None:
+    def of(cls, bias: Bias, kept: AnswerStore | None = None) -> PromptBias | None:
         """Of a bias file; None where its bias is the same for all prompts. kept: see ``TextVectors``."""
         if bias.depends is None:
             return None

@@ -25,7 +25,7 @@ def of_an_api(name: str) -> bool:
     return "@http" in name
 
 
-class Kept(Protocol):
+class AnswerStore(Protocol):
     """A store of what remote services answered, by key."""
 
     def rewards(self, keys: Iterable[str]) -> Mapping[str, str]:
@@ -43,7 +43,7 @@ class TextVectors:
     tokens: that such an API has counted. kept: a store, where what an API answered is paid for once and for all.
     """
 
-    def __init__(self, name: str, kept: Kept | None = None) -> None:
+    def __init__(self, name: str, kept: AnswerStore | None = None) -> None:
         self.name, self.tokens = name, 0
         self._kept, self._turn = kept, Lock()
         self._encode: Any = None

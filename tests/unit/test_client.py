@@ -655,8 +655,8 @@ def test_a_subclass_that_cannot_be_copied_is_refused(bias: Bias) -> None:
         apply(client, bias)
 
 
-def test_an_sdk_without_httpx2_is_refused_for_sending_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands need openai 2.49; below, one sentence says so."""
+def test_an_sdk_without_httpx2_is_refused_for_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches need openai 2.49; below, one sentence says so."""
     monkeypatch.delattr(openai, "DefaultAsyncHttpx2Client")
     with pytest.raises(InputError, match=r"cannot talk through httpx2.*install openai 2\.49 or newer"):
-        Channel(load_profile("local"), "http://127.0.0.1:9/v1")
+        Channel(load_profile("local"), "http://127.0.0.1:9/v1").for_files(httpx2.Timeout(1.0))

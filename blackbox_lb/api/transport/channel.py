@@ -1,17 +1,24 @@
-"""The one module with HTTP: the openai SDK's client, rate-limit budgets, retries, errors mapped to the tree in ``errors``."""
+"""The one module with HTTP: requests, rate-limit budgets, retries, errors mapped to the tree in ``errors``.
+
+Completions are asked for by ``httpx2`` itself: the openai SDK takes a second to load and half of the time of a short request. Its
+client is used for files and batches alone, which are few.
+"""
+
+from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
-import openai
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
+from blackbox_lb._version import __version__
 from blackbox_lb.api.transport.bounded_client import BoundedClient, at_most, ceiling
 from blackbox_lb.api.transport.error_answers import Fault, classify, masked
 from blackbox_lb.api.transport.rate_limits import Budgets
@@ -34,6 +41,9 @@ from blackbox_lb.providers.profile import Profile
 from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.safety.secrets import Redactor
+
+if TYPE_CHECKING:
+    import openai
 
 RATE_LIMIT_ATTEMPTS = 20
 """Tries of a request refused for its rate alone: each waits as long as the provider asks, and one of them will pass."""
@@ -70,7 +80,6 @@ class Channel:
         token_provider: TokenProvider | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        _check_sdk()
         self.profile = profile
         self.base_url = _address(profile, base_url)
         self._attempts = attempts
@@ -80,37 +89,50 @@ class Channel:
         self._waiting: set[asyncio.Task[Any]] = set()
         self._credentials = Credentials(profile, token_provider)
         self._redactor, self._repeated = Redactor(lambda: self._credentials.secrets), False
-        self._client = self._sdk(BoundedClient, httpx2.Timeout(REQUEST_TIMEOUT), transport)
+        self._client = self._http(BoundedClient, httpx2.Timeout(REQUEST_TIMEOUT), transport)
 
-    def _sdk(
+    def _http(
         self, kind: type[httpx2.AsyncClient], timeout: httpx2.Timeout, transport: httpx2.AsyncBaseTransport | None = None
-    ) -> openai.AsyncOpenAI:
+    ) -> httpx2.AsyncClient:
+        return kind(
+            timeout=timeout,
+            limits=CONNECTIONS,
+            # A proxy server for the outside world cannot reach this machine's own servers.
+            trust_env=not is_loopback(httpx2.URL(self.base_url).host),
+            headers={"Accept": "application/json", "Content-Type": "application/json", "User-Agent": f"blackbox_lb/{__version__}"},
+            event_hooks={"request": [self._credentials]},
+            # The hook would add the key again for any host that a redirect names.
+            follow_redirects=False,
+            # Certificates take a twentieth of a second to load.
+            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if self.base_url.startswith("http:") else True,
+            transport=transport,
+        )
+
+    def for_files(self, timeout: httpx2.Timeout) -> openai.AsyncOpenAI:
+        """The SDK's client of the same API under the same key, for answers of any size; the caller closes it.
+
+        Raises InputError: the SDK is too old for it.
+        """
+        import openai
+
+        if not hasattr(openai, "DefaultAsyncHttpx2Client"):
+            raise InputError(
+                f"openai {openai.__version__} cannot talk through httpx2, which batches need; install openai 2.49 or newer"
+            )
+        client = self._http(httpx2.AsyncClient, timeout)
+        for name in ("Accept", "Content-Type", "User-Agent"):  # the SDK has its own, other ones for a file
+            del client.headers[name]
         return openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key="the credentials hook knows",
             max_retries=0,
             timeout=timeout,
             default_query=self.profile.connection.query,
-            http_client=kind(
-                timeout=timeout,
-                limits=CONNECTIONS,
-                # A proxy server for the outside world cannot reach this machine's own servers.
-                trust_env=not is_loopback(httpx2.URL(self.base_url).host),
-                event_hooks={"request": [self._credentials]},
-                # The hook would add the key again for any host that a redirect names.
-                follow_redirects=False,
-                # Certificates take a twentieth of a second to load.
-                verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if self.base_url.startswith("http:") else True,
-                transport=transport,
-            ),
+            http_client=client,
         )
 
-    def for_files(self, timeout: httpx2.Timeout) -> openai.AsyncOpenAI:
-        """The SDK's client of the same API under the same key, for answers of any size; the caller closes it."""
-        return self._sdk(httpx2.AsyncClient, timeout)
-
     async def close(self) -> None:
-        await self._client.close()
+        await self._client.aclose()
 
     def root(self, path: str) -> str:
         """The address of a path that lies beside the API's ``/v1``."""
@@ -133,10 +155,7 @@ class Channel:
         """The JSON at ``path``. A missing server is not waited for, one that is loading its model is."""
 
         async def once() -> Any:
-            try:
-                return self._json(await self._client.get(path, cast_to=httpx2.Response))
-            except openai.OpenAIError as error:
-                raise self.error_of(error) from error
+            return self._json(await self._sent("GET", path))
 
         return await self._tried(once, lambda error: is_passing(error) and not isinstance(error, ConnectionFailed))
 
@@ -197,22 +216,33 @@ class Channel:
         def learn(response: httpx2.Response) -> None:
             self._budgets.update(response.headers, time.monotonic(), started=started, tokens=tokens, generated=generated)
 
+        content = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
         try:
-            response = await self._client.post(path, body=body, cast_to=httpx2.Response)
-        except openai.APIStatusError as error:
-            learn(error.response)
-            mapped = self.error_of(error, body.get("model"))
-            if isinstance(mapped, RateLimited):
-                self._budgets.refused(asked_pause(error.response.headers), time.monotonic())
-            raise mapped from error
-        except openai.OpenAIError as error:
-            raise self.error_of(error) from error
+            response = await self._sent("POST", path, content, body.get("model"))
+        except ProviderError as error:
+            if isinstance(error.__cause__, httpx2.HTTPStatusError):
+                learn(error.__cause__.response)
+                if isinstance(error, RateLimited):
+                    self._budgets.refused(asked_pause(error.__cause__.response.headers), time.monotonic())
+            raise
         learn(response)
         answer = self._json(response, parse)
         if isinstance(answer, dict) and answer.get("error") and not answer.get("choices"):
             # Gateways answer 200 with another server's refusal inside, and so does Azure for some filtered prompts.
             raise self.refusal(None, answer, body.get("model"))
         return answer
+
+    async def _sent(self, method: str, path: str, content: bytes | None = None, model: str | None = None) -> httpx2.Response:
+        """The answer, if it is none of refusal. path: below the API's address, or a whole one."""
+        url, query = path if path.startswith("http") else self.base_url + path, self.profile.connection.query
+        try:
+            response = await self._client.request(method, url, content=content, params=query or None)
+        except httpx2.HTTPError as error:
+            raise self.unanswered(error) from error
+        if not response.is_success:
+            refused = httpx2.HTTPStatusError(f"HTTP {response.status_code}", request=response.request, response=response)
+            raise self.refused(response, model) from refused
+        return response
 
     def _json(self, response: httpx2.Response, parse: Callable[[bytes], Any] = loads) -> Any:
         content = self._redactor.answer(response.content)
@@ -230,26 +260,28 @@ class Channel:
     def _enough(self, state: RetryCallState) -> bool:
         error = state.outcome.exception() if state.outcome else None
         most = RATE_LIMIT_ATTEMPTS if isinstance(error, RateLimited) and self._attempts > 1 else self._attempts
-        if error is not None and isinstance(error.__cause__, openai.APITimeoutError | TimeoutError):
+        if error is not None and isinstance(error.__cause__, httpx2.TimeoutException | TimeoutError):
             most = min(most, SLOW_ATTEMPTS)
         return state.attempt_number >= most
 
-    def error_of(self, error: openai.OpenAIError, model: str | None = None) -> ProviderError:
-        """The error of any SDK client as one of ours, in the provider's own words."""
+    def unanswered(self, error: BaseException) -> ProviderError:
+        """The error where no answer came."""
         self._redactor.clean(error)
-        if not isinstance(error, openai.APIStatusError):
-            self.refusals += isinstance(error, openai.APITimeoutError)
-            cause = f" ({error.__cause__})" if error.__cause__ else ""
-            reason = self.masked(f"{error}{cause}")
-            remedy = "is the server running? Another address goes in --base-url"
-            return ConnectionFailed(with_remedy(f"no answer from {self.base_url}: {reason}", remedy))
-        if error.status_code < 400:
-            to = self.masked(error.response.headers.get("location", "no address"))
+        self.refusals += isinstance(error, httpx2.TimeoutException)
+        what = "the request timed out" if isinstance(error, httpx2.TimeoutException) else "connection error"
+        reason = self.masked(f"{what} ({error})" if str(error) else what)
+        remedy = "is the server running? Another address goes in --base-url"
+        return ConnectionFailed(with_remedy(f"no answer from {self.base_url}: {reason}", remedy))
+
+    def refused(self, response: httpx2.Response, model: str | None = None) -> ProviderError:
+        """The error for an answer that is no success, in the provider's own words."""
+        if response.status_code < 400:
+            to = self.masked(response.headers.get("location", "no address"))
             return RequestRejected(
-                f"{self.profile.name} answered {error.status_code}: {self.base_url} has moved to {to}; keys are not sent along: "
+                f"{self.profile.name} answered {response.status_code}: {self.base_url} has moved to {to}; keys are not sent along: "
                 "give the new address with --base-url"
             )
-        return self.refusal(error.status_code, error.response.text if error.body is None else error.body, model)
+        return self.refusal(response.status_code, response.text, model)
 
     def refusal(self, status: int | None, body: Any, model: str | None = None) -> ProviderError:
         """The error for an error answer: its status, if it has one, and its body."""
@@ -293,14 +325,6 @@ class Channel:
                 return RequestRejected, f"is {model!r} the model's name and {self.base_url} its address?"
             case _:
                 return RequestRejected, None
-
-
-def _check_sdk() -> None:
-    if not hasattr(openai, "DefaultAsyncHttpx2Client"):
-        raise InputError(
-            f"openai {openai.__version__} cannot talk through httpx2, which sending prompts needs; install openai 2.49 or newer "
-            "(applying a bias works with any from 2.0 on)"
-        )
 
 
 def _address(profile: Profile, base_url: str | None) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector, positive, vector
@@ -86,7 +86,7 @@ class StandardErrors:
         if not 0 < level < 1:
             raise InputError(f"level is {level}; it must be between 0 and 1")
         reach, known = np.full(len(self.delta), np.inf), self.informants > 1 + SAME
-        reach[known] = stats.t.ppf((1 + level) / 2, self.informants[known] - 1) * self.errors[known]
+        reach[known] = special.stdtrit(self.informants[known] - 1, (1 + level) / 2) * self.errors[known]
         reach[~self.contributions.any(axis=0)] = 0.0
         return self.delta - reach, self.delta + reach
 

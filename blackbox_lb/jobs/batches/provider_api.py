@@ -15,7 +15,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport.retries import ATTEMPTS, is_passing, retry_pause
-from blackbox_lb.errors import CorruptResponse, RequestRejected, ServerFailed
+from blackbox_lb.errors import CorruptResponse, ProviderError, RequestRejected, ServerFailed
 from blackbox_lb.jobs.batches.record import BatchRecord
 from blackbox_lb.safety.atomic_file import replacing
 
@@ -85,7 +85,7 @@ class BatchApi:
                 metadata={METADATA: job.name, "sha256": job.sha256},
             )
         except openai.OpenAIError as error:
-            raise self._channel.error_of(error) from error
+            raise self._error(error) from error
         return self._id(found)
 
     async def find(self, job: BatchRecord) -> str | None:
@@ -132,15 +132,17 @@ class BatchApi:
         async def translated() -> T:
             try:
                 return await once()
-            except openai.OpenAIError as error:
-                raise self._channel.error_of(error) from error
-            except httpx2.HTTPError as error:
-                wrapped = openai.APIConnectionError(request=error.request)
-                wrapped.__cause__ = error
-                raise self._channel.error_of(wrapped) from error
+            except (openai.OpenAIError, httpx2.HTTPError) as error:
+                raise self._error(error) from error
 
         again, enough = retry_if_exception(is_passing), stop_after_attempt(ATTEMPTS)
         return await AsyncRetrying(retry=again, wait=retry_pause, stop=enough, reraise=True)(translated)
+
+    def _error(self, error: openai.OpenAIError | httpx2.HTTPError) -> ProviderError:
+        """An error of the SDK's client as one of ours."""
+        if isinstance(error, openai.APIStatusError):
+            return self._channel.refused(error.response)
+        return self._channel.unanswered(error.__cause__ if isinstance(error, openai.OpenAIError) and error.__cause__ else error)
 
     def _id(self, found: Any) -> str:
         name = getattr(found, "id", None)
