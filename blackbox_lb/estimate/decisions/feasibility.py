@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy import optimize
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
@@ -172,6 +171,8 @@ def label_fit(
         away = away[:, :size]
         slope = np.append((away * scores).sum(), away.sum(axis=0)) if weighed else away.sum(axis=0)
         return float(-logs[rows, labels].sum() + l2 / 2 * x @ x), slope + l2 * x
+
+    from scipy import optimize  # a quarter of a second, where a command starts
 
     found = optimize.minimize(loss, np.zeros(size + weighed), jac=True, method="L-BFGS-B", options={"ftol": ftol})
     x = np.asarray(found.x, np.float64)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import optimize
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, vector, weight_vector
@@ -117,6 +116,8 @@ def maximise(
 
 
 def _within(problem: _Problem, start: Vector, low: Vector, high: Vector, max_iterations: int) -> Maximum:
+    from scipy import optimize  # a quarter of a second, where a command starts
+
     found = optimize.minimize(
         problem.loss,
         start,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
 
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -82,4 +81,6 @@ def _factor(log_listed: Vector, log_tail: Vector, outside: Bools) -> float:
         return -WIDEST
     if surplus(WIDEST) <= 0:
         return WIDEST
+    from scipy import optimize  # a quarter of a second, where a command starts
+
     return float(optimize.brentq(surplus, -WIDEST, WIDEST, xtol=1e-9))
