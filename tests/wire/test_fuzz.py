@@ -55,7 +55,7 @@ DIALECTS: dict[str, tuple[str, Endpoint, str]] = {
 }
 MOST = 3
 """Different answers of one cassette."""
-QUICK, THOROUGH = 200, 10_000
+QUICK, THOROUGH = 100, 10_000
 UNUSED = 1_000_000
 """No token of these models has an id as large."""
 LEAST = 0.01
