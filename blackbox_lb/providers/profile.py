@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -30,7 +29,6 @@ from blackbox_lb.providers.schema import (
     TokenRules,
     no_secrets,
 )
-from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
@@ -38,11 +36,6 @@ from blackbox_lb.types import Endpoint
 
 ABOUT = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 """Keys of a profile that are no rows: its name, its base, its evidence."""
-OF_THE_HOST = frozenset({"name", "title", "homepage", "models", "batch", "evidence"})
-OF_THE_ADDRESS = frozenset(
-    {"base_url_env", "api_key_env", "api_key_url", "token_env", "headers_env", "query", "query_env", "rate_limit_headers"}
-)
-"""What a profile with the address of another host does not inherit: keys, headers from the environment, models, advice."""
 
 
 class Profile(ProfileRow):
@@ -194,15 +187,7 @@ def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _extended(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """``own`` laid over ``base``; evidence is replaced as a whole, and a variable never overrules an address in ``own``.
-
-    Where ``own`` has the address of another host, what belongs to the base's stays there: see ``OF_THE_HOST``.
-    """
-    if _is_elsewhere(base, own):
-        connection = {key: value for key, value in base["connection"].items() if key not in OF_THE_ADDRESS}
-        base = {key: value for key, value in base.items() if key not in OF_THE_HOST} | {"connection": connection}
-        said = {"title": own.get("name"), "homepage": own["connection"]["base_url"]}
-        base |= {key: value for key, value in said.items() if isinstance(value, str)}
+    """``own`` laid over ``base``; evidence is replaced as a whole, and a variable never overrules an address in ``own``."""
     rows = _merged(base, own)
     if _are_tables(base.get("evidence"), own.get("evidence")):
         rows["evidence"] = {**base["evidence"], **own["evidence"]}
@@ -210,21 +195,6 @@ def _extended(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     if isinstance(address, dict) and "base_url" in address:
         rows["connection"]["base_url_env"] = address.get("base_url_env")
     return rows
-
-
-def _is_elsewhere(base: dict[str, Any], own: dict[str, Any]) -> bool:
-    """Whether ``own`` names another host than the public one of ``base``."""
-    if not _are_tables(base.get("connection"), own.get("connection")):
-        return False
-    theirs, ours = (_host(rows["connection"].get("base_url")) for rows in (base, own))
-    return bool(theirs and ours) and theirs != ours and not is_loopback(theirs)
-
-
-def _host(address: object) -> str:
-    try:
-        return (urlsplit(address).hostname or "") if isinstance(address, str) else ""
-    except ValueError:
-        return ""
 
 
 def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

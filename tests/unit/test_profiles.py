@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from click.testing import CliRunner
 
@@ -17,8 +15,7 @@ from blackbox_lb.api.transport.rate_limits import Budgets
 from blackbox_lb.api.wire import build_request
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands.setup.providers import CHOICES, DOCUMENTATION, evidence_of, flattened, shown_rows
-from blackbox_lb.errors import AuthenticationFailed, ModelUnsuitable, ProfileError
-from blackbox_lb.providers.credentials import Credentials
+from blackbox_lb.errors import ModelUnsuitable, ProfileError
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.types import Draw, Prompt, Sampling
@@ -314,50 +311,16 @@ def test_an_address_of_ones_own_is_not_overruled(tmp_path: Path) -> None:
     """The variable of the extended profile is not inherited beside one's own address; it is without one, and one's own counts."""
     path = tmp_path / "mine.toml"
     for own, variable in (
-        ('base_url = "http://127.0.0.1:1/v1"\napi_key_required = false', None),
-        ('base_url = "http://127.0.0.1:1/v1"\napi_key_required = false\nbase_url_env = "MINE"', "MINE"),
+        ('base_url = "http://127.0.0.1:1/v1"', None),
+        ('base_url = "http://127.0.0.1:1/v1"\nbase_url_env = "MINE"', "MINE"),
         ("concurrency = 2", "OPENAI_BASE_URL"),
     ):
         path.write_text(f'extends = "openai"\nname = "mine"\n[connection]\n{own}\n')
         assert load_profile(str(path)).connection.base_url_env == variable
     again = tmp_path / "again.toml"
-    own = 'base_url = "http://127.0.0.1:1/v1"\napi_key_required = false'
-    path.write_text(f'extends = "openai"\nname = "mine"\n[connection]\n{own}\n')
+    path.write_text('extends = "openai"\nname = "mine"\n[connection]\nbase_url = "http://127.0.0.1:1/v1"\n')
     again.write_text(f'extends = "{path.as_posix()}"\nname = "again"\n')
     assert load_profile(str(again)).connection.base_url_env is None
-
-
-@pytest.mark.parametrize("parent", ["openai", "fireworks"])
-def test_what_belongs_to_a_host_stays_there(parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A profile with another host's address inherits no key, header, model, batch, price or advice; with the same host's, all."""
-    theirs = load_profile(parent)
-    for name in theirs.connection.secret_variables:
-        monkeypatch.setenv(name, f"secret of {name}")
-    path = tmp_path / "mine.toml"
-    mine = f'extends = "{parent}"\nname = "mine"\n[connection]\nbase_url = "https://elsewhere.test/v1"\n'
-    path.write_text(mine)
-    with pytest.raises(ProfileError, match=r"set the row connection\.api_key_env"):
-        load_profile(str(path))
-    path.write_text(mine.replace('name = "mine"\n', "") + 'api_key_env = "MINE"')
-    with pytest.raises(ProfileError, match=r"row name: Field required"):
-        load_profile(str(path))  # else the parent's prices would be taken
-    path.write_text(f'{mine}api_key_env = "MINE"\n')
-    monkeypatch.setenv("MINE", "my key")
-    found = load_profile(str(path))
-    sent = httpx2.Request("POST", "https://elsewhere.test/v1/chat/completions")
-    asyncio.run(Credentials(found)(sent))
-    assert sent.headers["authorization"] == "Bearer my key"
-    assert "secret of" not in f"{sent.url} {dict(sent.headers)}"
-    assert (found.connection.api_key_url, found.connection.base_url_env, found.batch) == (None, None, None)
-    assert (found.models.work, found.models.refused, found.models.fleet, found.evidence) == ([], [], False, {})
-    assert (found.title, found.homepage) == ("mine", "https://elsewhere.test/v1")
-    assert (found.endpoints, found.bias) == (theirs.endpoints, theirs.bias)
-    monkeypatch.delenv("MINE")
-    with pytest.raises(AuthenticationFailed, match=r"^mine needs an API key: set the environment variable MINE$"):
-        Credentials(found)
-    same = f'extends = "{parent}"\nname = "mine"\n[connection]\nbase_url = "{theirs.connection.base_url}/more"\n'
-    path.write_text(same)
-    assert load_profile(str(path)).connection.headers_env == theirs.connection.headers_env
 
 
 def test_without_a_model_where_none_is_listed() -> None:
