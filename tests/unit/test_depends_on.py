@@ -226,6 +226,15 @@ def test_words_that_say_nothing_are_declined(runs: int) -> None:
     assert kept <= 0.05 * runs
 
 
+def test_a_bias_that_no_file_would_hold_has_fewer_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that move most stay, as where a provider takes fewer."""
+    monkeypatch.setattr("blackbox_lb.jobs.fitting.depends.MOST_NUMBERS", 300)
+    found = planted(0, signal=True)
+    assert isinstance(found, DependentCandidate)
+    assert len(found.bias.ids) == 300 // len(found.bias.depends.features) < 8
+    assert found.found > 0.9
+
+
 def test_words_that_decide_are_kept() -> None:
     """And predicted to decide almost everything right."""
     for seed in range(2):

@@ -429,6 +429,27 @@ def test_a_bias_is_proven_where_no_token_is_named(lie: Callable[[JSON], None] | 
         assert load_profile(str(tmp_path / "mine.toml")).unknown == []
 
 
+class Silent(Dialect):
+    """Says nothing of one completion's logprobs: llama.cpp does so where its only token is a part of a character."""
+
+    def post(self, path: str, body: JSON, number: int) -> JSON:
+        """Silent for one request after thirty."""
+        answer = super().post(path, body, number)
+        if path.endswith("/chat/completions") and number >= 30 and not hasattr(self, "_was"):
+            self._was = number
+            answer["choices"][0]["logprobs"] = None
+        return answer
+
+
+def test_one_answer_without_a_list_does_not_end_the_test() -> None:
+    """It is asked for again; where no answer ever had one, nothing can be learned and the test ends."""
+    server = ExactServer(model(0))
+    server._dialect = Silent(server.model, "exact", None, 0)
+    report = self_test(server)
+    assert not report.contradicted
+    assert finding(report, "bias.entries").status == "CONFIRMED"
+
+
 def test_a_refusal_contradicts_and_a_failure_does_not() -> None:
     """A 400 to what a row claims contradicts it; a 500 leaves it unchecked, with the server's words."""
 

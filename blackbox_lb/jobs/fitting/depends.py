@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.special import log_softmax
 
-from blackbox_lb.bias.prompt_bias import DIGITS, PROBED, Dependence, Feature, PromptBias
+from blackbox_lb.bias.prompt_bias import DIGITS, MOST_NUMBERS, PROBED, Dependence, Feature, PromptBias
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
@@ -305,15 +305,16 @@ def learned_bias(
     model_weight: float = 1.0,
     draws: int = DRAWS,
 ) -> tuple[PromptBias, Vector]:
-    """Learned with all training prompts, on the tokens that move most where the provider takes fewer than there are; and (s,) the
+    """Learned with all training prompts, on the tokens that move most where the provider or a file takes fewer; and (s,) the
     standard errors of the common vector, NaN without ``draws`` of them and where all of them would take minutes.
 
     positions: of tokens that may be biased.
     """
-    whole = positions(tokens)
+    whole, most = positions(tokens), MOST_NUMBERS // max(len(features.names), 1)
+    most = most if limits.entries is None else min(limits.entries, most)
     fit = fit_prompts(whole, features.table, l2=l2, slope_l2=slope_l2)
-    if limits.entries is not None and len(fit.token_ids) > limits.entries:
-        kept = np.argsort(-fit.impact(features.table, whole.usage))[: limits.entries]
+    if len(fit.token_ids) > most:
+        kept = np.argsort(-fit.impact(features.table, whole.usage))[:most]
         whole = positions(np.sort(fit.token_ids[kept]))
         fit = fit_prompts(whole, features.table, l2=l2, slope_l2=slope_l2)
     common, slopes = fit.common / model_weight, fit.slopes / model_weight

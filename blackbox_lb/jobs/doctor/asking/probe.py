@@ -7,7 +7,7 @@ from typing import Any
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import parse_response
-from blackbox_lb.errors import ContentFiltered
+from blackbox_lb.errors import ContentFiltered, NoLogprobs
 from blackbox_lb.providers.schema import Json
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
 
@@ -15,6 +15,8 @@ MOST_REQUESTS = 99
 """A self-test is worth less than 100 requests, whatever it meets; retries of a busy server are not counted."""
 IN_FLIGHT = 8
 """Requests at a time: gentle on a small server, and a hosted API answers 99 in seconds."""
+SLIPS = 2
+"""Times that a request is made again whose answer came without a list."""
 EVERYTHING = -1
 """Read with this many alternatives asked for, a list is not cut to those that are sure to be the likeliest."""
 
@@ -102,13 +104,21 @@ class Probe:
         return (await self._read(prompt, Draw(Sampling(1.0, 1, top), bias), reading=reading))[0]
 
     async def _read(self, prompt: Prompt, draw: Draw, n: int = 1, reading: Sampling | None = None) -> list[Completion]:
-        """The answer to one request, read as one to ``reading``."""
+        """The answer to one request, read as one to ``reading``. One without a list is asked for twice more, if others had one:
+        llama.cpp lists nothing where the only token is a part of a character."""
         session, where, bias = self.session, draw.endpoint or self.session.endpoint, draw.bias or {}
-        try:
-            answer = await session.answer(prompt, draw, n)
-        except ContentFiltered as refusal:
-            raise Withheld(f"a test prompt was refused by the content filter: {refusal}") from refusal
-        completions = parse_response(session.profile, where, answer, reading or draw.sampling, session.vocabulary)
+        completions, left = None, SLIPS if self.completion_tokens else 0
+        while completions is None:
+            try:
+                answer = await session.answer(prompt, draw, n)
+                completions = parse_response(session.profile, where, answer, reading or draw.sampling, session.vocabulary)
+            except ContentFiltered as refusal:
+                raise Withheld(f"a test prompt was refused by the content filter: {refusal}") from refusal
+            except NoLogprobs:
+                if not left:
+                    raise
+                self.count()
+                left -= 1
         self.prompt_tokens += completions[0].prompt_tokens if completions else 0
         self.completion_tokens += sum(completion.n_tokens for completion in completions)
         self.entries = max(self.entries, len(bias))
