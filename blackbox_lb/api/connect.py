@@ -36,7 +36,7 @@ async def connect(
     Raises BlbError: unknown provider, missing key, model not found, server down.
     """
     profile = load_profile(provider)
-    profile.require(needs, "the run")
+    profile.require(needs, "the run", model)
     async with AsyncExitStack() as stack:
         if profile.connection.embedded:
             if base_url is not None:

@@ -20,7 +20,7 @@ GO_ON = (
 
 
 class DriftWatch:
-    """The names (``model``) and systems (``system_fingerprint``) of the answers so far, each with its number of completions.
+    """The names (``model``) and systems (row ``models.system``) of the answers so far, each with its number of completions.
 
     policy: another name or system stops the run, or is noted; None: it stops, but for another system of a fleet. remarks:
     for the user. mixed: the tokenizer changed, so the vocabulary of the last completions is not known.

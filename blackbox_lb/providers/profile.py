@@ -36,6 +36,13 @@ from blackbox_lb.types import Endpoint
 
 ABOUT = frozenset({"name", "title", "homepage", "unknown", "evidence"})
 """Keys of a profile that are no rows: its name, its base, its evidence."""
+OF_A_HOST = frozenset(
+    {
+        *("models", "batch", "connection.base_url_env", "connection.api_key_env", "connection.api_key_url"),
+        *("connection.token_env", "connection.headers_env", "connection.query_env", "connection.rate_limit_headers"),
+    }
+)
+"""Rows and tables about one host: its keys, its headers, its models, its batches. Another address does not inherit them."""
 
 
 class Profile(ProfileRow):
@@ -62,7 +69,9 @@ class Profile(ProfileRow):
     answers: AnswerRules = AnswerRules()
     batch: BatchRules | None = None
     neutral: dict[str, Json]
-    request: Annotated[dict[str, Json], AfterValidator(no_secrets)] = Field(default_factory=dict)
+    request: Annotated[dict[str, Json | list[str] | dict[str, Json | list[str]]], AfterValidator(no_secrets)] = Field(
+        default_factory=dict
+    )
     unknown: list[str] = Field(default_factory=list)
     evidence: dict[str, Evidence] = Field(default_factory=dict)
 
@@ -105,10 +114,21 @@ class Profile(ProfileRow):
             if not self.connection.lists_models:
                 raise ProfileError(f"{self.name} does not list what it serves; name the model or deployment with --model")
             return
-        base = model.split(":")[1] if model.startswith("ft:") and model.count(":") > 1 else model
         for refused in self.models.refused:
-            if fnmatchcase(base, refused.pattern):
+            if fnmatchcase(_base_model(model), refused.pattern):
                 raise self.unsuitable(model, refused.why)
+
+    def tried(self, model: str | None) -> bool:
+        """Whether sources agree that ``model`` takes a bias; None is no model in particular."""
+        return model is None or not any(fnmatchcase(_base_model(model), pattern) for pattern in self.models.untried)
+
+    @property
+    def rows_of_its_host(self) -> dict[str, Any]:
+        """The rows of ``OF_A_HOST`` but ``base_url_env``, for a profile of this host at another address."""
+        connection = {row.partition(".")[2] for row in OF_A_HOST - {"connection.base_url_env"}}
+        return self.model_dump(
+            mode="json", exclude_defaults=True, include={"connection": connection, "models": True, "batch": True}
+        )
 
     def unsuitable(self, model: str, why: str) -> ModelUnsuitable:
         """The error for a ``model`` that cannot be used here: why, and which models can."""
@@ -122,20 +142,24 @@ class Profile(ProfileRow):
     def _guesses_about(self, row: str) -> list[str]:
         return [each for each in self.unknown if f"{row}.".startswith(f"{each}.") or each.startswith(f"{row}.")]
 
-    def require(self, rows: Iterable[str], purpose: str) -> None:
+    def require(self, rows: Iterable[str], purpose: str, model: str | None = None) -> None:
         """Raise ProfileError where one of ``rows``, or a row of a table among them, is not known; name the measuring command."""
+        rows = list(rows)
         guesses = list(dict.fromkeys(guess for row in rows for guess in self._guesses_about(row)))
+        if "bias" in rows and "bias" not in guesses and not self.tried(model):
+            guesses.append(f"bias with {model}")
         if guesses:
             raise ProfileError(
-                f"{purpose} needs to know {', '.join(guesses)} of {self.name}, which nobody has proven; "
-                f"blb doctor --provider {self.name} --model NAME --save mine.toml finds out, then give --provider mine.toml"
+                f"{purpose} needs to know {', '.join(guesses)} of {self.name}, which nobody has proven; blb doctor --provider "
+                f"{self.name} --model {model or 'NAME'} --save mine.toml finds out, then give --provider mine.toml"
             )
 
 
 def load_profile(name: str) -> Profile:
     """Load the packaged profile ``name``, or a user's own from the TOML file of that path.
 
-    With ``extends = "NAME"`` a profile only holds its differences from that one.
+    With ``extends = "NAME"`` a profile only holds its differences from that one. With another address than that one's, what
+    belongs to its host is not inherited: ``OF_A_HOST``.
 
     Raises ProfileError: no such profile, unreadable file, or a row that is missing, unknown or of the wrong kind.
     """
@@ -148,6 +172,11 @@ def load_profile(name: str) -> Profile:
         ) from error
     watch(profile.connection.secret_variables)
     return profile
+
+
+def _base_model(model: str) -> str:
+    """The model under a fine-tuned one's name."""
+    return model.split(":")[1] if model.startswith("ft:") and model.count(":") > 1 else model
 
 
 def _complaint(error: ErrorDetails, rows: Any) -> str:
@@ -183,17 +212,28 @@ def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     except ValueError as error:
         raise ProfileError(f"provider profile {name} is not valid TOML: {error}; correct the file") from error
     base = rows.pop("extends", None)
-    return rows if base is None else _extended(_rows(str(base), (*seen, name)), rows)
+    return rows if base is None else _extended(_rows(str(base), (*seen, name)), rows, name)
 
 
-def _extended(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """``own`` laid over ``base``; evidence is replaced as a whole, and a variable never overrules an address in ``own``."""
+def _extended(base: dict[str, Any], own: dict[str, Any], name: str) -> dict[str, Any]:
+    """``own`` laid over ``base``; evidence is replaced as a whole.
+
+    With another address in ``own``, the rows of ``OF_A_HOST`` are not inherited, nor is the name, by which prices are found.
+    """
+    address = own.get("connection")
+    if isinstance(address, dict) and "base_url" in address:
+        there = base.get("connection", {})
+        if address["base_url"] != there.get("base_url"):
+            base = {key: value for key, value in base.items() if key not in OF_A_HOST}
+            there = {key: value for key, value in there.items() if f"connection.{key}" not in OF_A_HOST}
+            known = base.get("evidence", {}).items()
+            base["evidence"] = {row: seen for row, seen in known if not OF_A_HOST & {row, row.partition(".")[0]}}
+            base["unknown"] = [row for row in base.get("unknown", []) if row.partition(".")[0] not in OF_A_HOST]
+            own = {"name": Path(name).stem, **own}
+        base["connection"] = {key: value for key, value in there.items() if key != "base_url_env"}
     rows = _merged(base, own)
     if _are_tables(base.get("evidence"), own.get("evidence")):
         rows["evidence"] = {**base["evidence"], **own["evidence"]}
-    address = own.get("connection")
-    if isinstance(address, dict) and "base_url" in address:
-        rows["connection"]["base_url_env"] = address.get("base_url_env")
     return rows
 
 

@@ -24,6 +24,8 @@ T = TypeVar("T", bound=Mapping[str, object])
 def no_secrets(table: T) -> T:
     """Return ``table``. Raises ValueError, without the value, where a name or a value in it looks like a key."""
     for name, value in table.items():
+        if isinstance(value, Mapping):
+            no_secrets(value)
         if isinstance(value, str) and value and (SECRET_WORD.search(name) or redacted(value) != value):
             raise ValueError(
                 f"{name} holds what looks like a key, and a profile is no place for one; put it into an environment variable and "
@@ -39,8 +41,7 @@ class ProfileRow(BaseModel, frozen=True, extra="forbid", strict=True):
 class Connection(ProfileRow):
     """Address and credentials of the API. Keys come from the environment variable ``api_key_env``, never from a file.
 
-    base_url_env: a variable whose address goes before ``base_url``. A profile that extends another and sets ``base_url`` alone does
-    not inherit it: a variable for another provider never replaces the profile's own address.
+    base_url_env: a variable whose address goes before ``base_url``.
     base_path: appended to an address that lacks it.
     api_key_required: nothing is sent without a key or a token, so ``api_key_env`` or ``token_env`` must name its variable.
     api_key_url: the page where a user gets a key. api_key_header: carries the key, ``Authorization`` as a bearer token.
@@ -270,13 +271,16 @@ class RefusedModels(ProfileRow):
 class ModelRules(ProfileRow):
     """Models that are refused before anything is sent, and some that work.
 
-    fleet: many systems answer under one model name, so ``system_fingerprint`` changes between answers; elsewhere a change means
-    another server or set-up.
+    untried: patterns of models about which sources contradict each other: they count as ``unknown = ["bias"]``.
+    fleet: many systems answer under one model name, so ``system`` changes between answers; elsewhere a change means another
+    server or set-up. system: the field of an answer that names the answering system.
     """
 
     refused: list[RefusedModels] = []
     work: list[str] = []
+    untried: list[str] = []
     fleet: bool = False
+    system: str = "system_fingerprint"
 
 
 class Evidence(ProfileRow):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -66,6 +69,11 @@ def send(answer: Answer, provider: str = "openai", *, times: int = 1, **options:
     return arrived
 
 
+def refuse(status: int, message: str, _: httpx2.Request) -> httpx2.Response:
+    """An error answer to any request."""
+    return fail(status, message)
+
+
 def fine(_: httpx2.Request) -> httpx2.Response:
     """An answer that nothing is wrong with."""
     return httpx2.Response(200, json={})
@@ -97,6 +105,27 @@ def test_other_providers_learn_nothing_of_openai(monkeypatch: pytest.MonkeyPatch
     assert "openai-organization" not in request.headers
     (request,) = send(fine, "vllm")
     assert "authorization" not in request.headers
+
+
+def test_an_extended_profile_sends_nothing_of_the_parents_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another address gets its own key alone; its errors name its own variable and neither OpenAI's key page nor its models."""
+    for variable in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_BASE_URL"):
+        monkeypatch.setenv(variable, "https://parent-secret.example")
+    monkeypatch.setenv("MY_KEY", "mine-0123456789")
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "openai"\n[connection]\nbase_url = "https://elsewhere.example/v1"\napi_key_env = "MY_KEY"\n')
+    (request,) = send(fine, str(path))
+    assert str(request.url) == "https://elsewhere.example/v1/chat/completions"
+    assert request.headers["authorization"] == "Bearer mine-0123456789"
+    assert "parent-secret" not in str(request.headers)
+    assert not [name for name in request.headers if name.startswith("openai-")]
+    load_profile(str(path)).check_model("o3-mini")
+    lacks = "Unsupported parameter: 'logprobs' is not supported with this model."
+    for status, message in ((401, "no"), (400, lacks)):
+        with pytest.raises(BlbError) as caught:
+            send(partial(refuse, status, message), str(path))
+        said = str(caught.value).replace(BODY["model"], "the model asked for")
+        assert not re.search("openai|gpt", said, re.IGNORECASE)
 
 
 def test_azure_takes_its_key_in_a_header_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

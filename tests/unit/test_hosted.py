@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,54 @@ def test_a_fit_from_prompts_to_a_verdict(provider: str, engine: ExactServer, blb
     assert all(text.startswith(" ") for text in (entry.text for entry in bias.entries if entry.id != END) if text)
     if provider != "fireworks":
         assert all(value == int(value) for value in bias.logit_bias.values())
+
+
+def routed(tmp_path: Path, *rows: str) -> str:
+    """A profile of OpenRouter, as after a self-test that confirmed all, with these rows."""
+    path = tmp_path / "routed.toml"
+    path.write_text("\n".join(('extends = "openrouter"', "unknown = []", *rows)))
+    return str(path)
+
+
+def through_openrouter(command: str, gateway: RulesGateway, profile: str, tmp_path: Path, *more: object) -> Result:
+    """A command against the gateway's OpenRouter."""
+    where = ["--provider", profile, "--model", "openai/gpt-4o-mini", "--base-url", gateway.base_url, "--tokenizer", "hosted"]
+    return CliRunner().invoke(main, [command, *where, *map(str, more)])
+
+
+def test_a_fit_through_a_router(monkeypatch: pytest.MonkeyPatch, engine: ExactServer, data: Path, tmp_path: Path) -> None:
+    """Every request asks for a host that takes all its fields, so the verdict is that before the model itself."""
+    monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
+    task = ("--data", data, "--reward", REWARD, "--max-tokens", 8, "--out", tmp_path / "run", "--json", *FIT, "--on-drift", "note")
+    with RulesGateway("openrouter", engine, key=KEY) as gateway:
+        result = through_openrouter("fit", gateway, routed(tmp_path), tmp_path, *task)
+        assert result.exit_code == 0, result.output
+        assert {repr(body["provider"]) for body in posted(gateway)} == {"{'require_parameters': True}"}
+    assert json.loads(result.stdout)["verdict"][0]["verdict"] == "HELPS"
+
+
+def test_a_bias_that_is_dropped_on_the_way(monkeypatch: pytest.MonkeyPatch, engine: ExactServer, tmp_path: Path) -> None:
+    """A host that ignores it is found by the self-test; with ``require_parameters`` no such host is asked."""
+    monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
+    with RulesGateway("openrouter", engine, key=KEY, hosts={"Bare": ("logit_bias",)}, concurrency=1) as gateway:
+        dropped = routed(tmp_path, "[request]", "provider = { require_parameters = false }")
+        result = through_openrouter("doctor", gateway, dropped, tmp_path, "--yes")
+        assert result.exit_code == 1, result.output
+        assert re.search(r"bias .*CONTRADICTED +ignored", result.stdout), result.stdout
+        refused = through_openrouter("doctor", gateway, routed(tmp_path), tmp_path, "--yes")
+        assert "No endpoints found that can handle the requested parameters" in refused.output
+
+
+def test_another_host_in_the_middle_of_a_run_is_drift(
+    monkeypatch: pytest.MonkeyPatch, engine: ExactServer, data: Path, tmp_path: Path
+) -> None:
+    """The first biased request goes to another host than the unbiased ones, and the run says so and stops."""
+    monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
+    task = ("--data", data, "--reward", REWARD, "--max-tokens", 8, "--out", tmp_path / "run", *FIT)
+    with RulesGateway("openrouter", engine, key=KEY) as gateway:
+        result = through_openrouter("fit", gateway, routed(tmp_path), tmp_path, *task)
+    assert result.exit_code != 0
+    assert "the system that answers changed from 'Bare' to 'Full'" in result.output
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 from click.testing import CliRunner
 
 from blackbox_lb.api.transport.rate_limits import Budgets
@@ -18,10 +19,13 @@ from blackbox_lb.cli.commands.setup.providers import CHOICES, DOCUMENTATION, evi
 from blackbox_lb.errors import ModelUnsuitable, ProfileError
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.providers.schema import ModelRules
 from blackbox_lb.types import Draw, Prompt, Sampling
 
-NAMES = ["azure", "azure-classic", "fireworks", "llamacpp", "lmstudio", "local", "openai", "sglang", "vllm"]
-TOGETHER = Path(__file__).parent / "data" / "together.toml"
+NEW = ["deepinfra", "mlx", "nim", "novita", "openrouter", "tabbyapi", "together"]
+GUESSED = ["lmstudio", *NEW]
+NAMES = sorted(["azure", "azure-classic", "fireworks", "llamacpp", "local", "openai", "sglang", "vllm", *GUESSED])
+ACME = Path(__file__).parent / "data" / "acme.toml"
 IDENTITY = {"extends", "name", "title", "homepage", "unknown", "evidence"}
 NEEDED = ("tokens.id", "neutral", "bias")
 
@@ -107,25 +111,49 @@ def evidence_of_a_row(name: str, remark: str) -> bool:
 
 
 def test_the_overview_names_every_provider() -> None:
-    """With its key's variable, its limits, and how much has to be found out first; no word is broken."""
+    """With its key's variable, what it learns from, the bias it takes, and how that is known; no word is broken."""
     text = CliRunner().invoke(main, ["providers"]).output
     assert [name for name in NAMES if f" {name} " not in text] == []
     assert "AZURE_OPENAI_API_KEY" in text
     assert "blb doctor" in text
-    (row,) = [line.split() for line in text.splitlines() if line.startswith(" openai ")]
-    assert row == ["openai", "OPENAI_API_KEY", "before", "bias", "20", "300", "0"]
+    rows = {
+        line.split()[0]: line.split(maxsplit=1)[1].strip()
+        for line in text.splitlines()
+        if line.startswith(" ") and len(line.split()) > 1
+    }
+    assert re.split(r"  +", rows["openai"]) == [
+        *("OPENAI_API_KEY", "samples, labels: 20", "300 whole, -100 to 100", "specification")
+    ]
+    assert re.split(r"  +", rows["llamacpp"])[1:] == ["samples, answers: any", "any, -100 to 100", "measured on a live server"]
+    assert [name for name in NAMES if rows[name].endswith("unknown")] == sorted(GUESSED)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "lmstudio"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in GUESSED])
 def test_what_is_proven_or_has_a_safe_reading_blocks_nothing(name: str) -> None:
-    """All but LM Studio can be collected from and given a bias before anyone has run the doctor."""
+    """All that somebody has looked at can be collected from and given a bias before anyone has run the doctor."""
     load_profile(name).require(NEEDED, "this")
 
 
-def test_what_is_a_guess_blocks_and_says_what_finds_out() -> None:
-    """LM Studio's ids, neutral request and bias are guesses."""
-    with pytest.raises(ProfileError, match=r"tokens\.id, neutral, bias of lmstudio, .*; blb doctor --provider lmstudio"):
-        load_profile("lmstudio").require(NEEDED, "this")
+@pytest.mark.parametrize("name", GUESSED)
+def test_what_is_a_guess_blocks_and_says_what_finds_out(name: str) -> None:
+    """Ids, neutral request and bias of a host that nobody has asked are guesses."""
+    with pytest.raises(ProfileError, match=rf"tokens\.id, neutral, bias of {name}, .*; blb doctor --provider {name}"):
+        load_profile(name).require(NEEDED, "this")
+
+
+@pytest.mark.parametrize(
+    ("model", "unsure"), [("gpt-4.1", True), ("ft:gpt-4.1-2025-04-14:acme::A1", True), ("gpt-4.1-mini", False)]
+)
+def test_a_model_that_sources_disagree_about_is_a_guess(model: str, unsure: bool) -> None:
+    """Its bias is refused until the self-test has looked; its completions may be collected, and no list recommends it."""
+    openai = load_profile("openai")
+    assert "gpt-4.1" not in openai.models.work
+    openai.require(["tokens.id", "neutral"], "this", model)
+    if unsure:
+        with pytest.raises(ProfileError, match=rf"bias with {model} of openai, .* --model {model} --save mine.toml"):
+            openai.require(NEEDED, "this", model)
+    else:
+        openai.require(NEEDED, "this", model)
 
 
 @pytest.mark.parametrize(
@@ -194,11 +222,11 @@ def test_azures_two_forms() -> None:
 
 def test_a_profile_of_ones_own_from_scratch() -> None:
     """About twenty lines describe an OpenAI-compatible host, and the request is the one that they describe."""
-    text = TOGETHER.read_text(encoding="utf-8")
+    text = ACME.read_text(encoding="utf-8")
     assert len([line for line in text.splitlines() if line]) <= 21
-    together = load_profile(str(TOGETHER))
+    acme = load_profile(str(ACME))
     body = build_request(
-        together, Draw(Sampling(max_tokens=7, top_logprobs=20), {5: 1.5}, "chat"), model="m", prompt=Prompt.user("hello")
+        acme, Draw(Sampling(max_tokens=7, top_logprobs=20), {5: 1.5}, "chat"), model="m", prompt=Prompt.user("hello")
     )
     assert body == {
         "model": "m",
@@ -214,13 +242,13 @@ def test_a_profile_of_ones_own_from_scratch() -> None:
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
     }
-    with pytest.raises(ProfileError, match="blb doctor --provider together"):
-        together.require(NEEDED, "this")
+    with pytest.raises(ProfileError, match="blb doctor --provider acme"):
+        acme.require(NEEDED, "this")
 
 
 def test_a_profile_of_ones_own_needs_no_evidence() -> None:
     """What is not said to be known is shown as such."""
-    text = CliRunner().invoke(main, ["providers", str(TOGETHER)]).output
+    text = CliRunner().invoke(main, ["providers", str(ACME)]).output
     (line,) = [line for line in text.splitlines() if line.startswith("  top_k = -1")]
     assert line.endswith("UNKNOWN  (no evidence)")
 
@@ -280,7 +308,7 @@ def test_a_broken_profile_is_refused(tmp_path: Path, text: str, sentence: str) -
 def test_a_profile_without_endpoints_is_refused(tmp_path: Path) -> None:
     """There would be nothing to send to."""
     path = tmp_path / "mine.toml"
-    head, _, _ = TOGETHER.read_text(encoding="utf-8").partition("[endpoints.chat]")
+    head, _, _ = ACME.read_text(encoding="utf-8").partition("[endpoints.chat]")
     path.write_text(head.replace("[connection]", "endpoints = {}\n[connection]"))
     with pytest.raises(ProfileError, match=r"row endpoints: .*at least 1"):
         load_profile(str(path))
@@ -301,9 +329,9 @@ def test_a_guess_inside_a_table_makes_the_table_one(tmp_path: Path) -> None:
 
 
 def test_what_is_a_guess_in_the_profiles_that_come_along() -> None:
-    """LM Studio's, whose documentation says least; nothing else."""
+    """Those of hosts that nobody has asked; nothing else."""
     assert {name: guesses for name in NAMES if (guesses := load_profile(name).unknown)} == {
-        "lmstudio": ["tokens.id", "neutral", "bias"]
+        name: ["logprobs.limit", *NEEDED] if name in ("nim", "deepinfra") else [*NEEDED] for name in GUESSED
     }
 
 
@@ -315,12 +343,51 @@ def test_an_address_of_ones_own_is_not_overruled(tmp_path: Path) -> None:
         ('base_url = "http://127.0.0.1:1/v1"\nbase_url_env = "MINE"', "MINE"),
         ("concurrency = 2", "OPENAI_BASE_URL"),
     ):
-        path.write_text(f'extends = "openai"\nname = "mine"\n[connection]\n{own}\n')
+        path.write_text(f'extends = "openai"\nname = "mine"\n[connection]\napi_key_env = "MY_KEY"\n{own}\n')
         assert load_profile(str(path)).connection.base_url_env == variable
     again = tmp_path / "again.toml"
-    path.write_text('extends = "openai"\nname = "mine"\n[connection]\nbase_url = "http://127.0.0.1:1/v1"\n')
+    path.write_text('extends = "openai"\nname = "mine"\n[connection]\nbase_url = "http://127.0.0.1:1/v1"\napi_key_env = "MY_KEY"\n')
     again.write_text(f'extends = "{path.as_posix()}"\nname = "again"\n')
     assert load_profile(str(again)).connection.base_url_env is None
+
+
+def test_another_address_inherits_nothing_of_the_parents_host(tmp_path: Path) -> None:
+    """Row by row: no key, header, key page, model list, batch, price or evidence of them; the rules of its requests stay."""
+    path = tmp_path / "mine.toml"
+    elsewhere = '[connection]\nbase_url = "https://example.invalid/v1"\n'
+    for parent in NAMES:
+        path.write_text(f'extends = "{parent}"\n{elsewhere}api_key_env = "MY_KEY"\n')
+        mine, there = load_profile(str(path)), load_profile(parent)
+        connection = mine.connection
+        assert connection.secret_variables == ["MY_KEY"]
+        assert (connection.api_key_url, connection.base_url_env, connection.rate_limit_headers) == (None, None, {})
+        assert (mine.models, mine.batch, mine.name) == (ModelRules(), None, "mine")
+        assert not [row for row in mine.evidence if row.startswith(("models", "batch", "connection.api_key_url"))]
+        assert (mine.endpoints, mine.neutral, mine.bias, mine.request) == (
+            there.endpoints,
+            there.neutral,
+            there.bias,
+            there.request,
+        )
+    path.write_text(f'extends = "openai"\n{elsewhere}')
+    with pytest.raises(ProfileError, match=r"row connection\.api_key_env \(or token_env\), or api_key_required = false"):
+        load_profile(str(path))
+
+
+def test_the_parents_own_address_is_the_parents_host(tmp_path: Path) -> None:
+    """The same address, or none, inherits all; so does what the self-test saves with ``--base-url``."""
+    path, openai = tmp_path / "mine.toml", load_profile("openai")
+    for row in ("concurrency = 2", f'base_url = "{openai.connection.base_url}"'):
+        path.write_text(f'extends = "openai"\n[connection]\n{row}\n')
+        mine = load_profile(str(path))
+        assert (mine.models, mine.batch, mine.name) == (openai.models, openai.batch, "openai")
+        assert mine.connection.secret_variables == openai.connection.secret_variables
+    kept = {**openai.rows_of_its_host, "extends": "openai"}
+    kept["connection"]["base_url"] = "https://gateway.example/v1"
+    path.write_text(tomli_w.dumps(kept))
+    mine = load_profile(str(path))
+    assert (mine.models, mine.batch) == (openai.models, openai.batch)
+    assert mine.connection.secret_variables == openai.connection.secret_variables
 
 
 def test_without_a_model_where_none_is_listed() -> None:
@@ -339,7 +406,8 @@ def test_a_profile_cannot_extend_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"), [("opnai", "known: azure, azure-classic, fireworks, llamacpp, lmstudio"), ("none.toml", "cannot read")]
+    ("name", "sentence"),
+    [("opnai", "known: azure, azure-classic, deepinfra, fireworks, llamacpp, lmstudio"), ("none.toml", "cannot read")],
 )
 def test_an_unknown_profile_is_refused(name: str, sentence: str) -> None:
     """The known ones are listed, and how to give one's own."""

@@ -89,6 +89,12 @@ LMSTUDIO: dict[str, Any] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
+ROUTED: dict[str, Any] = {**OPENAI, "max_tokens": 7, "provider": {"require_parameters": True}}
+OPEN: dict[str, Any] = {**OPENAI, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "max_tokens": 7}
+"""Where 0 switches top_k off."""
+TOGETHER: dict[str, Any] = {**OPEN, "top_k": -1, "logprobs": 5, "context_length_exceeded_behavior": "error"}
+NOVITA: dict[str, Any] = {**OPEN, "top_k": -1}
+MLX: dict[str, Any] = {**OPEN, "repetition_penalty": 0.0, "xtc_probability": 0.0, "logprobs": True, "top_logprobs": 5}
 CHAT: dict[str, Any] = {"messages": MESSAGES, "logprobs": True, "top_logprobs": 5}
 TEXT: dict[str, Any] = {"prompt": "hello", "logprobs": 5}
 INCLUDE = ["message.output_text.logprobs"]
@@ -110,6 +116,17 @@ EXPECTED: dict[tuple[str, Endpoint], dict[str, Any]] = {
     ("llamacpp", "completions"): {**LLAMACPP, **TEXT},
     ("local", "chat"): {**LLAMACPP, **CHAT},
     ("local", "completions"): {**LLAMACPP, **TEXT},
+    ("openrouter", "chat"): {**ROUTED, **CHAT},
+    ("together", "chat"): {**TOGETHER, "messages": MESSAGES},
+    ("together", "completions"): {**TOGETHER, "prompt": "hello"},
+    ("novita", "chat"): {**NOVITA, **CHAT},
+    ("novita", "completions"): {**NOVITA, **TEXT},
+    ("deepinfra", "chat"): {**OPEN, **CHAT},
+    ("mlx", "chat"): {**MLX, "messages": MESSAGES},
+    ("mlx", "completions"): {**MLX, "prompt": "hello"},
+    ("nim", "chat"): {**OPEN, **CHAT},
+    ("nim", "completions"): {**OPEN, **TEXT},
+    ("tabbyapi", "chat"): {**OPEN, "messages": MESSAGES, "logprobs": 5, "dry_multiplier": 0.0},
     ("lmstudio", "chat"): {**LMSTUDIO, "messages": MESSAGES, "max_tokens": 7},
     ("lmstudio", "responses"): {**LMSTUDIO, "input": MESSAGES, "max_output_tokens": 7, "include": INCLUDE, "top_logprobs": 5},
 }
@@ -148,6 +165,17 @@ TAKES: dict[tuple[str, Endpoint], Takes] = {
     ("llamacpp", "completions"): Takes(None, 1, True, PAIRS, None),
     ("local", "chat"): Takes(None, 1, True, PAIRS, None),
     ("local", "completions"): Takes(None, 1, True, PAIRS, None),
+    ("openrouter", "chat"): Takes(20, 1, True, WHOLE, 4),
+    ("together", "chat"): Takes(20, 128, True, FLOATS, None),
+    ("together", "completions"): Takes(20, 128, True, FLOATS, None),
+    ("novita", "chat"): Takes(20, 1, True, FLOATS, 4),
+    ("novita", "completions"): Takes(20, 1, True, FLOATS, 4),
+    ("deepinfra", "chat"): Takes(20, 1, True, FLOATS, 16),
+    ("mlx", "chat"): Takes(10, 1, True, FLOATS, None),
+    ("mlx", "completions"): Takes(10, 1, True, FLOATS, None),
+    ("nim", "chat"): Takes(20, 1, True, FLOATS, None),
+    ("nim", "completions"): Takes(20, 1, True, FLOATS, None),
+    ("tabbyapi", "chat"): Takes(None, 1, False, FLOATS, None),
     ("lmstudio", "chat"): Takes(None, 1, False, FLOATS, None),
     ("lmstudio", "responses"): Takes(None, 1, False, None, 0),
 }

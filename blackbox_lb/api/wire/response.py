@@ -117,7 +117,7 @@ def _parsed(
             read = (_up_to_stop(read[0], _total(answer)),)
         sizes = _sizes(profile, dialect, answer, choices, read, faults, thoughts, sampling)
         prompt_tokens, model = count(answer, "prompt_tokens", "input_tokens") or 0, str(answer.get("model") or "")
-        system = str(answer.get("system_fingerprint") or "")
+        system = str(answer.get(profile.models.system) or "")
         completions = [
             replace(
                 each,

@@ -33,7 +33,7 @@ def execute(options: CompileOptions) -> None:
     bias_file = options.bias_file
     bias = Bias.load(bias_file)
     profile = profile_of(bias, options.provider)
-    profile.require(["bias"], "compiling")
+    profile.require(["bias"], "compiling", bias.model)
     profile.check_model(bias.model)
     most_entries(profile, options.entries)
     collected_by = [load_profile(bias.provider)] if bias.provider in {*profile_names()} - {profile.name} else []

@@ -71,13 +71,18 @@ def _rows(
     rows: dict[str, Any] = {"extends": str(Path(provider).resolve()) if own else provider, "name": name, "unknown": list(unknown)}
     parts = urlsplit(base_url or "")
     if base_url is not None and not (parts.username or parts.password or parts.query):  # which may be secrets
-        rows["connection"] = {"base_url": base_url}
+        rows |= report.profile.rows_of_its_host
+        rows["connection"] = {**rows.get("connection", {}), "base_url": base_url}
     found = {finding.row: finding.found for finding in report.findings if finding.found is not None}
     for row, value in {**careful, **found}.items():
         table, (*outer, last) = rows, row.split(".")
         for part in outer:
             table = table.setdefault(part, {})
         table[last] = value
+    if not report.profile.tried(report.model) and any(
+        each.row == "bias" and each.status == "CONFIRMED" for each in report.findings
+    ):
+        rows.setdefault("models", {})["untried"] = []
     source = f"blb doctor, {report.model} on its {report.endpoint} endpoint"
     rows["evidence"] = {
         finding.row: {"grade": "L", "date": date.today(), "source": source, "seen": finding.evidence[:LONGEST]}

@@ -24,15 +24,21 @@ from tests.support.gateway.engine.upstream import UpstreamEngine, UpstreamFailed
 from tests.support.gateway.errors.openai import JSON, Refusal
 from tests.support.gateway.openai_schema import InvalidRequest, invalid
 from tests.support.gateway.requests.fields import Endpoint
-from tests.support.gateway.rule_sources import SOURCES
+from tests.support.gateway.rule_sources import ROUTED, SOURCES
 from tests.support.gateway.rules.azure import AzureRules
 from tests.support.gateway.rules.fireworks import FireworksRules
 from tests.support.gateway.rules.openai import OpenAIRules, Route
+from tests.support.gateway.rules.openrouter import OpenRouterRules
 from tests.support.gateway.rules.rate_buckets import Over, RateBucket, duration
 
 __all__ = ["Call", "RulesGateway", "ServedEngine"]
 
-PROVIDERS: Mapping[str, type[OpenAIRules]] = {"openai": OpenAIRules, "azure": AzureRules, "fireworks": FireworksRules}
+PROVIDERS: Mapping[str, type[OpenAIRules]] = {
+    "openai": OpenAIRules,
+    "azure": AzureRules,
+    "fireworks": FireworksRules,
+    "openrouter": OpenRouterRules,
+}
 KEEP_OUT = {"authorization", "api-key", "x-api-key", "cookie"}
 
 
@@ -71,8 +77,8 @@ class _Running:
 class RulesGateway:
     """``with RulesGateway("openai", engine) as gateway: client = OpenAI(base_url=gateway.base_url, api_key=gateway.key)``.
 
-    rules: openai, azure or fireworks. upstream: a llama.cpp server: LocalEngine, ExactServer or a base URL with /v1. Its
-    vocabulary is asked for once, beside the first completion. options: see ``Options``.
+    rules: openai, azure, fireworks or openrouter. upstream: a llama.cpp server: LocalEngine, ExactServer or a base URL with /v1.
+    Its vocabulary is asked for once, beside the first completion. options: see ``Options``.
     requests_per_minute, tokens_per_minute: the budget, refilled steadily. quota: completions until insufficient_quota (openai).
     faults: planted failures. delay: seconds before each completion.
 
@@ -100,7 +106,7 @@ class RulesGateway:
         self._provider, self._upstream, self._concurrency = PROVIDERS[rules], upstream, concurrency
         self._settings = self._provider.defaults.changed(options, self._provider.sampling)
         _check(rules, self._provider, self._settings, quota, requests_per_minute, tokens_per_minute)
-        self.rules: Mapping[str, str] = SOURCES[rules]
+        self.rules: Mapping[str, str] = {**SOURCES, "openrouter": ROUTED}[rules]
         self.quota, self.faults, self.delay = quota, faults, delay
         self.requests: list[JSON] = []
         self.calls: list[Call] = []
@@ -211,13 +217,14 @@ class RulesGateway:
 
     def _serve(self, rules: OpenAIRules, endpoint: Endpoint, model: str, call: Call) -> JSON | Literal["drop"]:
         self._check(rules, endpoint, model, call)
+        body = rules.routed(call.body or {})
         number = self._number(rules)
         fault = None if self.faults is None else self.faults(number)
         if fault == "drop":
             return "drop"
         if fault is not None:
             raise rules.words.server("planted fault", fault)
-        return self._complete(rules, endpoint, model, call.body or {}, number)
+        return self._complete(rules, endpoint, model, body, number)
 
     def _answer_line(self, endpoint: Endpoint, body: JSON) -> tuple[int, JSON]:
         """Status and answer of one line of a batch: as of a live request, budgets of a minute aside."""

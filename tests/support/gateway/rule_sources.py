@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["SOURCES"]
+__all__ = ["ROUTED", "SOURCES"]
 
 CHAT, LEGACY = "CreateChatCompletionRequest", "CreateCompletionRequest"
 
@@ -123,6 +123,14 @@ FIREWORKS: Mapping[str, str] = {
     "answer: legacy lists": "SDK LogProbs: tokens, token_ids, token_logprobs, top_logprobs by string, text_offset",
     "answer: end token": "not recorded: listed only if the test says so",
 }
+
+ROUTED: Mapping[str, str] = {
+    "no host": "page Provider routing, require_parameters; 404 `No endpoints found that can handle the requested parameters`, as "
+    "quoted by users in 2026",
+    "answer: host": "recorded answer of openai/gpt-4o-mini (0xPlaygrounds/rig): the field provider names the host",
+    "answer: field lacked": "page Provider routing: without require_parameters a host ignores a field that it does not know",
+}
+"""OpenRouter's rules beside those of OpenAI's form of requests."""
 
 SOURCES: Mapping[str, Mapping[str, str]] = {"openai": OPENAI, "azure": AZURE, "fireworks": FIREWORKS}
 """Provider -> rule -> source. Rules that begin with ``answer:`` shape answers; the others refuse requests."""

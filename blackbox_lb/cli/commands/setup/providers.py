@@ -28,6 +28,16 @@ DOCUMENTATION = frozenset({"errors"})
 LEGEND = """\
 S source or official specification, R recorded traffic, L measured on a live server, D vendor documentation, 3 third-party report.
 unproven: no better than D or 3. UNKNOWN: a guess, which is not used until blb doctor has seen it."""
+NEEDED = ("tokens.id", "neutral", "bias")
+"""Without these rows there is no fit: the weakest evidence among them is that of the provider."""
+GRADES = {
+    "L": "measured on a live server",
+    "R": "recorded traffic",
+    "S": "specification",
+    "D": "documentation",
+    "3": "third-party report",
+}
+"""Grades of evidence in words, the best first."""
 WIDEST = 58
 """Widest row with its value, in columns, up to which the evidence is aligned."""
 
@@ -77,29 +87,38 @@ def _overview(profiles: list[Profile]) -> None:
 
     print_table(
         "Providers",
-        ("name", "key", "logprobs", "top", "entries", "guesses"),
-        (
-            (
-                profile.name,
-                profile.connection.api_key_env or "none",
-                profile.logprobs.meaning,
-                _most(profile.logprobs.limit),
-                _most(profile.bias.entries),
-                str(len(profile.unknown)),
-            )
-            for profile in profiles
-        ),
-        left=3,
+        ("name", "key", "learns from", "takes a bias", "proven by"),
+        ((each.name, each.connection.api_key_env or "none", _learns_from(each), _takes(each), _proven(each)) for each in profiles),
+        left=5,
     )
     click.echo(
-        "key: the environment variable. logprobs: of the model before or after the bias; unknown is read like after.\n"
-        "top: most alternatives a token. entries: most of a bias. guesses: rows that blb doctor has to see before they are used.\n"
-        "All that is known of one, and how: blb providers NAME"
+        "key: the environment variable. learns from: samples, given answers (labels: of one token), by the logprobs of a token.\n"
+        "takes a bias: most entries, their range in nats, whole numbers where it takes no fractions.\n"
+        "proven by: the weakest evidence of token ids, neutral sampling and the bias; unknown: a guess, which is\n"
+        "not used until blb doctor has seen it. All that is known of one: blb providers NAME"
     )
+
+
+def _learns_from(profile: Profile) -> str:
+    several = profile.reference is not None or profile.answers.continues is not False
+    return f"samples, {'answers' if several else 'labels'}: {_most(profile.logprobs.limit)}"
+
+
+def _takes(profile: Profile) -> str:
+    rules = profile.bias
+    return f"{_most(rules.entries)}{'' if rules.fractions else ' whole'}, {rules.low:g} to {rules.high:g}"
+
+
+def _proven(profile: Profile) -> str:
+    if not all(map(profile.is_known, NEEDED)):
+        return "unknown"
+    found = [evidence_of(profile, row) for row in NEEDED]
+    best = [min(map(list(GRADES).index, each[1].grade.split(", "))) if each else len(GRADES) for each in found]
+    return [*GRADES.values(), "no evidence"][max(best)]
 
 
 def _most(limit: int | None) -> str:
-    return "any" if limit is None else str(limit)
+    return "any" if limit is None else f"{limit:,}"
 
 
 def _details(profile: Profile) -> None:

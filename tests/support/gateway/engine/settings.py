@@ -24,6 +24,7 @@ class Options(TypedDict, total=False):
     unless given. quantise, noise: nats, see the rules "answer: quantised" and "answer: repeat noise"; None and 0 switch them off.
     filter_prompts, filter_completions: texts that meet the content filter (azure). list_end: list and count the end token.
     generation_config: sampling settings of the model that hold where a request says nothing (fireworks).
+    hosts: name -> fields that the host lacks, the preferred one first (openrouter).
     lie: a planted lie: sampling secretly truncated at top-p .9, logprobs of the biased distribution, the bias ignored, no more
     than 64 entries, fractions rounded. seed: of the noise and of the order of legacy lists.
     """
@@ -42,6 +43,7 @@ class Options(TypedDict, total=False):
     filter_completions: str | None
     list_end: bool
     generation_config: Mapping[str, float]
+    hosts: Mapping[str, tuple[str, ...]]
     lie: Lie | None
     seed: int
 
@@ -64,6 +66,7 @@ class RequestSettings:
     filter_completions: str | None = None
     list_end: bool = False
     generation_config: Mapping[str, float] = field(default_factory=dict)
+    hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lie: Lie | None = None
     seed: int = 0
 

@@ -77,7 +77,7 @@ class AzureRules(OpenAIRules):
         """With the window in seconds; resets are whole milliseconds."""
         return super().budget(level) | {"renewalperiod": "60", "reset": str(math.ceil(level.reset * 1000))}
 
-    def envelope(self) -> JSON:
+    def envelope(self, body: JSON) -> JSON:
         """Fields beside the choices: what the filter found in the prompt."""
         results = dict.fromkeys(KINDS, SAFE)
         return {

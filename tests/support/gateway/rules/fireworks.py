@@ -67,7 +67,7 @@ class FireworksRules(OpenAIRules):
         """What is paid for."""
         return {"prompt_tokens": prompt_tokens, "completion_tokens": generated, "total_tokens": prompt_tokens + generated}
 
-    def envelope(self) -> JSON:
+    def envelope(self, body: JSON) -> JSON:
         """Nothing beside the choices."""
         return {}
 

@@ -130,6 +130,10 @@ class OpenAIRules:
         )
         return faults(self.words, endpoint, self.tables[endpoint], limits, body)
 
+    def routed(self, body: JSON) -> JSON:
+        """The request as the engine reads it."""
+        return body
+
     def check_prompt(self, body: JSON) -> Refusal | None:
         """What is refused for the text of a well-formed request."""
         return None
@@ -169,7 +173,7 @@ class OpenAIRules:
             "model": model,
             "choices": [make(index, reading, body, want, rng) for index, reading in enumerate(readings)],
             "usage": self.usage(prompt_tokens, generated),
-            **self.envelope(),
+            **self.envelope(body),
         }
 
     def usage(self, prompt_tokens: int, generated: int) -> JSON:
@@ -187,7 +191,7 @@ class OpenAIRules:
             },
         }
 
-    def envelope(self) -> JSON:
+    def envelope(self, body: JSON) -> JSON:
         """Fields beside the choices."""
         return {"service_tier": "default", "system_fingerprint": "fp_gateway"}
 

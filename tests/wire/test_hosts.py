@@ -1,0 +1,118 @@
+"""Answers and errors of the hosts that nobody has called yet, written anew after their specifications and sources."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+
+from blackbox_lb.api.transport.channel import Channel
+from blackbox_lb.api.wire import parse_response
+from blackbox_lb.errors import BlbError
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.types import Endpoint, Sampling
+from blackbox_lb.vocabulary import Vocabulary
+
+K = Sampling(top_logprobs=2)
+PAIRS = [(" the", -0.5), (" a", -1.5)], [(" cat", -0.25), (" the", -2.5)]
+"""Two positions, each with its two most likely tokens; the first is sampled. Ids: see ``IDS``."""
+IDS = {" the": 0, " a": 1, " cat": 2}
+USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
+
+
+def content(**fields: Any) -> list[dict[str, Any]]:
+    """``logprobs.content``; ``fields``: name -> a function of the token's text."""
+
+    def entry(text: str, logprob: float) -> dict[str, Any]:
+        return {"token": text, "logprob": logprob, **{name: value(text) for name, value in fields.items()}}
+
+    return [{**entry(*pairs[0]), "top_logprobs": [entry(*pair) for pair in pairs]} for pairs in PAIRS]
+
+
+def lists(**fields: Any) -> dict[str, Any]:
+    """Lists side by side."""
+    tokens = [pairs[0][0] for pairs in PAIRS]
+    sampled = [pairs[0][1] for pairs in PAIRS]
+    return {"tokens": tokens, "token_logprobs": sampled, "top_logprobs": [dict(pairs) for pairs in PAIRS], **fields}
+
+
+def raw(text: str) -> list[int]:
+    """The bytes of a text."""
+    return list(text.encode())
+
+
+ANSWERS: dict[tuple[str, Endpoint], Any] = {
+    ("openrouter", "chat"): {"content": content(bytes=raw), "refusal": None},
+    ("together", "chat"): lists(token_ids=[0, 2]),
+    ("together", "completions"): lists(token_ids=[0, 2]),
+    ("novita", "chat"): {"content": content(bytes=raw)},
+    ("novita", "completions"): lists(text_offset=[0, 4]),
+    ("deepinfra", "chat"): {"content": content(bytes=raw)},
+    ("mlx", "chat"): {"content": content(id=IDS.__getitem__)},
+    ("mlx", "completions"): {"content": content(id=IDS.__getitem__)},
+    ("nim", "chat"): {"content": content(bytes=raw)},
+    ("nim", "completions"): lists(text_offset=[0, 4]),
+    ("tabbyapi", "chat"): {"content": content(token_id=IDS.__getitem__)},
+}
+
+
+@pytest.mark.parametrize(("name", "endpoint"), ANSWERS)
+def test_an_answer_is_read_as_the_host_gives_it(name: str, endpoint: Endpoint, vocabulary: Vocabulary) -> None:
+    """Tokens, logprobs, counts; the alternatives that are sure to be the most likely ones have their ids."""
+    said = {"message": {"role": "assistant", "content": " the cat"}} if endpoint == "chat" else {"text": " the cat"}
+    choice = {"index": 0, "finish_reason": "stop", **said, "logprobs": ANSWERS[name, endpoint]}
+    answer = {"id": "x", "model": "m", "choices": [choice], "usage": USAGE, "provider": "OpenAI", "system_fingerprint": "fp"}
+    (found,) = parse_response(load_profile(name), endpoint, answer, K, vocabulary)
+    assert (found.text, found.finish_reason, found.prompt_tokens, found.generated) == (" the cat", "stop", 9, 2)
+    assert found.token_ids.tolist() == [0, 2]
+    assert found.logprobs.tolist() == [-0.5, -0.25]
+    unsure = load_profile(name).endpoint(endpoint).sampled_in_list == "replaces the last"
+    assert found.top_ids.tolist() == ([[0], [2]] if unsure else [[0, 1], [2, 0]])
+    assert found.fingerprint == ("OpenAI" if name == "openrouter" else "fp")
+
+
+FRAMED = {"type": "invalid_request_error", "param": None, "code": None}
+ERRORS: list[tuple[str, int, Any]] = [
+    ("openrouter", 404, {"error": {"message": "No endpoints found that can handle the requested parameters.", "code": 404}}),
+    ("openrouter", 400, {"error": {"message": "acme/none is not a valid model ID", "code": 400}, "user_id": "user_1"}),
+    ("openrouter", 402, {"error": {"message": "Insufficient credits", "code": 402}}),
+    ("together", 404, {"error": {**FRAMED, "message": "Unable to access model acme/none"}}),
+    ("together", 401, {"error": {**FRAMED, "message": "Invalid API key provided"}}),
+    ("mlx", 404, {"error": "Repository not found: acme/none"}),
+    (
+        "nim",
+        400,
+        {"object": "error", "message": "logit_bias: not a token id", "type": "BadRequestError", "param": None, "code": 400},
+    ),
+    ("tabbyapi", 422, {"error": {**FRAMED, "message": "Input should be a valid integer", "param": "body.logprobs"}}),
+    ("tabbyapi", 404, {"error": {**FRAMED, "message": "The model 'acme' does not exist."}}),
+]
+
+
+@pytest.mark.parametrize(("name", "status", "answer"), ERRORS)
+def test_an_error_is_said_in_the_hosts_words(monkeypatch: pytest.MonkeyPatch, name: str, status: int, answer: Any) -> None:
+    """A refusal that lasts is asked once, and its sentence holds the host's own."""
+    profile, asked = load_profile(name), 0
+    if profile.connection.api_key_env is not None:
+        monkeypatch.setenv(profile.connection.api_key_env, "host-key-0123456789")
+
+    def refuse(_: httpx2.Request) -> httpx2.Response:
+        nonlocal asked
+        asked += 1
+        return httpx2.Response(status, json=answer)
+
+    async def go() -> None:
+        channel = Channel(profile, transport=httpx2.MockTransport(refuse))
+        try:
+            await channel.post("/chat/completions", {"model": "m"})
+        finally:
+            await channel.close()
+
+    with pytest.raises(BlbError) as caught:
+        asyncio.run(go())
+    error = answer.get("error", answer)
+    words = error if isinstance(error, str) else error["message"]
+    assert words.rstrip(".") in str(caught.value)
+    assert asked == 1
