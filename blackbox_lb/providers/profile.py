@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -29,6 +30,7 @@ from blackbox_lb.providers.schema import (
     TokenRules,
     no_secrets,
 )
+from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.safety.secrets import watch
 from blackbox_lb.safety.untrusted import MAX_SETTINGS, parse_toml, read_bounded
@@ -218,12 +220,14 @@ def _rows(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
 def _extended(base: dict[str, Any], own: dict[str, Any], name: str) -> dict[str, Any]:
     """``own`` laid over ``base``; evidence is replaced as a whole.
 
-    With another address in ``own``, the rows of ``OF_A_HOST`` are not inherited, nor is the name, by which prices are found.
+    With the address of another host in ``own``, the rows of ``OF_A_HOST`` are not inherited, nor is the name, by which prices are
+    found. An engine on this machine is no host: its rows are about a server of the user's own, wherever that runs.
     """
     address = own.get("connection")
     if isinstance(address, dict) and "base_url" in address:
         there = base.get("connection", {})
-        if address["base_url"] != there.get("base_url"):
+        theirs = str(there.get("base_url") or "")
+        if theirs and address["base_url"] != theirs and not is_loopback(urlsplit(theirs).hostname or ""):
             base = {key: value for key, value in base.items() if key not in OF_A_HOST}
             there = {key: value for key, value in there.items() if f"connection.{key}" not in OF_A_HOST}
             known = base.get("evidence", {}).items()

@@ -138,11 +138,18 @@ def test_a_fit_through_a_router(monkeypatch: pytest.MonkeyPatch, engine: ExactSe
     assert json.loads(result.stdout)["verdict"][0]["verdict"] == "HELPS"
 
 
-def test_a_bias_that_is_dropped_on_the_way(monkeypatch: pytest.MonkeyPatch, engine: ExactServer, tmp_path: Path) -> None:
-    """A host that ignores it is found by the self-test; with ``require_parameters`` no such host is asked."""
+def test_a_bias_that_is_dropped_on_the_way(
+    monkeypatch: pytest.MonkeyPatch, engine: ExactServer, data: Path, tmp_path: Path
+) -> None:
+    """A host that ignores it is found by a fit and by the self-test; with ``require_parameters`` no such host is asked."""
     monkeypatch.setenv("OPENROUTER_API_KEY", KEY)
     with RulesGateway("openrouter", engine, key=KEY, hosts={"Bare": ("logit_bias",)}, concurrency=1) as gateway:
-        dropped = routed(tmp_path, "[request]", "provider = { require_parameters = false }")
+        unasked = ("[request]", "provider = { require_parameters = false }")
+        known = routed(tmp_path, *unasked, "[logprobs]", 'meaning = "before bias"')
+        task = ("--data", data, "--reward", REWARD, "--max-tokens", 8, "--out", tmp_path / "run", "--tau", 0.1, "--l2", 0.5, *FEW)
+        fitted = through_openrouter("fit", gateway, known, tmp_path, *task)
+        assert "bias are those of a model without it" in " ".join(fitted.stderr.split()), fitted.output
+        dropped = routed(tmp_path, *unasked)
         result = through_openrouter("doctor", gateway, dropped, tmp_path, "--yes")
         assert result.exit_code == 1, result.output
         assert re.search(r"bias .*CONTRADICTED +ignored", result.stdout), result.stdout

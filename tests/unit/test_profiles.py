@@ -352,13 +352,20 @@ def test_an_address_of_ones_own_is_not_overruled(tmp_path: Path) -> None:
 
 
 def test_another_address_inherits_nothing_of_the_parents_host(tmp_path: Path) -> None:
-    """Row by row: no key, header, key page, model list, batch, price or evidence of them; the rules of its requests stay."""
+    """Row by row: no key, header, key page, model list, batch, price or evidence of them; the rules of its requests stay.
+
+    An engine's profile is about a server of the user's own, and so is Azure's, which has no address: their keys stay.
+    """
     path = tmp_path / "mine.toml"
     elsewhere = '[connection]\nbase_url = "https://example.invalid/v1"\n'
     for parent in NAMES:
         path.write_text(f'extends = "{parent}"\n{elsewhere}api_key_env = "MY_KEY"\n')
         mine, there = load_profile(str(path)), load_profile(parent)
-        connection = mine.connection
+        connection, theirs = mine.connection, there.connection.base_url
+        if theirs is None or "127.0.0.1" in theirs or "localhost" in theirs:
+            assert connection.base_url_env is None
+            assert mine.models == there.models
+            continue
         assert connection.secret_variables == ["MY_KEY"]
         assert (connection.api_key_url, connection.base_url_env, connection.rate_limit_headers) == (None, None, {})
         assert (mine.models, mine.batch, mine.name) == (ModelRules(), None, "mine")

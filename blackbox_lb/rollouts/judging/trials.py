@@ -1,5 +1,6 @@
 """Trials: completions of one policy at one setting, drawn unless they are in the store, then scored."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +12,7 @@ from blackbox_lb.api.limits.concurrency import Pace
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import ConnectionFailed, Drifted, ServerFailed
+from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.divergence import divergence
 from blackbox_lb.rollouts.collect import collect
@@ -23,6 +25,10 @@ from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Reward
 from blackbox_lb.types import AnyBias, Completion, Draw, Endpoint, EndTokens, Example, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
+
+DROPPED = 4.0
+"""Standard errors below 0 of the log ratio of both policies over biased completions, whose mean is their KL: from there on they are
+taken for completions of the model without a bias, which chance does once in 30,000 runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +179,7 @@ class Trials:
         """Mean KL of the biased policy to the base over whole completions at temperature 1, in nats.
 
         ``tail`` is of the unbiased training rollouts. NaN where no completion has a complete list of tokens, and where the provider
-        does not return the base model's logprobs with a bias.
+        does not return the base model's logprobs with a bias. A remark says where the bias seems to be dropped on the way.
         """
         if not self.session.tells_base_logprobs:
             return float("nan")
@@ -186,9 +192,16 @@ class Trials:
             return float("nan")
         prompts, rewards = [owner[key] for key in whole], [0.0] * len(whole)
         rollouts = columns(whole, prompts, rewards, self.end_tokens)
-        found = 0.0
+        found = list[Vector]()
         for p in [None] if isinstance(bias, Mapping) else sorted(set(prompts)):
             sent = bias if isinstance(bias, Mapping) else bias.at(examples[p or 0].prompt)
             own = rollouts if p is None else rollouts.take(rollouts.prompts == p)
-            found += float(divergence(own, list(sent), list(sent.values()), tail).per_completion.sum())
-        return max(found, 0.0) / len(complete)  # a completion that ended at once shows no token, and no distance
+            found.append(divergence(own, list(sent), list(sent.values()), tail).per_completion)
+        ratios = np.concatenate(found)
+        if ratios.mean() < -DROPPED * ratios.std() / math.sqrt(len(ratios)):
+            self.report.remark(
+                "WARNING: completions drawn with the bias are those of a model without it (log ratio "
+                f"{ratios.mean():+.2f} nats, where a bias that acts has more than 0): {self.session.profile.name} or a gateway "
+                "before it drops logit_bias; blb doctor shows it"
+            )
+        return max(float(ratios.sum()), 0.0) / len(complete)  # a completion that ended at once shows no token, and no distance
