@@ -148,7 +148,9 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
     return markdown(head, cells)
 
 
-async def _run(data: Path, out: Path, model: str | None, features: Sequence[str], tasks: Sequence[str], drawn: bool) -> None:
+async def _run(
+    data: Path, out: Path, model: str | None, features: Sequence[str], tasks: Sequence[str], sizes: Sequence[int], drawn: bool
+) -> None:
     written = out / "rows.jsonl"
     rows = [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()] if written.exists() else []
     reward = parse_reward("contains", max_tokens=SHORT)
@@ -159,8 +161,8 @@ async def _run(data: Path, out: Path, model: str | None, features: Sequence[str]
             with RolloutStore(out / f"{name}.db") as store:
                 trials = Trials(session, store, await session.tokenizer(), reward, Terminal(), 20)
                 test = await first_tokens(trials, task.test, "test", None)
-                for size, draws in DRAWS.items():
-                    for draw in range(draws):
+                for size in sizes:
+                    for draw in range(DRAWS.get(size, 1)):
                         have = {row["feature"] for row in rows if (row["task"], row["labels"], row["draw"]) == (name, size, draw)}
                         left = [each for each in features if each.partition(":")[0] not in have]
                         if not left:
@@ -180,11 +182,20 @@ async def _run(data: Path, out: Path, model: str | None, features: Sequence[str]
 @click.option("--model", help="A GGUF file; the embedded engine's own model if left out.")
 @click.option("--depends-on", multiple=True, default=("words",), show_default=True, help="As of blb fit.")
 @click.option("--task", "tasks", multiple=True, default=TASKS, show_default=True)
+@click.option("--prompts", "sizes", multiple=True, type=int, default=(*DRAWS,), show_default=True, help="Training prompts.")
 @click.option("--drawn", is_flag=True, help="Draw the completions of the first draw, too.")
-def main(data: Path, out: Path, model: str | None, depends_on: tuple[str, ...], tasks: tuple[str, ...], drawn: bool) -> None:
+def main(
+    data: Path,
+    out: Path,
+    model: str | None,
+    depends_on: tuple[str, ...],
+    tasks: tuple[str, ...],
+    sizes: tuple[int, ...],
+    drawn: bool,
+) -> None:
     """DATA holds the tasks as NAME.jsonl; OUT gets rows.jsonl and the stores."""
     out.mkdir(parents=True, exist_ok=True)
-    asyncio.run(_run(data, out, model, depends_on, tasks, drawn))
+    asyncio.run(_run(data, out, model, depends_on, tasks, sizes, drawn))
 
 
 if __name__ == "__main__":
