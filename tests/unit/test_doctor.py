@@ -429,6 +429,23 @@ def test_a_bias_is_proven_where_no_token_is_named(lie: Callable[[JSON], None] | 
         assert load_profile(str(tmp_path / "mine.toml")).unknown == []
 
 
+class Rounded(Dialect):
+    """Logprobs in steps of half a nat, whose probabilities sum to more or less than 1."""
+
+    def _entry(self, token: int, logprob: float) -> JSON:
+        return super()._entry(token, min(round(2 * logprob) / 2, 0.0))
+
+
+def test_rounded_logprobs_are_no_crash() -> None:
+    """What cannot be proven from them is left open or contradicted; the self-test ends with a report."""
+    for seed in range(3):
+        server = ExactServer(model(seed))
+        server._dialect = Rounded(server.model, "exact", None, seed)
+        report = self_test(server)
+        assert finding(report, "bias").status == "CONFIRMED"
+        assert report.requests < 100
+
+
 class Silent(Dialect):
     """Says nothing of one completion's logprobs: llama.cpp does so where its only token is a part of a character."""
 

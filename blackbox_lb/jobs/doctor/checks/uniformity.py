@@ -117,8 +117,11 @@ def temperature_of(draws: Sequence[CellDraw]) -> float:
 
 
 def alike(listed: Vector, counts: npt.NDArray[np.int64]) -> float | None:
-    """Chi-square p-value of counts against one distribution, both (c,); cells below 5 expected are pooled, None if one is left."""
-    expected = listed * counts.sum()
+    """Chi-square p-value of counts against one distribution, both (c,); cells below 5 expected are pooled, None if one is left.
+
+    Shares that were rounded may sum to more than 1: they are scaled.
+    """
+    expected = listed / max(listed.sum(), LEAST_UNLISTED) * counts.sum()
     big = expected >= 5
     pooled = np.append(expected[big], expected[~big].sum())
     seen = np.append(counts[big], counts[~big].sum())
