@@ -51,7 +51,7 @@ def test_an_honest_server(server: ExactServer) -> None:
     """Exit code 0, a row a claim, and the plan on stderr before the first request is made."""
     result = doctor(server)
     assert result.exit_code == 0, result.output
-    assert result.stderr.startswith("llama.cpp server: at most 99 requests and ")
+    assert result.stderr.startswith("llama.cpp server: at most 119 requests and ")
     for word in ("logprobs.meaning", "bias.entries", "neutral", "CONFIRMED", "0 contradicted"):
         assert word in result.stdout
     assert "CONTRADICTED" not in result.stdout
@@ -63,7 +63,7 @@ def test_json(server: ExactServer) -> None:
     assert document["contradicted"] == 0
     assert document["saved"] is None
     assert document["model"] == "exact"
-    assert 0 < document["requests"] < 100
+    assert 0 < document["requests"] < 120
     assert document["completion_tokens"] > 0
     assert {"row", "claim", "status", "evidence", "found"} == set(document["findings"][0])
 

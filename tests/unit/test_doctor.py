@@ -135,14 +135,14 @@ def altered(table: str, **rows: object) -> Profile:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_contradicted_of_an_honest_server(seed: int) -> None:
-    """All rows are confirmed, not checked or measured, in fewer than 100 requests, all of which the report counts."""
+    """All rows are confirmed, not checked or measured, in fewer than 120 requests, all of which the report counts."""
     server = Liar(model(seed), seed)
     report = self_test(server)
     assert not report.contradicted, report.contradicted
     assert finding(report, "neutral").status == "CONFIRMED"
     assert finding(report, "bias").status == "CONFIRMED"
     assert finding(report, "logprobs.meaning").status == "CONFIRMED"
-    assert len(server.requests) + 2 == report.requests < 100  # the list of models is asked for twice, with GET
+    assert len(server.requests) + 2 == report.requests < 120  # the list of models is asked for twice, with GET
     completions = [body for path, body in server.calls if path == COMPLETION]
     assert sum(body["max_tokens"] for body in completions) <= most_tokens()
 
@@ -176,6 +176,11 @@ def cut(body: JSON) -> None:
 def colder(body: JSON) -> None:
     """The default temperature of llama.cpp instead of 1."""
     body["temperature"] *= 0.8
+
+
+def cool(body: JSON) -> None:
+    """A temperature a little below the one asked for."""
+    body["temperature"] *= 0.9
 
 
 def entries_of(answer: JSON) -> list[JSON]:
@@ -237,6 +242,20 @@ def test_another_temperature_is_named() -> None:
         found = finding(self_test(Liar(model(seed), seed, colder), titles=["neutral sampling"]), "neutral")
         assert found.status == "CONTRADICTED"
         assert "sharper" in found.evidence
+
+
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(20), marks=pytest.mark.slow)])
+def test_a_temperature_of_nine_tenths_is_found(seeds: range) -> None:
+    """In at least 19 of 20 self-tests, where completions are as long as those of a real model; where it is 1, none is accused."""
+    found = {True: 0, False: 0}
+    for seed in seeds:
+        talks = ExactModel(26, 64, seed=seed, end=True, prompts=16, sharpness=0.9, unigram=np.where(np.arange(26) == 25, -3.0, 0.0))
+        for warm in found:
+            server = Liar(talks, seed, None if warm else cool)
+            report = self_test(server, titles=["neutral sampling"])
+            found[warm] += finding(report, "neutral").status == "CONTRADICTED"
+    assert found[True] == 0
+    assert found[False] >= 0.95 * len(seeds)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -443,7 +462,7 @@ def test_rounded_logprobs_are_no_crash() -> None:
         server._dialect = Rounded(server.model, "exact", None, seed)
         report = self_test(server)
         assert finding(report, "bias").status == "CONFIRMED"
-        assert report.requests < 100
+        assert report.requests < 120
 
 
 class Silent(Dialect):
@@ -504,8 +523,8 @@ def test_what_ends_the_run(status: int, message: str, error: type[Exception]) ->
 
 
 def test_the_budget_cannot_be_overdrawn() -> None:
-    """The plan stays below 100 requests; a server that is slow to tell its limits gets no more than its share."""
-    assert most_requests() < 100
+    """The plan stays below 120 requests; a server that is slow to tell its limits gets no more than its share."""
+    assert most_requests() < 120
 
     def never(body: JSON) -> None:
         if len(body.get("logit_bias", [])) > 5:
@@ -513,7 +532,7 @@ def test_the_budget_cannot_be_overdrawn() -> None:
 
     server = Liar(model(0, 400), 0, never)
     report = self_test(server, altered("bias", entries=399))
-    assert report.requests < 100
+    assert report.requests < 120
     assert finding(report, "bias.entries").found == 5
 
 

@@ -22,7 +22,7 @@ from blackbox_lb.jobs.doctor.checks.answers import check_continues, check_n, che
 from blackbox_lb.jobs.doctor.checks.bias_effect import check_effect, check_entries, check_fractions, check_highest_id
 from blackbox_lb.jobs.doctor.checks.listed_alternatives import check_lists, check_outside
 from blackbox_lb.jobs.doctor.checks.logprob_meaning import check_end, check_meaning
-from blackbox_lb.jobs.doctor.checks.neutral_sampling import MOST_TOKENS, REQUESTS, check_neutral
+from blackbox_lb.jobs.doctor.checks.neutral_sampling import MORE, MOST_TOKENS, REQUESTS, check_neutral
 from blackbox_lb.jobs.doctor.checks.token_identity import check_ids, check_tokenizer
 
 ENDS = (AuthenticationFailed, ConnectionFailed, QuotaExhausted, ModelUnsuitable, NoLogprobs)
@@ -53,7 +53,7 @@ CHECKS = (
     Check("fractions", ("bias.fractions",), 6, 6, check_fractions),
     Check("highest id", ("bias.highest_id",), 2, 2, check_highest_id),
     Check("tokens outside the list", ("logprobs.censored",), 2, 2, check_outside),
-    Check("neutral sampling", ("neutral",), REQUESTS + 2, MOST_TOKENS, check_neutral),
+    Check("neutral sampling", ("neutral",), REQUESTS + MORE + 2, MOST_TOKENS, check_neutral),
     Check("continued answers", ("answers.continues",), 2, 1, check_continues),
     Check("prompt logprobs", ("answers.prompt_logprobs",), 3, 1, check_prompt_logprobs),
     Check("seed", ("sampling.seed",), 2, 24, check_seed),
@@ -63,7 +63,7 @@ CHECKS = (
 
 
 def most_requests() -> int:
-    """Requests of a whole self-test at most; below 100."""
+    """Requests of a whole self-test at most; below 120."""
     return min(MOST_REQUESTS, OPENING + sum(check.requests for check in CHECKS))
 
 

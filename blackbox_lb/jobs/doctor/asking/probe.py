@@ -11,8 +11,8 @@ from blackbox_lb.errors import ContentFiltered, NoLogprobs
 from blackbox_lb.providers.schema import Json
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
 
-MOST_REQUESTS = 99
-"""A self-test is worth less than 100 requests, whatever it meets; retries of a busy server are not counted."""
+MOST_REQUESTS = 119
+"""A self-test is worth less than 120 requests, whatever it meets; retries of a busy server are not counted."""
 IN_FLIGHT = 8
 """Requests at a time: gentle on a small server, and a hosted API answers 99 in seconds."""
 SLIPS = 2

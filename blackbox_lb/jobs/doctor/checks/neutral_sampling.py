@@ -11,9 +11,11 @@ CONTRADICTS = 1e-4
 """A neutral server is accused once in 10,000 self-tests. A truncation at top-p .9 leaves no draw where at least 12 are due, which
 is rarer still, so that nothing is lost by being this careful."""
 REQUESTS, TOKENS = 30, 24
+DOUBT, MORE, LONG = 0.1, 20, 64
+"""p-value of the temperature below which ``MORE`` requests of ``LONG`` tokens follow: one neutral server in ten is asked them."""
 AT_ONCE, BATCH, BATCHES = 4, 8, 3
 """Completions a request where a provider gives several, requests of a batch, and how many batches there may be."""
-MOST_TOKENS = TOKENS * max(REQUESTS, AT_ONCE * BATCH * BATCHES)
+MOST_TOKENS = TOKENS * max(REQUESTS, AT_ONCE * BATCH * BATCHES) + MORE * LONG
 WIDE = 100
 """Alternatives asked for where the provider lists so many: a truncation shows only where the list reaches the mass that is cut."""
 LOST = 0.01
@@ -23,7 +25,8 @@ LOST = 0.01
 async def check_neutral(exam: Exam) -> None:
     """Some hundreds of tokens at two prompts, and all that was drawn neutrally before.
 
-    Where several completions come at a time, more are drawn while too few draws are due in what a truncation would cut.
+    Where several completions come at a time, more are drawn while too few draws are due in what a truncation would cut; and some
+    longer ones anywhere, where the temperature is in doubt.
     """
     exam.probe.top = _alternatives(exam)
     several = exam.n >= AT_ONCE
@@ -35,6 +38,10 @@ async def check_neutral(exam: Exam) -> None:
         if expected_beyond(_all(exam)) >= EXPECTED:
             break
         await exam.probe.repeat(batch, STORY, max_tokens=TOKENS, n=n)
+    draws = _all(exam)
+    if draws and judge(draws).heat < DOUBT:
+        await exam.probe.repeat(MORE // 2, WORDS, max_tokens=LONG)
+        await exam.probe.repeat(MORE // 2, STORY, max_tokens=LONG)
     completions, draws = list(exam.completions()), _all(exam)
     lost = sum(each.finish_reason == "stop" for each in completions)
     if not exam.end_listed and not exam.knows_texts and lost > LOST * len(draws):

@@ -53,7 +53,8 @@ class CellDraw:
 class UniformityVerdict:
     """``p``: probability that a neutral server looks at least this odd, over all tests. ``reason``: what it looks like.
 
-    ``beyond``, ``expected``: draws outside the smallest set that holds 90 % of the mass, seen and to be expected.
+    ``beyond``, ``expected``: draws outside the smallest set that holds 90 % of the mass, seen and to be expected. ``heat``: p-value
+    of the total surprisal alone: the score test of a temperature of 1, where that sum is the slope of the log-likelihood.
     """
 
     p: float
@@ -62,6 +63,7 @@ class UniformityVerdict:
     chi_square: float
     beyond: int
     expected: float
+    heat: float
 
 
 def judge(draws: Sequence[CellDraw], seed: int = 0) -> UniformityVerdict:
@@ -87,6 +89,7 @@ def judge(draws: Sequence[CellDraw], seed: int = 0) -> UniformityVerdict:
         chi_square=chi_square,
         beyond=beyond,
         expected=float(probabilities.sum()),
+        heat=tests[heat],
     )
 
 
