@@ -48,6 +48,7 @@ NEEDS = {
     "effect of a bias": ("token identity",),
     "fractions": ("effect of a bias",),
     "meaning of logprobs": ("effect of a bias",),
+    "strength of a bias": ("token identity", "end token", "effect of a bias", "meaning of logprobs"),
     "entries of a bias": ("effect of a bias",),
 }
 """What a check leans on, beside the tokenizer and the lists of alternatives."""
@@ -103,6 +104,12 @@ class After(Dialect):
 def model(seed: int, size: int = 26) -> ExactModel:
     """A model of its own for each seed, with an end token."""
     return ExactModel(size, 20, seed=seed, end=True, prompts=16, sharpness=0.9)
+
+
+def talkative(seed: int) -> ExactModel:
+    """One whose completions are as long as a real model's."""
+    seldom = np.where(np.arange(26) == 25, -3.0, 0.0)
+    return ExactModel(26, 64, seed=seed, end=True, prompts=16, sharpness=0.9, unigram=seldom)
 
 
 def self_test(server: ExactServer, profile: Profile = SERVER, titles: Sequence[str] | None = None) -> Report:
@@ -249,13 +256,40 @@ def test_a_temperature_of_nine_tenths_is_found(seeds: range) -> None:
     """In at least 19 of 20 self-tests, where completions are as long as those of a real model; where it is 1, none is accused."""
     found = {True: 0, False: 0}
     for seed in seeds:
-        talks = ExactModel(26, 64, seed=seed, end=True, prompts=16, sharpness=0.9, unigram=np.where(np.arange(26) == 25, -3.0, 0.0))
         for warm in found:
-            server = Liar(talks, seed, None if warm else cool)
+            server = Liar(talkative(seed), seed, None if warm else cool)
             report = self_test(server, titles=["neutral sampling"])
             found[warm] += finding(report, "neutral").status == "CONTRADICTED"
     assert found[True] == 0
     assert found[False] >= 0.95 * len(seeds)
+
+
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(20), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scale", [1.0, 1.2, 0.5])
+def test_how_strongly_a_bias_acts_is_found(scale: float, seeds: range) -> None:
+    """One that acts 1.2 times as strongly as sent, or half as strongly, in at least 19 of 20 self-tests; an exact one is never
+    accused. The largest biases act as before: they force a token all the same."""
+
+    def scaled(body: JSON) -> None:
+        body["logit_bias"] = [[token, value * scale if abs(value) < 50 else value] for token, value in body.get("logit_bias", [])]
+
+    found = 0
+    for seed in seeds:
+        report = self_test(Liar(talkative(seed), seed, scaled), titles=["strength of a bias"])
+        assert "times as strongly as sent" in finding(report, "bias.strength").evidence
+        found += finding(report, "bias").status == "CONTRADICTED"
+    assert found >= 0.95 * len(seeds) if scale != 1 else not found
+
+
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(20), marks=pytest.mark.slow)])
+def test_lists_that_are_scaled_to_one_are_found(seeds: range) -> None:
+    """More tokens are drawn from outside them than they leave room for."""
+    found = 0
+    for seed in seeds:
+        server = ExactServer(model(seed), seed=seed)
+        server._dialect = Scaled(server.model, "exact", None, seed)
+        found += "scaled to 1" in finding(self_test(server, altered("logprobs", limit=8), ["neutral sampling"]), "neutral").evidence
+    assert found >= 0.95 * len(seeds)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -463,6 +497,18 @@ def test_rounded_logprobs_are_no_crash() -> None:
         report = self_test(server)
         assert finding(report, "bias").status == "CONFIRMED"
         assert report.requests < 120
+
+
+class Scaled(Dialect):
+    """Eight alternatives a token, scaled to sum to 1, whatever lies outside them."""
+
+    def _logprobs(self, ids: list[int], before: list[int], prompt: int, k: int) -> list[JSON]:
+        entries = super()._logprobs(ids, before, prompt, min(k, 8))
+        for entry in entries:
+            whole = np.logaddexp.reduce([each["logprob"] for each in entry["top_logprobs"]])
+            for each in (entry, *entry["top_logprobs"]):
+                each["logprob"] = min(each["logprob"] - float(whole), 0.0)
+        return entries
 
 
 class Silent(Dialect):

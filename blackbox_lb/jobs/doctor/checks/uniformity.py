@@ -29,7 +29,10 @@ EXPECTED = 12.0
 """A truncation at top-p .9 goes unseen with probability exp(-12) where it removes 12 expected draws: below any threshold here."""
 DIRECT = 256
 """Up to this length two densities are convolved faster directly than by FFT."""
-TESTS = 6
+TESTS = 7
+ROUNDED = 0.005
+"""Mass that rounding may hide of all unlisted tokens together, on average over draws: bfloat16 has steps of 1/8 nat."""
+SCALED = "unlisted tokens drawn too often, as lists that are scaled to 1"
 WORTH, GONE, SUSPECT = 12.0, 0.02, 0.01
 """Only for the words of a verdict: expected draws of an event that can be missed, the share that is as good as none, and the
 p-value below which a temperature is named."""
@@ -67,7 +70,7 @@ class UniformityVerdict:
 
 
 def judge(draws: Sequence[CellDraw], seed: int = 0) -> UniformityVerdict:
-    """All tests at once: the probability integral transform, two nuclei, min-p, the unlisted mass, and the temperature.
+    """All tests at once: the probability integral transform, two nuclei, min-p, the unlisted mass both ways, and the temperature.
 
     The smallest of their p-values counts, times their number (Bonferroni).
     """
@@ -81,6 +84,8 @@ def judge(draws: Sequence[CellDraw], seed: int = 0) -> UniformityVerdict:
     heat = "sharper than returned, as a temperature below 1" if low < high else "flatter than returned"
     tests = {name: _lower_tail(*event) for name, event in events.items()}
     tests |= {heat: 2 * min(low, high), "not uniform over the listed mass": chi_square}
+    outside, drawn = _events(draws, [_unlisted(draw) for draw in draws])
+    tests[SCALED] = 1.0 - _lower_tail(np.maximum(outside, ROUNDED), drawn - 1) if drawn else 1.0
     probabilities, beyond = next(iter(events.values()))
     return UniformityVerdict(
         p=min(1.0, TESTS * min(tests.values())),
@@ -96,7 +101,15 @@ def judge(draws: Sequence[CellDraw], seed: int = 0) -> UniformityVerdict:
 def _reason(events: Mapping[str, tuple[Vector, int]], tests: Mapping[str, float], heat: str) -> str:
     """What it looks like: a truncation leaves almost none of an event's draws, a temperature some of all."""
     gone = [name for name, (p, seen) in events.items() if p.sum() >= WORTH and seen <= GONE * p.sum()]
-    return gone[0] if gone else heat if tests[heat] < SUSPECT else min(tests, key=lambda name: tests[name])
+    return (
+        gone[0]
+        if gone
+        else SCALED
+        if tests[SCALED] < SUSPECT / 10
+        else heat
+        if tests[heat] < SUSPECT
+        else min(tests, key=lambda name: tests[name])
+    )
 
 
 def expected_beyond(draws: Sequence[CellDraw]) -> float:
