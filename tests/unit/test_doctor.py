@@ -281,6 +281,62 @@ def test_how_strongly_a_bias_acts_is_found(scale: float, seeds: range) -> None:
     assert found >= 0.95 * len(seeds) if scale != 1 else not found
 
 
+def each_bias(change: Callable[[float], float]) -> Callable[[JSON], None]:
+    """A server that changes every value of a bias."""
+
+    def wish(body: JSON) -> None:
+        body["logit_bias"] = [[token, change(value)] for token, value in body.get("logit_bias", [])]
+
+    return wish
+
+
+def in_bits(answer: JSON) -> None:
+    """Logarithms to base 2."""
+    for entry in entries_of(answer):
+        entry["logprob"] /= math.log(2)
+
+
+def sometimes_colder() -> Callable[[JSON], None]:
+    """Another model behind every third request."""
+    requests = [0]
+
+    def wish(body: JSON) -> None:
+        requests[0] += 1
+        body["temperature"] *= 0.6 if requests[0] % 3 == 0 else 1.0
+
+    return wish
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lie", "kind"),
+    [
+        (lambda body: body.update(top_k=5), "wish"),
+        (lambda body: body.update(min_p=0.1), "wish"),
+        (each_bias(lambda value: max(min(value, 1.0), -1.0)), "wish"),
+        (each_bias(lambda value: max(value, 0.0)), "wish"),
+        (each_bias(lambda value: value / 2), "wish"),
+        (each_bias(lambda value: value * 1.2), "wish"),
+        (lambda body: body.update(temperature=body["temperature"] * 1.15), "wish"),
+        (sometimes_colder(), "wish"),
+        (in_bits, "answer"),
+        (shifted, "answer"),
+    ],
+    ids=["top-k", "min-p", "clipped", "one-sided", "halved", "stronger", "warmer", "two models", "bits", "swapped ids"],
+)
+def test_a_lie_is_found_in_nineteen_of_twenty_self_tests(lie: Callable[[JSON], None], kind: str) -> None:
+    """Whole self-tests, each of another model, in at most 119 requests."""
+    reports = [self_test(Liar(talkative(seed), seed, **{kind: lie})) for seed in range(20)]
+    assert sum(bool(report.contradicted) for report in reports) >= 19
+    assert max(report.requests for report in reports) < 120
+
+
+@pytest.mark.slow
+def test_an_honest_server_is_accused_in_at_most_one_of_a_hundred() -> None:
+    """Whole self-tests, each of another model."""
+    assert sum(bool(self_test(Liar(talkative(seed), seed)).contradicted) for seed in range(100)) <= 1
+
+
 @pytest.mark.parametrize("seeds", [range(2), pytest.param(range(20), marks=pytest.mark.slow)])
 def test_lists_that_are_scaled_to_one_are_found(seeds: range) -> None:
     """More tokens are drawn from outside them than they leave room for."""

@@ -1,7 +1,7 @@
 """The one module with HTTP: requests, rate-limit budgets, retries, errors mapped to the tree in ``errors``.
 
-Completions are asked for by ``httpx2`` itself: the openai SDK takes a second to load and half of the time of a short request. Its
-client is used for files and batches alone, which are few.
+Completions are asked for by ``httpx2`` itself: with the openai SDK, which takes a second to load, a bare short request takes twice
+as long (``bench.collector``). Its client is used for files and batches alone, which are few.
 """
 
 from __future__ import annotations
