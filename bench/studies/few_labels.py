@@ -28,18 +28,17 @@ from bench.exact import markdown
 from bench.measuring import machine, today
 from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_reward
 from blackbox_lb.bias.features import DependsOn
-from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.bias.prompt_bias import PromptBias
 from blackbox_lb.cli.actions.fit import TRIED_L2
 from blackbox_lb.cli.terminal import Terminal
-from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
-from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
+from blackbox_lb.estimate.choice.candidates import candidates
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.jobs.fitting.depends import classified, dependent_candidate
+from blackbox_lb.jobs.fitting.depends import classified, dependent_candidate, surely_right
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone, choose_predicted, given_answers
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.prompt_features import PromptFeatures
+from blackbox_lb.jobs.fitting.run import limits_of
 from blackbox_lb.rollouts.given_answers import FirstTokens, first_tokens
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks.sets.labels import Labels
@@ -66,10 +65,7 @@ async def measured(trials: Trials, task: Task, test: FirstTokens, features: Sequ
     plan = FitPlan(
         sweep=Sweep(l2=(*Sweep().l2, *TRIED_L2)), settings=(GREEDY,), learn_from="answers", labels=Labels.named(names, task.train)
     )
-    rules = trials.session.profile.bias
-    limits = CompileLimits(
-        most_entries(trials.session.profile, None), rules.low, rules.high, not rules.fractions, trials.session.highest_id
-    )
+    limits = limits_of(trials.session, plan)
     given = await given_answers(trials, task.train, plan)
     training = alone(given.rollouts, trials.tokenizer.vocabulary_size)
     field = candidates(training.rollouts, training.next_token, plan.sweep, limits, whole=training.whole)
@@ -109,15 +105,7 @@ def _vectors(model: str) -> TextVectors:
 
 def _right(test: FirstTokens, bias: Mapping[int, float] | PromptBias, given: GivenAnswers) -> Bools:
     """(p,) whether greedy decoding begins the answer of each test prompt right, and no token outside its list might win."""
-    found = test.holding(given.ends)
-    lists = FirstLists(found.ids, found.logprobs)
-    if not isinstance(bias, PromptBias):
-        return begins_right(lists.greedy(bias), found.accepted) & ~lists.unsure(bias)
-    bias.prepare([example.prompt for example in found.examples])
-    ids = np.array(bias.ids, np.int64)
-    own = [bias.at(example.prompt) for example in found.examples]
-    values = np.array([[row.get(token, 0.0) for token in bias.ids] for row in own], np.float64)
-    return begins_right(lists.taken(lists.tilted_by(ids, values)), found.accepted) & ~lists.unsure_by(ids, values)
+    return surely_right(test.holding(given.ends), bias)[0]
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -23,7 +23,7 @@ from blackbox_lb.vocabulary.text_vectors import PROBE, AnswerStore, TextVectors
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
-    from blackbox_lb.types import Prompt
+    from blackbox_lb.types import AnyBias, Prompt
 
 DIGITS = 4
 """Decimals of a nat that are kept: a thousandth of what any fit tells."""
@@ -139,9 +139,7 @@ class PromptBias:
         """Of a bias file; None where its bias is the same for all prompts. kept: see ``TextVectors``."""
         if bias.depends is None:
             return None
-        on = DependsOn.parse(bias.depends.on)
-        vectors = TextVectors(on.of, kept) if on and on.kind == "embedding" else None
-        return cls(bias.logit_bias, bias.depends, vectors)
+        return cls(bias.logit_bias, bias.depends, vectors_of(DependsOn.parse(bias.depends.on), kept))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -188,12 +186,21 @@ class PromptBias:
         return dict(zip(self._ids[there].tolist(), sent[there].tolist(), strict=True))
 
 
-def as_recorded(bias: Bias) -> object:
-    """How a store names this bias in the settings of its requests."""
-    of_prompt = PromptBias.of(bias)
-    if of_prompt is not None:
-        return {OF_EACH_PROMPT: of_prompt.identity}
-    return sorted([token, value] for token, value in bias.logit_bias.items())
+def vectors_of(on: DependsOn | None, kept: AnswerStore | None = None) -> TextVectors | None:
+    """The embedding model that is depended on, None where there is none. kept: see ``TextVectors``."""
+    return TextVectors(on.of, kept) if on is not None and on.kind == "embedding" else None
+
+
+def sent_by(bias: Bias, kept: AnswerStore | None = None) -> AnyBias:
+    """The bias as requests get it: of each prompt, or one for all."""
+    return PromptBias.of(bias, kept) or bias.logit_bias
+
+
+def as_recorded(bias: AnyBias) -> object:
+    """How a store names a bias in the settings of its requests."""
+    if isinstance(bias, Mapping):
+        return sorted([token, value] for token, value in bias.items())
+    return {OF_EACH_PROMPT: bias.identity}
 
 
 def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from blackbox_lb.api.limits.concurrency import MOST, Pace
 from blackbox_lb.api.limits.workers import run_all
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import most_completions
-from blackbox_lb.bias.prompt_bias import OF_EACH_PROMPT
+from blackbox_lb.bias.prompt_bias import as_recorded
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.rollouts.progress import Watcher
@@ -63,9 +63,7 @@ def settings_of(session: Session, tokenizer: Tokenizer, draw: Draw) -> dict[str,
         "endpoint": draw.endpoint or session.endpoint,
         "fields": {**session.profile.neutral, **session.profile.request, **draw.fields},
         "sampling": sampling,
-        "bias": sorted([token, value] for token, value in (draw.bias or {}).items())
-        if draw.bias_of is None
-        else {OF_EACH_PROMPT: draw.bias_of.identity},
+        "bias": as_recorded((draw.bias or {}) if draw.bias_of is None else draw.bias_of),
     }
 
 

@@ -56,6 +56,7 @@ OF_LOAD = frozenset({"rate limit", "overloaded", "timeout", "context full"})
 """Refusals that fewer requests at a time would have avoided."""
 CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=1_000, keepalive_expiry=5.0)
 """The SDK client's own limits, but with as many connections kept open as are in use."""
+HEADERS = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": f"blackbox_lb/{__version__}"}
 MOST_QUOTED = 10_000
 """Characters of an answer that are masked before it is cut for a quote: cut first, a part of a secret would be left."""
 
@@ -99,7 +100,6 @@ class Channel:
             limits=CONNECTIONS,
             # A proxy server for the outside world cannot reach this machine's own servers.
             trust_env=not is_loopback(httpx2.URL(self.base_url).host),
-            headers={"Accept": "application/json", "Content-Type": "application/json", "User-Agent": f"blackbox_lb/{__version__}"},
             event_hooks={"request": [self._credentials]},
             # The hook would add the key again for any host that a redirect names.
             follow_redirects=False,
@@ -119,16 +119,13 @@ class Channel:
             raise InputError(
                 f"openai {openai.__version__} cannot talk through httpx2, which batches need; install openai 2.49 or newer"
             )
-        client = self._http(httpx2.AsyncClient, timeout)
-        for name in ("Accept", "Content-Type", "User-Agent"):  # the SDK has its own, other ones for a file
-            del client.headers[name]
         return openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key="the credentials hook knows",
             max_retries=0,
             timeout=timeout,
             default_query=self.profile.connection.query,
-            http_client=client,
+            http_client=self._http(httpx2.AsyncClient, timeout),
         )
 
     async def close(self) -> None:
@@ -233,10 +230,10 @@ class Channel:
         return answer
 
     async def _sent(self, method: str, path: str, content: bytes | None = None, model: str | None = None) -> httpx2.Response:
-        """The answer, if it is none of refusal. path: below the API's address, or a whole one."""
+        """The answer. path: below the API's address, or a whole one. Raises ProviderError: no answer, or a refusal."""
         url, query = path if path.startswith("http") else self.base_url + path, self.profile.connection.query
         try:
-            response = await self._client.request(method, url, content=content, params=query or None)
+            response = await self._client.request(method, url, content=content, params=query or None, headers=HEADERS)
         except httpx2.HTTPError as error:
             raise self.unanswered(error) from error
         if not response.is_success:

@@ -12,7 +12,7 @@ from typing import Any
 
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import as_recorded
+from blackbox_lb.bias.prompt_bias import as_recorded, sent_by
 from blackbox_lb.cli.commands.learning.score import ScoreOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import STORE
@@ -68,7 +68,7 @@ def _store(where: Path) -> tuple[Path, dict[str, str]]:
     if not chosen.is_file():
         return path, {}
     bias = Bias.load(chosen)
-    return path, {canonical(as_recorded(bias)): BIAS}
+    return path, {canonical(as_recorded(sent_by(bias))): BIAS}
 
 
 def _maker(options: ScoreOptions, task: Task) -> Callable[[int], Reward]:

@@ -59,6 +59,7 @@ class Proxy:
         self.rule, self.upstream = rule, upstream
         self._hosts, self._guarded = frozenset(name.lower() for name in hosts), False
         self.max_body, self.grace = max_body, grace
+        self._embeds = any(row.injection.embeds for row in rule.names)
         self.biased: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self._forwarder = Forwarder(upstream, timeout=timeout)
@@ -171,7 +172,7 @@ class Proxy:
                 "send it uncompressed",
                 code="compressed_body",
             )
-        if any(row.injection.embeds for row in self.rule.names):
+        if self._embeds:
             edit = await asyncio.to_thread(self.rule.edit, target, content)  # others are answered meanwhile
         else:
             edit = self.rule.edit(target, content)

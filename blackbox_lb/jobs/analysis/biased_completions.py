@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import PromptBias, as_recorded
+from blackbox_lb.bias.prompt_bias import PromptBias, as_recorded, sent_by
 from blackbox_lb.errors import BiasError, CorruptResponse, InputError, ProfileError, StoreError
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -69,7 +69,7 @@ async def draw(trials: Trials, examples: Sequence[Example], bias: Bias, samples:
     Raises ProviderError: the API failed; what was received is kept.
     """
     where = trials.session.biased_endpoint
-    await trials.collect("analysis, biased", examples, trials.draw(SAMPLED, PromptBias.of(bias) or bias.logit_bias, where), samples)
+    await trials.collect("analysis, biased", examples, trials.draw(SAMPLED, sent_by(bias), where), samples)
     await trials.collect("analysis, base", examples, trials.draw(SAMPLED, None, where), samples)
 
 
@@ -108,7 +108,7 @@ def biased_completions(path: Path, bias: Bias, profile: Profile, vocabulary: Voc
 
 def _requests(store: RolloutStore, bias: Bias, profile: Profile) -> dict[str, Any]:
     """Hash -> settings of the requests at temperature 1 with logprobs and exactly this bias."""
-    wanted = as_recorded(bias)
+    wanted = as_recorded(sent_by(bias))
     same = (profile.name, bias.model, bias.tokenizer)
     return {
         name: each
@@ -219,12 +219,12 @@ async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, see
         )
     values = np.full(len(biased.rollouts.token_ids), np.nan)
     for where, sent in _sent(biased, bias):
-        delta = np.zeros(found.exact.shape[1])
-        known = {token: value for token, value in sent.items() if token < len(delta)}
-        delta[list(known)] = list(known.values())
         here = where[biased.rollouts.rollout_of[found.positions]]
         if not here.any():
             continue
+        delta = np.zeros(found.exact.shape[1])
+        known = {token: value for token, value in sent.items() if token < len(delta)}
+        delta[list(known)] = list(known.values())
         positions = found.positions[here]
         values[positions] = exact_shifts(found.exact[here], biased.rollouts.token_ids[positions], delta)
     return Shifts(values, "exact")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from blackbox_lb.api.wire import takes_messages
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_limits
-from blackbox_lb.bias.prompt_bias import PromptBias
+from blackbox_lb.bias.prompt_bias import sent_by
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.arms import BASE, Alternative, Arm, ArmResult, arms_at, decide, draw, unranked
 from blackbox_lb.jobs.evaluation.compare import comparisons, policy, resolvable
@@ -35,7 +35,7 @@ async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan:
     remembering = Remembering(trials.report)
     trials = replace(trials, report=remembering)
     examples = task.test
-    values = {name: PromptBias.of(bias, trials.store) or bias.logit_bias for name, bias in biases.items()}
+    values = {name: sent_by(bias, trials.store) for name, bias in biases.items()}
     others = [await _ready(trials, other) for other in plan.alternatives]
     arms = [arm for setting in dict.fromkeys(plan.settings) for arm in arms_at(setting, values, others) if _ranked(trials, arm)]
     _check_names(arms)

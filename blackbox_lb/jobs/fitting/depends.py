@@ -4,7 +4,7 @@ Strength and weight of the model are chosen on validation prompts and on trainin
 the winner must decide more of the validation prompts right than the fixed bias. All of it is known from lists: nothing is drawn.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,7 +17,7 @@ from blackbox_lb.bias.prompt_bias import DIGITS, MOST_NUMBERS, PROBED, Dependenc
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.decisions.prediction import FirstLists, begins_right
-from blackbox_lb.estimate.inputs.checks import Ids, Vector
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import reward_weights
@@ -129,14 +129,8 @@ def dependent_candidate(
         return f"{on.name}: on validation and left-out training prompts it decides no more right than the fixed bias"
     best, without = won
     bias, errors = search.learned(best, limits, draws)
-    lists = FirstLists(validation.ids, validation.logprobs)
-    ids = np.array(bias.ids, np.int64)
-    own = _values(bias, validation.examples, ids)
-    said = lists.taken(lists.tilted_by(ids, own))
-    unsure = lists.unsure_by(ids, own), lists.unsure(fixed.logit_bias)
-    right = begins_right(said, validation.accepted) & ~unsure[0]
-    before = begins_right(lists.greedy(fixed.logit_bias), validation.accepted) & ~unsure[1]
-    guessed = f", less {unsure[0].sum()} and {unsure[1].sum()} where a token outside the lists might win" if unsure[0].any() else ""
+    (right, unsure), (before, others) = (surely_right(validation, each) for each in (bias, fixed.logit_bias))
+    guessed = f", less {unsure.sum()} and {others.sum()} where a token outside the lists might win" if unsure.any() else ""
     left_out = slice(None, len(given.first.examples))
     gains = np.concatenate([(best.hits - without.hits)[left_out], right.astype(np.float64) - before])
     if right.sum() <= before.sum() or gains.mean() < SURE * gains.std() / np.sqrt(len(gains)):
@@ -356,8 +350,15 @@ def tempered(rollouts: Rollouts, weight: float) -> Rollouts:
     return replace(rollouts, top_logprobs=scaled, logprobs=scaled[np.arange(len(at)), at])
 
 
-def _values(bias: PromptBias, examples: Sequence[Example], ids: Ids) -> npt.NDArray[np.float64]:
-    """(p, s) the bias of each prompt, as it is sent."""
-    bias.prepare([example.prompt for example in examples])
-    rows = [bias.at(example.prompt) for example in examples]
-    return np.array([[row.get(token, 0.0) for token in ids.tolist()] for row in rows], np.float64)
+def surely_right(first: FirstTokens, bias: Mapping[int, float] | PromptBias) -> tuple[Bools, Bools]:
+    """(p,) whether greedy decoding begins the answer of each prompt right where no token outside its list might win, and (p,) where
+    one might."""
+    lists = FirstLists(first.ids, first.logprobs)
+    if not isinstance(bias, PromptBias):
+        said, unsure = lists.greedy(bias), lists.unsure(bias)
+    else:
+        bias.prepare([example.prompt for example in first.examples])
+        rows, ids = [bias.at(example.prompt) for example in first.examples], np.array(bias.ids, np.int64)
+        own = np.array([[row.get(token, 0.0) for token in bias.ids] for row in rows], np.float64)
+        said, unsure = lists.taken(lists.tilted_by(ids, own)), lists.unsure_by(ids, own)
+    return begins_right(said, first.accepted) & ~unsure, unsure

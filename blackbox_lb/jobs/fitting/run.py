@@ -9,6 +9,7 @@ import numpy as np
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
+from blackbox_lb.bias.prompt_bias import vectors_of
 from blackbox_lb.bias.records import Censored, Compiled, Learned, RecordedFinding, SamplingRecord, Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
@@ -37,7 +38,6 @@ from blackbox_lb.rollouts.reference import Reference, ask_reference, check_refer
 from blackbox_lb.rollouts.training import Training, censored
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import AnyBias
-from blackbox_lb.vocabulary.text_vectors import TextVectors
 
 KL_PROMPTS = 40
 """Test prompts answered at temperature 1 for the KL alone, where the verdict is at other settings."""
@@ -99,7 +99,7 @@ class _Fit:
     def __init__(self, trials: Trials, task: Task, plan: FitPlan) -> None:
         self.trials, self.task, self.plan = trials, task, plan
         self.examples = task.train[: plan.limit]
-        self.limits = _limits(trials.session, plan)  # before anything is paid for
+        self.limits = limits_of(trials.session, plan)  # before anything is paid for
         self.decisions, self.features, self.dependent, self.beside = {}, [], None, ()
 
     async def check(self) -> None:
@@ -155,8 +155,7 @@ class _Fit:
         if given is not None:
             found = (await first_tokens(self.trials, self.task.validation, "validation", plan.listed)).holding(given.ends)
         for on in plan.depends_on:
-            vectors = TextVectors(on.of, self.trials.store) if on.kind == "embedding" else None
-            features = await asyncio.to_thread(PromptFeatures.of, on, self.examples, vectors)
+            features = await asyncio.to_thread(PromptFeatures.of, on, self.examples, vectors_of(on, self.trials.store))
             self.features.append(features)
             if given is not None:
                 each = dependent_candidate(features, self.examples, found, given, fixed, self.limits, plan.sweep.seed)
@@ -297,7 +296,8 @@ def _entries_curve(trials: Trials, learned: Bias, bias: Bias, next_token: NextTo
     return tuple(rows)
 
 
-def _limits(session: Session, plan: FitPlan) -> CompileLimits:
+def limits_of(session: Session, plan: FitPlan) -> CompileLimits:
+    """The provider's limits on a bias, and the plan's."""
     rules, entries = session.profile.bias, most_entries(session.profile, plan.entries)
     return CompileLimits(entries, rules.low, rules.high, plan.integers or not rules.fractions, session.highest_id)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.prompt_bias import as_recorded
+from blackbox_lb.bias.prompt_bias import as_recorded, sent_by
 from blackbox_lb.jobs.evaluation.document import Evaluation
 from blackbox_lb.store import RolloutStore, canonical
 from blackbox_lb.types import Prompt
@@ -127,7 +127,7 @@ Pair = tuple[Prompt, str, str]
 def _pairs(store: RolloutStore, bias: Bias) -> list[tuple[float, list[Pair]]]:
     """Temperature and pairs of every setting that was sampled on both sides."""
     requests = store.requests()
-    wanted = as_recorded(bias)
+    wanted = as_recorded(sent_by(bias))
     base = {_without_bias(each): name for name, each in requests.items() if not each["bias"]}
     found = []
     for name, each in requests.items():

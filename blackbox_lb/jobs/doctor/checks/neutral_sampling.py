@@ -4,7 +4,15 @@ import numpy as np
 
 from blackbox_lb.jobs.doctor.asking.exam import STORY, WORDS, Exam, mean_logprobs
 from blackbox_lb.jobs.doctor.checks.logprob_meaning import settle_end
-from blackbox_lb.jobs.doctor.checks.uniformity import EXPECTED, CellDraw, alike, expected_beyond, judge, temperature_of
+from blackbox_lb.jobs.doctor.checks.uniformity import (
+    EXPECTED,
+    CellDraw,
+    UniformityVerdict,
+    alike,
+    expected_beyond,
+    judge,
+    temperature_of,
+)
 from blackbox_lb.types import NO_TOKEN, UNNAMED, Completion
 
 CONTRADICTS = 1e-4
@@ -39,15 +47,18 @@ async def check_neutral(exam: Exam) -> None:
             break
         await exam.probe.repeat(batch, STORY, max_tokens=TOKENS, n=n)
     draws = _all(exam)
-    if draws and judge(draws).heat < DOUBT:
+    verdict = judge(draws) if draws else None
+    if verdict is not None and verdict.heat < DOUBT:
         await exam.probe.repeat(MORE // 2, WORDS, max_tokens=LONG)
         await exam.probe.repeat(MORE // 2, STORY, max_tokens=LONG)
-    completions, draws = list(exam.completions()), _all(exam)
+        draws = _all(exam)
+        verdict = judge(draws)
+    completions = list(exam.completions())
     lost = sum(each.finish_reason == "stop" for each in completions)
     if not exam.end_listed and not exam.knows_texts and lost > LOST * len(draws):
         why = f"{lost} of {len(completions)} completions ended by themselves, with a token that is not listed"
         return exam.findings.skip(["neutral"], f"{why}, and its id is not known")
-    return _conclude(exam, completions, draws)
+    return _conclude(exam, completions, draws, verdict)
 
 
 def _all(exam: Exam) -> list[CellDraw]:
@@ -62,10 +73,9 @@ def _alternatives(exam: Exam) -> int:
     return min(WIDE, exam.alternatives)
 
 
-def _conclude(exam: Exam, completions: list[Completion], draws: list[CellDraw]) -> None:
-    if not draws:
+def _conclude(exam: Exam, completions: list[Completion], draws: list[CellDraw], verdict: UniformityVerdict | None) -> None:
+    if verdict is None:
         return exam.findings.skip(["neutral"], "no token was listed")
-    verdict = judge(draws)
     said = (
         f"{verdict.draws} tokens: chi-square p = {verdict.chi_square:.2g}, {verdict.beyond} outside the top 90 % of the mass "
         f"({verdict.expected:.1f} expected){_first(exam)}"

@@ -32,6 +32,7 @@ DIRECT = 256
 TESTS = 7
 ROUNDED = 0.005
 """Mass that rounding may hide of all unlisted tokens together, on average over draws: bfloat16 has steps of 1/8 nat."""
+NEVER = "unlisted tokens never drawn, as top_k truncates"
 SCALED = "unlisted tokens drawn too often, as lists that are scaled to 1"
 WORTH, GONE, SUSPECT = 12.0, 0.02, 0.01
 """Only for the words of a verdict: expected draws of an event that can be missed, the share that is as good as none, and the
@@ -78,13 +79,13 @@ def judge(draws: Sequence[CellDraw], seed: int = 0) -> UniformityVerdict:
         "tail never drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.9)),
         "tail hardly drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.95)),
         "unlikely tokens never drawn, as min_p truncates": _events(draws, [_below(draw, 0.05) for draw in draws]),
-        "unlisted tokens never drawn, as top_k truncates": _events(draws, [_unlisted(draw) for draw in draws]),
+        NEVER: _events(draws, [_unlisted(draw) for draw in draws]),
     }
     (low, high), chi_square = _surprise(draws), _transform(draws, seed)
     heat = "sharper than returned, as a temperature below 1" if low < high else "flatter than returned"
     tests = {name: _lower_tail(*event) for name, event in events.items()}
     tests |= {heat: 2 * min(low, high), "not uniform over the listed mass": chi_square}
-    outside, drawn = _events(draws, [_unlisted(draw) for draw in draws])
+    outside, drawn = events[NEVER]
     tests[SCALED] = 1.0 - _lower_tail(np.maximum(outside, ROUNDED), drawn - 1) if drawn else 1.0
     probabilities, beyond = next(iter(events.values()))
     return UniformityVerdict(
@@ -101,15 +102,9 @@ def judge(draws: Sequence[CellDraw], seed: int = 0) -> UniformityVerdict:
 def _reason(events: Mapping[str, tuple[Vector, int]], tests: Mapping[str, float], heat: str) -> str:
     """What it looks like: a truncation leaves almost none of an event's draws, a temperature some of all."""
     gone = [name for name, (p, seen) in events.items() if p.sum() >= WORTH and seen <= GONE * p.sum()]
-    return (
-        gone[0]
-        if gone
-        else SCALED
-        if tests[SCALED] < SUSPECT / 10
-        else heat
-        if tests[heat] < SUSPECT
-        else min(tests, key=lambda name: tests[name])
-    )
+    suspects = ((SCALED, SUSPECT / 10), (heat, SUSPECT))
+    clear = [*gone, *(name for name, below in suspects if tests[name] < below)]
+    return clear[0] if clear else min(tests, key=lambda name: tests[name])
 
 
 def expected_beyond(draws: Sequence[CellDraw]) -> float:
