@@ -110,7 +110,6 @@ def result(kind: Kind) -> dict[str, Any]:
             "kl_nats_per_completion": 2.4 / (1 + tau),
             "samples": 6,
             "fate": "chosen" if (tau, number) == (0.5, 0) else "after 6 samples a prompt",
-            "off_policy": None,
         }
         for number, estimator in enumerate(("projection", "ips"))
         for tau in taus

@@ -85,60 +85,26 @@ def chosen(tmp_path: Path) -> Iterator[Chooser]:
         yield run
 
 
-def test_logged_completions_first_then_fresh_ones(chosen: Chooser) -> None:
-    """The bias that shortens wins; the one that lengthens is dropped without a request; the wild one cannot be judged from the log
-    and is sampled; the second call asks for nothing.
-    """
+def test_every_candidate_is_sampled_and_the_best_one_wins(chosen: Chooser) -> None:
+    """The bias that shortens wins over one that lengthens and a wild one; the second call asks for nothing; JSON has no NaN."""
     choice, said, asked = chosen(FEWER_ENDS, MORE_ENDS, WILD)
-    longer, shorter, wild = choice.tried
     assert choice.candidate.logit_bias == MORE_ENDS
-    assert (shorter.fate, longer.fate) == ("chosen", "off-policy: clearly worse than the base")
-    assert (longer.samples, shorter.samples, wild.samples) == (0, 6, 6)
-    assert math.isnan(longer.reward)
-    assert shorter.reward > choice.base_reward
-    assert longer.off_policy is not None
-    assert longer.off_policy.trusted
-    assert wild.off_policy is not None
-    assert not wild.off_policy.trusted
-    assert len(asked) == 3 * 6 * PROMPTS
-    assert not any(sent and dict(sent).get(END) == -1.0 for sent in asked)
-    assert "off-policy, from 96 base completions of the validation prompts: 2 of 3 candidates have an estimate" in said[0]
+    assert choice.tried[1].fate == "chosen"
+    assert choice.tried[1].reward > choice.base_reward
     assert "its validation number is too good: the test prompts say what it is worth" in said[-1]
     assert len(chosen(FEWER_ENDS, MORE_ENDS, WILD)[2]) == len(asked)
-    a_table_for_programs(choice)
-
-
-def a_table_for_programs(choice: Choice) -> None:
-    """JSON without NaN; the numbers of an estimate that is not trusted are not in it, only why."""
-    longer, shorter, wild = (row.as_json() for row in choice.tried)
-    json.dumps([longer, shorter, wild], allow_nan=False)
-    assert longer["reward"] is None
-    assert longer["off_policy"]["reward"]["value"] < choice.base_reward
-    assert 0 < shorter["off_policy"]["kl"]["value"] < 1
-    assert "reward" not in wild["off_policy"]
-    assert wild["off_policy"]["doubts"]
-    assert shorter["samples"] == 6
+    json.dumps([row.as_json() for row in choice.tried], allow_nan=False)
 
 
 def test_halving_asks_for_the_rest_of_the_survivors_only(chosen: Chooser) -> None:
-    """Five candidates that the log cannot judge: all get a few samples, the best of them more, the first ones not again."""
+    """Of five candidates all get a few samples, the best of them more, the first ones not again."""
     biases = [{END: 3.0 + n, 0: 5.0} for n in range(5)]
     choice, said, asked = chosen(*biases, samples=3)
-    assert all(row.off_policy is not None and not row.off_policy.trusted for row in choice.tried)
     spent = sorted(row.samples for row in choice.tried)
     assert spent[0] < 3 < spent[-1]
     assert len(asked) == PROMPTS * (3 + sum(spent))
     assert sum(spent) <= 3 * 5
     assert sum(remark.startswith("validation, ") for remark in said) == 5
-
-
-def test_why_there_are_no_off_policy_numbers(chosen: Chooser) -> None:
-    """Where the end of a completion is not listed the log says nothing of lengths: all candidates are sampled, and that is said."""
-    choice, said, _ = chosen(FEWER_ENDS, MORE_ENDS, rows="[logprobs]\nend_token_listed = false")
-    assert "own does not list the token that ends a completion" in said[0]
-    assert "all 2 candidates are sampled afresh" in said[0]
-    assert [row.samples for row in choice.tried] == [6, 6]
-    assert choice.candidate.logit_bias == MORE_ENDS
 
 
 def test_the_same_bias_twice_is_sampled_once(chosen: Chooser) -> None:
@@ -162,7 +128,6 @@ def test_every_candidate_is_drawn_at_every_setting(chosen: Chooser) -> None:
     settings = (Setting("temperature 0.5", 0.5), GREEDY)
     choice, said, asked = chosen(FEWER_ENDS, MORE_ENDS, settings=settings)
     assert len(asked) == 3 * (6 + 1) * PROMPTS
-    assert "they are of temperature 1, which is not deployed with; all 2 candidates are sampled afresh" in said[0]
     for row in choice.tried:
         assert [each.setting for each in row.by_setting] == ["temperature 0.5", "greedy"]
         assert row.tokens == pytest.approx(np.mean([each.tokens for each in row.by_setting]))
@@ -173,19 +138,6 @@ def test_every_candidate_is_drawn_at_every_setting(chosen: Chooser) -> None:
     assert any("6 samples a prompt, mean of temperature 0.5, greedy)" in remark for remark in said)
 
 
-def test_logged_completions_among_several_settings(chosen: Chooser) -> None:
-    """They drop what clearly hurts at temperature 1, and nobody for being worse there than another; KL needs no request."""
-    alone, _, _ = chosen({END: 0.1}, MORE_ENDS, {END: 2.0}, samples=20)
-    assert alone.tried[0].fate == "off-policy: clearly worse than the best of them"
-    both, said, asked = chosen({END: 0.1}, MORE_ENDS, {END: -2.0}, samples=20, settings=(SAMPLED, GREEDY))
-    assert [row.samples > 0 for row in both.tried] == [True, True, False]
-    assert both.tried[2].fate == "off-policy, at temperature 1: clearly worse than the base"
-    assert "of the validation prompts at temperature 1:" in " ".join(said)
-    assert both.tried[1].kl is not None
-    assert both.tried[1].kl > 0
-    assert len(chosen({END: 0.1}, MORE_ENDS, {END: -2.0}, samples=20, settings=(SAMPLED, GREEDY))[2]) == len(asked)
-
-
 def test_all_greedy_is_drawn_once(chosen: Chooser) -> None:
     """Deployed greedily there is one completion a prompt and candidate, however many samples are allowed."""
     choice, _, asked = chosen(FEWER_ENDS, MORE_ENDS, {END: 2.0}, settings=(GREEDY,))
@@ -194,10 +146,9 @@ def test_all_greedy_is_drawn_once(chosen: Chooser) -> None:
 
 
 def test_nothing_beats_the_base(chosen: Chooser) -> None:
-    """Harmful candidates only: the least harmful by the log is still chosen, sampled and judged, and that is said."""
+    """Harmful candidates only: the least harmful is still chosen and judged, and that is said."""
     choice, said, _ = chosen({END: -0.4}, FEWER_ENDS)
     assert choice.candidate.logit_bias == {END: -0.4}
-    assert [row.samples for row in choice.tried] == [6, 0]
     assert any("no candidate beat the base" in remark for remark in said)
 
 
@@ -212,17 +163,6 @@ def test_objectives(chosen: Chooser, objective: Objective, tau: float, best: int
     kl = choice.tried[best].kl
     assert kl is not None
     assert kl > 0
-
-
-def test_a_kl_that_nobody_tells(chosen: Chooser) -> None:
-    """With logprobs after the bias the log tells the KL of a small bias; a wild one is not ranked, and alone it is refused."""
-    rows = '[logprobs]\nmeaning = "after bias"'
-    goal = Goal("reward-kl", 0.01)
-    choice, _, _ = chosen(WILD, {END: 0.5}, goal=goal, rows=rows)
-    assert choice.tried[0].fate == "its KL is not known"
-    assert choice.tried[1].kl == pytest.approx(0.1, abs=0.2)
-    with pytest.raises(InputError, match="own does not return the base model's logprobs with a bias"):
-        chosen(WILD, {0: 7.0, 1: -7.0}, goal=goal, rows=rows)
 
 
 def test_what_cannot_be_compared_is_refused(chosen: Chooser) -> None:

@@ -8,22 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
 from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
 from blackbox_lb.estimate.inputs.checks import positive
 
-if TYPE_CHECKING:
-    from blackbox_lb.estimate.reweighting.off_policy import ByPrompt, OffPolicy, Outcome
-
 Objective: TypeAlias = Literal["reward", "reward-kl", "pareto", "macro-f1"]
-
-CLEARLY = 3.0
-"""Standard errors by which a candidate must be worse to be dropped unsampled: of 50 true equals one sweep in fifteen drops one."""
-FINALISTS = 8
-"""Most candidates with a trusted estimate that are sampled afresh; a larger budget goes to those without logged evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +79,6 @@ class Goal:
         gain = outcome.reward.minus(base.reward)
         if self.objective == "reward":
             return gain
-        from blackbox_lb.estimate.reweighting.off_policy import ByPrompt
-
         return gain.minus(ByPrompt(np.full(gain.parts.shape, np.nan)) if outcome.kl is None else outcome.kl, self.tau)
 
     def keeps(self, base: Outcome, outcome: Outcome) -> bool:
@@ -113,45 +104,6 @@ class Goal:
 
         return sorted(range(len(outcomes)), key=place)
 
-    def screen(
-        self, base: Outcome, estimates: Sequence[OffPolicy | None], finalists: int = FINALISTS, *, alone: bool = True
-    ) -> list[str | None]:
-        """The reason why each candidate is not worth fresh samples, None where it is. At least one always is.
-
-        base: from the same logged completions. A candidate without a trusted estimate is never dropped. One with an estimate is
-        dropped where it is worse than the base, or than the best such candidate, by more than three standard errors of the paired
-        difference, or where ``finalists`` others are estimated better. alone: whether only the setting of the logged completions
-        counts; where others count too, being worse than the best here is no reason, and being worse than the base is one.
-        Raises InputError: ``finalists`` below 1.
-        """
-        if finalists < 1:
-            raise InputError(f"finalists is {finalists}; at least one candidate must be sampled")
-        trusted = {index: each.outcome for index, each in enumerate(estimates) if each is not None and each.trusted}
-        names = list(trusted)
-        order = [names[place] for place in self.ranking(base, list(trusted.values()))]
-        why: list[str | None] = [None] * len(estimates)
-        for index in order:
-            why[index] = self._clearly_worse(base, trusted[index], trusted[order[0]] if alone else None)
-        left = [index for index in order if why[index] is None]
-        for index in left[finalists:]:
-            why[index] = f"{finalists} others are estimated better"
-        if order and all(why):
-            why[order[0]] = None
-        return why
-
-    def _clearly_worse(self, base: Outcome, outcome: Outcome, best: Outcome | None) -> str | None:
-        gain = self.gain(base, outcome)
-        if self.objective == "pareto" and _clearly_below_zero(self._accuracy(base, outcome)):
-            return "clearly less accurate than the base"
-        if _clearly_below_zero(gain):
-            return "clearly worse than the base"
-        # Under pareto the best by tokens may lose accuracy; it is then no reason to drop a longer one that does not.
-        if best is None or self.objective == "pareto":
-            return None
-        if _clearly_below_zero(gain.minus(self.gain(base, best))):
-            return "clearly worse than the best of them"
-        return None
-
     @staticmethod
     def _accuracy(base: Outcome, outcome: Outcome) -> ByPrompt:
         if base.accuracy is None or outcome.accuracy is None:
@@ -160,7 +112,3 @@ class Goal:
                 "choose 'reward' or 'reward-kl'"
             )
         return outcome.accuracy.minus(base.accuracy)
-
-
-def _clearly_below_zero(difference: ByPrompt) -> bool:
-    return bool(difference.value < -CLEARLY * difference.standard_error)

@@ -74,26 +74,6 @@ EFFECTIVE_SAMPLE = Threshold(
     "misses what was not drawn",
 )
 
-EFFECTIVE_PROMPTS = Threshold(
-    10.0, 10.0, "prompts are what a standard error counts, and the variance of fewer than ten numbers is itself off by half"
-)
-
-MEAN_WEIGHT = Threshold(
-    0.25,
-    0.25,
-    "the mean of p_delta / p_0 over the base model's completions is 1 in truth; further off by this, either the tail model "
-    "is wrong or what the bias prefers was not drawn",
-    rising=False,
-)
-
-HIDDEN_STOP = Threshold(
-    0.02,
-    0.02,
-    "tokens without an id, an end token above all, are unknown to the weights: where more than 2 % of the completions could "
-    "have stopped on one, lengths under the bias cannot be told",
-    rising=False,
-)
-
 CENSORED = Threshold(
     0.02,
     0.1,

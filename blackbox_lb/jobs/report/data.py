@@ -41,7 +41,6 @@ class CandidateRow(Point):
     kl_nats_per_completion: Number | None = None
     samples: int = 0
     fate: str = ""
-    off_policy: dict[str, Any] | None = None
 
     @property
     def name(self) -> str:

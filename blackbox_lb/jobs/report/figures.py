@@ -1,7 +1,6 @@
 """The pictures of the page: each drawn once with matplotlib, with its text alternative and its numbers."""
 
 import importlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -211,19 +210,12 @@ def _pareto(result: Result, label: str) -> Plot | None:
     return Plot("pareto", f"{metric.capitalize()} against length", note, told, tried_table(tried), figure)
 
 
-def _kl(each: CandidateRow) -> float | None:
-    """The measured KL, else the estimate from logged completions where it is trusted."""
-    if each.kl_nats_per_completion is not None:
-        return each.kl_nats_per_completion
-    found = (each.off_policy or {}).get("kl")
-    value = found.get("value") if isinstance(found, dict) else None
-    return value if isinstance(value, int | float) and math.isfinite(value) else None
-
-
 def _reward_kl(result: Result, label: str) -> Plot | None:
     base = result.validation.base.reward
     rows = [
-        (each, kl, each.reward) for each in result.validation.tried if (kl := _kl(each)) is not None and each.reward is not None
+        (each, kl, each.reward)
+        for each in result.validation.tried
+        if (kl := each.kl_nats_per_completion) is not None and each.reward is not None
     ]
     if not rows:
         return None

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from blackbox_lb.estimate.choice.candidates import Candidate
-from blackbox_lb.estimate.reweighting.off_policy import OffPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +32,7 @@ class TriedCandidate:
 
     reward, tokens, accuracy: means over the settings to deploy with, of ``samples`` fresh completions a prompt at each (one at
     greedy), NaN where there were none; accuracy is None where no answer is known. by_setting: the same at each.
-    kl: nats a completion at temperature 1, None where it was not measured. off_policy: the estimates from logged base completions,
-    None where these allow none. fate: "chosen", or where and why it was dropped.
+    kl: nats a completion at temperature 1, None where it was not measured. fate: "chosen", or where and why it was dropped.
     """
 
     estimator: str
@@ -46,11 +44,10 @@ class TriedCandidate:
     tokens: float = math.nan
     accuracy: float | None = None
     kl: float | None = None
-    off_policy: OffPolicy | None = None
     by_setting: tuple[Measured, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """The record for JSON: null where not known; an untrusted estimate gives only the reason."""
+        """The record for JSON: null where not known."""
         return {
             "estimator": self.estimator,
             "settings": self.settings,
@@ -62,7 +59,6 @@ class TriedCandidate:
             "samples": self.samples,
             "by_setting": [each.as_json() for each in self.by_setting],
             "fate": self.fate,
-            "off_policy": None if self.off_policy is None else _estimate_json(self.off_policy),
         }
 
 
@@ -87,20 +83,3 @@ class Choice:
 
 def _known(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else value
-
-
-def _estimate_json(estimate: OffPolicy) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "trusted": estimate.trusted,
-        "doubts": list(estimate.doubts),
-        "effective_sample_size": estimate.effective_sample_size,
-        "effective_prompts": estimate.effective_prompts,
-        "mean_weight": _known(estimate.mean_weight),
-    }
-    if estimate.trusted:
-        outcome = estimate.outcome
-        parts = {"reward": outcome.reward, "tokens": outcome.tokens, "accuracy": outcome.accuracy, "kl": outcome.kl}
-        for name, part in parts.items():
-            if part is not None:
-                told[name] = {"value": _known(part.value), "standard_error": _known(part.standard_error)}
-    return told

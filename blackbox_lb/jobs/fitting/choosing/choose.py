@@ -1,6 +1,6 @@
 """Choosing among candidates on the validation prompts, at the settings that the user deploys with.
 
-Logged base completions come first, where they allow an estimate, then fresh samples for the remaining candidates.
+Every candidate is sampled afresh, and the better half of them further, until one is left.
 """
 
 import math
@@ -12,11 +12,10 @@ import numpy as np
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate
-from blackbox_lb.estimate.choice.goal import FINALISTS, Goal, Objective, rungs
+from blackbox_lb.estimate.choice.goal import Goal, Objective, rungs
+from blackbox_lb.estimate.choice.outcome import ByPrompt, Outcome
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting.off_policy import ByPrompt, Outcome
 from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured, TriedCandidate
-from blackbox_lb.jobs.fitting.choosing.logged_validation import LoggedScores, log_of_base
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting
 from blackbox_lb.rollouts.progress import short
@@ -37,18 +36,15 @@ async def choose(
     *,
     samples: int,
     goal: Goal | None = None,
-    finalists: int = FINALISTS,
     settings: Sequence[Setting] = (SAMPLED,),
 ) -> Choice:
     """Return the best of ``candidates`` on ``examples`` unseen by their fits, by the mean of the goal over ``settings``.
 
     next_token: of the training rollouts, for its tail. samples: completions a prompt and setting for the base, and on average for
-    each sampled candidate; successive halving gives more to better ones. Greedy takes one a prompt. goal: by default the reward.
-    finalists: most candidates that are sampled although logged completions already estimate their reward.
+    each candidate; successive halving gives more to better ones. Greedy takes one a prompt. goal: by default the reward.
 
-    Objective "reward-kl" also draws at temperature 1, where that is not among ``settings`` and the provider gives the KL. Logged
-    completions are of temperature 1: without that setting they drop no candidate; beside other settings they drop only those
-    shown to be worse than the base, or beyond ``finalists``. A single candidate is chosen without a sample.
+    Objective "reward-kl" also draws at temperature 1, where that is not among ``settings``. A single candidate is chosen without a
+    sample.
 
     Raises:
         InputError: no candidates, no completion that passed a content filter, rewards that are not finite, or a goal that cannot be
@@ -65,7 +61,6 @@ async def choose(
         race.only(best)
         return Choice(field[best], tuple(race.rows), Measured())
     await race.start(samples)
-    await race.screen(samples, finalists)
     best = await race.run(samples)
     await race.measure_kl()
     race.conclude(best)
@@ -108,26 +103,11 @@ class _Race:
     async def start(self, samples: int) -> None:
         """Sample the base."""
         drawn = await self._scores("base", samples)
-        self.logged = drawn.get(1.0)
         self.base = _outcome(drawn.values(), ByPrompt(np.zeros(len(self.examples))))
         self.base_mean, self.base_by_setting = _measured(self.base), self._by_setting(drawn)
         if math.isnan(self.base_mean.reward):
             raise InputError("no completion of the validation prompts passed the content filter; use other validation prompts")
         self.goal.keeps(self.base, self.base)  # raises where accuracy is wanted and not known, before more costs
-
-    async def screen(self, samples: int, finalists: int) -> None:
-        """Drop the candidates that logged completions clearly rule out."""
-        racing = self.racing
-        if self.logged is None:
-            logged: LoggedScores | str = "they are of temperature 1, which is not deployed with"
-        else:
-            logged = await log_of_base(self.trials, self.examples, self.logged, samples, self.next_token)
-        if isinstance(logged, LoggedScores):
-            self._estimate(racing, logged, finalists)
-        else:
-            self._say(f"no off-policy estimates: {logged}; all {len(racing)} candidates are sampled afresh")
-        if self.goal.objective == "reward-kl" and not self.trials.session.tells_base_logprobs:
-            self._drop_without_kl()
 
     async def run(self, samples: int) -> int:
         """Halve successively over fresh samples; return the winner's number. Nothing is halved where all is greedy."""
@@ -171,33 +151,6 @@ class _Race:
         """The candidates still in the race."""
         return [index for index, row in enumerate(self.rows) if not row.fate]
 
-    def _estimate(self, racing: list[int], logged: LoggedScores, finalists: int) -> None:
-        found = [logged.estimate(self.field[index].logit_bias) for index in racing]
-        alone = len(self.settings) == 1
-        why = self.goal.screen(logged.estimate({}).outcome, found, finalists, alone=alone)
-        for index, each, reason in zip(racing, found, why, strict=True):
-            self.rows[index] = replace(self.rows[index], off_policy=each)
-            if reason is not None:
-                self._drop(index, f"off-policy{'' if alone else ', at temperature 1'}: {reason}")
-        trusted, dropped = sum(each.trusted for each in found), sum(reason is not None for reason in why)
-        self._say(
-            f"off-policy, from {logged.size} base completions of the validation prompts{'' if alone else ' at temperature 1'}: "
-            f"{trusted} of {len(found)} candidates have an estimate to trust, {dropped} are dropped by it, "
-            f"{len(found) - dropped} are sampled afresh"
-        )
-
-    def _drop_without_kl(self) -> None:
-        """Drop candidates without a trusted KL estimate, where only logged completions give a KL: they cannot be ranked."""
-        for index in self.racing:
-            estimate = self.rows[index].off_policy
-            if estimate is None or not estimate.trusted:
-                self._drop(index, "its KL is not known")
-        if not self.racing:
-            raise InputError(
-                f"objective 'reward-kl' needs the KL of each candidate, but {self.trials.session.profile.name} does not return the "
-                "base model's logprobs with a bias, and the logged completions do not show it; choose 'reward' or 'pareto'"
-            )
-
     async def _measure(self, index: int, samples: int) -> None:
         bias = self.field[index].logit_bias
         scores = await self._scores(self.field[index].label, samples, bias)
@@ -216,18 +169,15 @@ class _Race:
 
     async def measure_kl(self) -> None:
         """Measure the KL of every sampled candidate, from its own completions at temperature 1: nothing more is drawn."""
-        if self.logged is None or not self.trials.session.tells_base_logprobs:
+        if SAMPLED not in self.settings or not self.trials.session.tells_base_logprobs:
             return
         for index in self.outcomes:
             if self.rows[index].kl is None:
                 self.rows[index] = replace(self.rows[index], kl=await self._kl(index, self.rows[index].samples))
 
     async def _kl(self, index: int, samples: int) -> float:
-        """The KL, measured where biased completions carry the base's logprobs, else the trusted estimate, else NaN."""
-        if self.trials.session.tells_base_logprobs:
-            return await self.trials.kl(self.examples, samples, self.field[index].logit_bias, self.next_token)
-        estimate = self.rows[index].off_policy
-        return math.nan if estimate is None or estimate.outcome.kl is None else estimate.outcome.kl.value
+        """The KL of a candidate, from its completions at temperature 1."""
+        return await self.trials.kl(self.examples, samples, self.field[index].logit_bias, self.next_token)
 
     async def _scores(self, policy: str, samples: int, bias: dict[int, float] | None = None) -> dict[float, PolicyScores]:
         """Temperature -> scores, in the order of the settings."""
