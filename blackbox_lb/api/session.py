@@ -307,6 +307,14 @@ class Session:
 
         return list(await asyncio.gather(*(one(token) for token in tokens)))
 
+    async def bytes_of(self, tokens: Sequence[int]) -> list[bytes]:
+        """The bytes of each token id; those of U+FFFD for a fragment of a character where only the server knows the vocabulary."""
+        return (
+            [(text or "").encode() for text in await self.texts_of(tokens)]
+            if self.vocabulary is None
+            else [self.vocabulary.bytes_of(token) or b"" for token in tokens]
+        )
+
     async def decode(self, tokens: Sequence[int]) -> str:
         """The text of a row of tokens. Raises InputError: it cannot be known here."""
         if self.vocabulary is None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AwareDatetime, FailFast, Field, Strict, ValidationError, field_validator, model_validator
 
 from blackbox_lb._version import __version__
+from blackbox_lb.bias.phases import Phases, PhaseVector
 from blackbox_lb.bias.prompt_bias import Dependence
 from blackbox_lb.bias.records import (
     Censored,
@@ -41,8 +42,9 @@ from blackbox_lb.safety.printable import UNSAFE, printable
 from blackbox_lb.safety.untrusted import parse_json, read_bounded
 
 FORMAT: Literal["blackbox-lb/bias"] = "blackbox-lb/bias"
-VERSION: Literal[2] = 2
-"""The newest that is read. A bias that is the same for all prompts is written as version 1, which every release reads."""
+VERSION: Literal[3] = 3
+"""The newest that is read. A bias with phases is written as version 3, one that depends on the prompt as version 2, and one that is
+the same for all prompts and positions as version 1, which every release reads."""
 MAX_BYTES = 64 * 2**20
 MAX_ENTRIES = 1_000_000
 
@@ -64,7 +66,7 @@ class Bias(Row):
     """
 
     format: Literal["blackbox-lb/bias"] = FORMAT
-    version: Literal[1, 2] = 1
+    version: Literal[1, 2, 3] = 1
     provider: Name
     model: Name
     tokenizer: Name
@@ -85,6 +87,7 @@ class Bias(Row):
     findings: tuple[RecordedFinding, ...] = ()
     verdict: tuple[Verdict, ...] = ()
     depends: Dependence | None = None
+    phases: tuple[PhaseVector, ...] = ()
     entries: Annotated[tuple[Entry, ...], FailFast(), Field(max_length=MAX_ENTRIES)]
 
     if not TYPE_CHECKING:  # A declared __init__ would hide the typed one that the mypy plugin makes from the fields.
@@ -116,11 +119,17 @@ class Bias(Row):
         return self
 
     @model_validator(mode="after")
-    def _features_of_version_2(self) -> Bias:
-        if (self.depends is None) != (self.version == 1):
-            raise ValueError(f"version {self.version} {'without' if self.depends is None else 'with'} features of the prompt")
-        if self.depends is not None and any(len(each.values) != len(self.entries) for each in self.depends.features):
-            raise ValueError(f"a feature has not one value for each of the {len(self.entries)} entries")
+    def _parts_of_the_version(self) -> Bias:
+        there = {2: self.depends is not None, 3: bool(self.phases)}
+        if there != {version: version == self.version for version in there}:
+            held = [name for name, version in (("features of the prompt", 2), ("phases", 3)) if there[version]]
+            raise ValueError(f"version {self.version} with {' and '.join(held) or 'neither features of the prompt nor phases'}")
+        features = self.depends.features if self.depends else ()
+        sizes = {len(each.values) for each in features} | {len(each.values) for each in self.phases}
+        if sizes - {len(self.entries)}:
+            raise ValueError(f"a feature or phase has not one value for each of the {len(self.entries)} entries")
+        if self.phases:
+            Phases.of(self.phases)
         return self
 
     @property
@@ -138,7 +147,13 @@ class Bias(Row):
         return "; ".join(f"{name}: {', '.join(rows)}" for name, rows in groups.items() if rows) or "UNVERIFIED"
 
     def same_for_all(self, who: str) -> Bias:
-        """This bias, for what takes one vector only. BiasError: it depends on the prompt; ``who`` begins the sentence."""
+        """This bias, for what takes one vector only. BiasError: it depends on the prompt or has phases; ``who`` begins the
+        sentence."""
+        if self.phases:
+            raise BiasError(
+                f"{who} takes one vector for all positions, and this bias has phases ({printable(Phases.of(self.phases).spec)}); "
+                "serve it inside vLLM (docs/serving.md), judge it with blb eval, or learn one without --phases"
+            )
         if self.depends is not None:
             raise BiasError(
                 f"{who} takes a bias that is the same for all prompts, and this one depends on {printable(self.depends.on)}; send "
@@ -188,7 +203,7 @@ class Bias(Row):
             raise BiasError(f"{path}: cannot be written ({error.strerror or error}); choose a writable folder") from None
 
     def _lines(self) -> Iterator[str]:
-        document = self.model_dump(mode="json", exclude={"depends"} if self.depends is None else None)
+        document = self.model_dump(mode="json", exclude={name for name in ("depends", "phases") if not getattr(self, name)})
         document["settings"] = dict(sorted(document["settings"].items()))
         last = len(document) - 1
         yield "{\n"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, Strict, field_validator, model_validator
 
 from blackbox_lb.bias.features import BUCKETS, GROUP, MOST_READ, DependsOn, PromptText, weighed
+from blackbox_lb.bias.phases import PhasedBias
 from blackbox_lb.bias.records import Finite, Flag, Name, Row
 from blackbox_lb.errors import BiasError
 from blackbox_lb.vocabulary.text_vectors import PROBE, AnswerStore, TextVectors
@@ -30,6 +31,7 @@ DIGITS = 4
 SCALE = 10.0**DIGITS
 OF_EACH_PROMPT = "of each prompt"
 """How a store names the bias of a request that depends on the prompt, with its identity."""
+OF_EACH_PHASE = "of each phase"
 MOST_NUMBERS = 2_000_000
 """Features x tokens of one file: 16 MB."""
 PROBED = 8
@@ -192,15 +194,15 @@ def vectors_of(on: DependsOn | None, kept: AnswerStore | None = None) -> TextVec
 
 
 def sent_by(bias: Bias, kept: AnswerStore | None = None) -> AnyBias:
-    """The bias as requests get it: of each prompt, or one for all."""
-    return PromptBias.of(bias, kept) or bias.logit_bias
+    """The bias as requests get it: of each phase, of each prompt, or one for all."""
+    return PhasedBias.of(bias) or PromptBias.of(bias, kept) or bias.logit_bias
 
 
 def as_recorded(bias: AnyBias) -> object:
     """How a store names a bias in the settings of its requests."""
     if isinstance(bias, Mapping):
         return sorted([token, value] for token, value in bias.items())
-    return {OF_EACH_PROMPT: bias.identity}
+    return {OF_EACH_PHASE if isinstance(bias, PhasedBias) else OF_EACH_PROMPT: bias.identity}
 
 
 def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, str]]:

@@ -32,7 +32,7 @@ class Terminal:
     """A reporter on stderr: a moving bar on a terminal, else a line now and then."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True, highlight=False, emoji=False)
         self._moves = sys.stderr.isatty() and not self._console.is_dumb_terminal
         self._progress: Progress | None = None
 
@@ -166,8 +166,8 @@ def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]
 def _screen() -> Console:
     """The console for tables; a file has no edge, so rows stay whole there, colours or not."""
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
-        return Console(highlight=False)
-    return Console(highlight=False, width=FILE_WIDTH)
+        return Console(highlight=False, emoji=False)
+    return Console(highlight=False, emoji=False, width=FILE_WIDTH)
 
 
 def _blocks(screen: Console, title: str, names: list[str], rows: list[list[str]]) -> None:

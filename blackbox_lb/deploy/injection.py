@@ -62,6 +62,8 @@ class Injection:
         """Of a bias file."""
         from blackbox_lb.bias.prompt_bias import PromptBias
 
+        if bias.phases:
+            bias.same_for_all("a request")
         return cls(bias.logit_bias, on_conflict, as_pairs, PromptBias.of(bias))
 
     @property

@@ -90,15 +90,15 @@ def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
     """The most that a fit asks for: training, the validation of every candidate, the test, and whole distributions."""
     most, positions = _candidates(plan.sweep), task.train[:1] * bool(plan.full_vocab)
     firsts = [ForecastStage(task.train[: plan.limit], 1, 1)] if plan.reads_answers else []
-    settings = dict.fromkeys(plan.settings)
+    settings, phased = dict.fromkeys(plan.settings), 2 * most if plan.phases else 0  # each completion of two parts
     extra = plan.goal.objective == "reward-kl" and SAMPLED not in settings
     judged = [
         ForecastStage(task.validation, 1, 1)
         if plan.predicts
-        else ForecastStage(task.validation, (1 + most + len(plan.depends_on)) * _count(setting, plan.validation_samples))
+        else ForecastStage(task.validation, (1 + most + len(plan.depends_on) + phased) * _count(setting, plan.validation_samples))
         for setting in [*settings, *[SAMPLED] * extra]
     ]
-    policies = 3 if plan.depends_on else 2
+    policies = 3 + 2 * bool(plan.phases) if plan.depends_on or plan.phases else 2
     judged += [ForecastStage(task.test, policies * _count(setting, plan.test_samples)) for setting in settings]
     if SAMPLED not in settings:
         judged.append(ForecastStage(task.test[:KL_PROMPTS], 1))

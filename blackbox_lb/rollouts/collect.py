@@ -15,9 +15,11 @@ from blackbox_lb.api.limits.concurrency import MOST, Pace
 from blackbox_lb.api.limits.workers import run_all
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import most_completions
+from blackbox_lb.bias.phases import PhasedBias
 from blackbox_lb.bias.prompt_bias import as_recorded
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
+from blackbox_lb.rollouts.phased import drawn_by_phase
 from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
@@ -94,7 +96,8 @@ async def collect(
     settings = settings_of(session, tokenizer, draw)
     request = request_hash(settings)
     keys = tuple(tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples)) for prompt in prompts)
-    batch = batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
+    phased = draw.bias_of if isinstance(draw.bias_of, PhasedBias) else None
+    batch = 1 if phased else batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
     missing = _missing(store.keys(request), prompts, keys, batch)
     if draw.bias_of is not None and missing:
         await asyncio.to_thread(draw.bias_of.prepare, [each.prompt for each in missing])
@@ -104,7 +107,10 @@ async def collect(
     async def receive(wanted: _Request) -> None:
         n, seed = len(wanted.samples), draw.sampling.seed
         seeded = draw if seed is None else replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, wanted)))
-        completions = await session.complete_many(wanted.prompt, seeded.at(wanted.prompt), n)
+        if phased is not None:
+            completions = [await drawn_by_phase(session, wanted.prompt, seeded, phased)]
+        else:
+            completions = await session.complete_many(wanted.prompt, seeded.at(wanted.prompt), n)
         drifted = drift.seen(completions, session.profile.models.fleet)
         of = settings if drifted is None else {**settings, **of_another(session.model, completions[0])}
         await writer.add_answer(of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))

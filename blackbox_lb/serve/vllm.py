@@ -18,8 +18,11 @@ from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from vllm.v1.sample.logits_processor import LogitsProcessor as RunnerV1
 
-from blackbox_lb.deploy.bias_directory import BiasDirectory, wanted
-from blackbox_lb.deploy.vllm.batch_rows import NOTHING, Rows
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.phases import Phases
+from blackbox_lb.deploy.bias_directory import BiasDirectory, Expected, wanted
+from blackbox_lb.deploy.vllm.batch_rows import NOTHING, Placed, Rows, Seat
+from blackbox_lb.deploy.vllm.phase_table import PhaseTable
 from blackbox_lb.deploy.vllm.vectors import VectorTable, bias_folder, default_bias, expected_of
 from blackbox_lb.errors import BiasError
 
@@ -32,6 +35,9 @@ __all__ = ["LearnedBias"]
 
 NAME = "blackbox_lb.serve.vllm:LearnedBias"
 GROUP = "vllm.logits_processors"
+MOST_OF_A_REQUEST = 1024
+"""Entries of a request's own ``logit_bias`` under model runner V2 (vLLM 0.32, MAX_NUM_LOGIT_BIAS_TOKENS)."""
+NO_BIAS = Placed((NOTHING,))
 logger = logging.getLogger(f"vllm.{__name__}")  # vLLM shows records of its own loggers only
 
 
@@ -49,11 +55,17 @@ class LearnedBias(RunnerV1, RunnerV2):  # type: ignore[misc]
         if isinstance(place, str | torch.device):
             self._runner = _RunnerV1(VectorTable(vllm_config, torch.device(place)))
         else:
-            self._runner = _RunnerV2(VectorTable(vllm_config, torch.device(place.device)), place.max_num_reqs)
+            drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", None) or 0
+            self._runner = _RunnerV2(VectorTable(vllm_config, torch.device(place.device)), place, drafts)
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
         """Raise BiasError, which the server answers with 400, where a request cannot have the bias that it names."""
+        if len(sampling_params.logit_bias or ()) > MOST_OF_A_REQUEST and _caller_config().use_v2_model_runner:
+            raise BiasError(
+                f"a logit_bias of {len(sampling_params.logit_bias):,} entries would end the engine: vLLM's model runner V2 takes "
+                f"{MOST_OF_A_REQUEST:,}; send fewer, or serve the bias as a file"
+            )
         name = _wanted(sampling_params)
         if name is not None:
             _admissible(_caller_config()).get(name)
@@ -89,66 +101,114 @@ class _RunnerV1:
     def __init__(self, table: VectorTable) -> None:
         self._table, self._rows = table, Rows()
         self._size = 0
+        self._slots: list[int] = []
         self._all: int | None = None
-        self._index = self._slots = table.integers([])
+        self._index = self._of_index = table.integers([])
 
     def update(self, change: BatchUpdate) -> None:
-        names = {row: _named(params) for row, params, _, _ in change.added}
-        slots = self._table.slots({name for name in names.values() if name}, set(self._rows.slot_of.values()))
+        names = {row: (_named(params), drawn) for row, params, _, drawn in change.added}
+        placed = self._table.slots({name for name, _ in names.values() if name}, self._rows.in_use)
         changed = self._rows.update(
             change.removed,
-            [(row, slots[name] if name else NOTHING) for row, name in names.items()],
+            [(row, Seat(placed[name], drawn) if name else None) for row, (name, drawn) in names.items()],
             [(source, target, way is MoveDirectionality.SWAP) for source, target, way in change.moved],
         )
         if changed or change.batch_size != self._size:
-            self._prepare(change.batch_size)
-
-    def _prepare(self, size: int) -> None:
-        slot_of = self._rows.slot_of
-        self._size = size
-        self._all = _common(slot_of.values()) if len(slot_of) == size else None
-        if self._all is None:
-            self._index = self._table.integers(list(slot_of))
-            self._slots = self._table.integers(list(slot_of.values()))
+            self._size, self._slots = change.batch_size, []
 
     def apply(self, logits: torch.Tensor, _: object) -> None:
-        if not self._rows.slot_of:
+        seats = self._rows.seat_of
+        if not seats:
             return
+        slots = [seat.slot for seat in seats.values()]
+        if slots != self._slots:  # the batch changed, or the phase of a row
+            self._slots, self._all = slots, _common(slots) if len(seats) == self._size else None
+            if self._all is None:
+                self._index, self._of_index = self._table.integers(list(seats)), self._table.integers(slots)
         if self._all is not None and len(logits) == self._size:
             self._table.add_to_all(logits, self._all)
         else:
-            self._table.add(logits, self._index, self._slots)
+            self._table.add(logits, self._index, self._of_index)
 
 
 class _RunnerV2:
-    """The biased slots under vLLM's second runner, which reports new requests only, and at each step the slot of each row."""
+    """The biased slots under vLLM's second runner, which reports new requests only, and at each step the slot of each row.
 
-    def __init__(self, table: VectorTable, requests: int) -> None:
-        self._table = table
-        self._slot_of = torch.zeros(requests, dtype=torch.int64).numpy()
-        self._on_device = table.integers([NOTHING] * requests)
-        self._stale = False
+    The phase of a row is computed on the device, where its tokens are: no step waits for them.
+    """
+
+    def __init__(self, table: VectorTable, requests: Any, drafts: int) -> None:
+        self._table, self._requests, self._drafts, size = table, requests, drafts, requests.max_num_reqs
+        self._placed = [NO_BIAS] * size
+        self._fresh = set[int]()
+        self._stale = set[int]()
+        self._slots = table.integers([NOTHING] * size).view(size, 1)
+        self._tables: list[PhaseTable] = []
+        self._table_of = self._state = self._read = table.integers([0] * size)
 
     def add(self, request: int, params: SamplingParams) -> bool:
         name = _named(params)
-        slot = self._table.slots({name}, set(self._slot_of.tolist()))[name] if name else NOTHING
-        self._stale |= bool(self._slot_of[request] != slot)
-        self._slot_of[request] = slot
-        return slot != NOTHING
+        in_use = {slot for placed in self._placed for slot in placed.slots}
+        placed = self._table.slots({name}, in_use)[name] if name else NO_BIAS
+        if placed != self._placed[request]:
+            self._stale.add(request)
+        self._placed[request] = placed
+        if placed.table is not None:
+            self._fresh.add(request)
+            self._stale.add(request)
+        return placed is not NO_BIAS
 
     def flush(self) -> None:
-        if self._stale:
-            self._on_device = self._table.integers(self._slot_of.tolist())
-            self._stale = False
+        if not self._stale:
+            return
+        self._tables = list(dict.fromkeys(placed.table for placed in self._placed if placed.table is not None))
+        width = max(len(placed.slots) for placed in self._placed)
+        slots = [slot for placed in self._placed for slot in (*placed.slots, *[NOTHING] * (width - len(placed.slots)))]
+        self._slots = self._table.integers(slots).view(-1, width)
+        self._table_of = self._table.integers([0 if p.table is None else 1 + self._tables.index(p.table) for p in self._placed])
+        kept = self._table.integers([number not in self._stale for number in range(len(self._placed))])
+        self._state, self._read = self._state * kept, self._read * kept
+        self._stale.clear()
 
     def apply(self, logits: torch.Tensor, context: Any) -> None:
-        here = self._slot_of[context.idx_mapping_np]
-        if not here.any():
+        batch = context.idx_mapping_np.tolist()
+        here = {self._placed[request] for request in batch}
+        if here == {NO_BIAS}:
             return
-        if (here == here[0]).all():
-            self._table.add_to_all(logits, int(here[0]))
-        else:
-            self._table.add(logits, None, self._on_device[context.expanded_idx_mapping])
+        if len(here) == 1 and not self._tables:
+            self._table.add_to_all(logits, here.pop().slots[0])
+            return
+        rows = context.expanded_idx_mapping
+        slots = self._slots[rows, 0]
+        for number, table in enumerate(self._tables, 1):
+            if any(placed.table is table for placed in here):
+                phases = self._phases(number, table, batch, context)
+                slots = torch.where(self._table_of[rows] == number, self._slots[rows, phases], slots)
+        self._table.add(logits, None, slots)
+
+    def _phases(self, number: int, table: PhaseTable, batch: list[int], context: Any) -> torch.Tensor:
+        """(rows,) the number of the phase of each row, by this table."""
+        requests, at = self._requests, context.idx_mapping.long()
+        (steps, stretch), width = self._table.on_device(table), table.steps.shape[1]
+        fresh = [place for place, request in enumerate(batch) if request in self._fresh and self._placed[request].table is table]
+        most = 1 + self._drafts  # tokens since the step before; after a preemption all, of which the host knows a bound
+        for place in fresh:
+            most = max(most, int(context.seq_lens_upper_bound_np[place]) - int(requests.prompt_len.np[batch[place]]))
+        self._fresh.difference_update(batch[place] for place in fresh)
+        start, tokens, mine = requests.prompt_len.gpu[at].long(), requests.all_token_ids.gpu, self._table_of[at] == number
+        drawn = torch.where(mine, requests.total_len.gpu[at].long() - start, 0)
+        state, read = self._state[at], self._read[at]
+        for _ in range(most):
+            token = tokens[at, torch.clamp(start + read, max=tokens.shape[1] - 1)].long().clamp(0, width - 1)
+            more = read < drawn
+            state, read = torch.where(more, steps[torch.where(more, state, 0) * width + token], state), read + more.long()
+        self._state[at], self._read[at] = state, read
+        rows, local = context.expanded_idx_mapping, context.expanded_local_pos
+        of_row = torch.where(self._table_of[rows] == number, self._state[rows], 0)
+        for draft in range(1, self._drafts + 1):  # the row of a draft follows the row before it
+            after = steps[torch.roll(of_row, 1) * width + context.input_ids.long().clamp(0, width - 1)]
+            of_row = torch.where(local == draft, after, of_row)
+        return torch.where(self._read[rows] + local < table.phases.first, table.phases.beginning, stretch[of_row])
 
 
 def _wanted(params: SamplingParams) -> str | None:
@@ -194,8 +254,23 @@ def _admissible(config: VllmConfig) -> BiasDirectory[None]:
                 "this server cannot add a bias: vLLM's model runner V1 runs no logits processors under speculative decoding; "
                 "start it without speculative decoding or with VLLM_USE_V2_MODEL_RUNNER=1"
             )
-        _admissions[id(config)] = (config, BiasDirectory(folder, expected_of(config).check, log=logger))
+        expected = expected_of(config)
+        _admissions[id(config)] = (config, BiasDirectory(folder, lambda bias: _check(bias, config, expected), log=logger))
     return _admissions[id(config)][1]
+
+
+def _check(bias: Bias, config: VllmConfig, expected: Expected) -> None:
+    """Raise BiasError where the server cannot add this bias."""
+    expected.check(bias)
+    if not bias.phases:
+        bias.same_for_all("LearnedBias in vLLM")
+        return
+    late = config.scheduler_config.async_scheduling and NAME not in (config.model_config.logits_processors or ())
+    if late and not config.use_v2_model_runner and Phases.of(bias.phases).until:
+        raise BiasError(
+            "the phases of this bias depend on the drawn tokens, and model runner V1 keeps these from a processor that is not "
+            f"named on the command line; start it with --logits-processors {NAME}, or with --no-async-scheduling"
+        )
 
 
 def _caller_config() -> VllmConfig:

@@ -16,7 +16,7 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,9 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.phases import Phases, PhaseVector
 from blackbox_lb.bias.records import Entry
+from blackbox_lb.vocabulary import load_vocabulary
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 
 PYTHON, MODEL = os.environ.get("BLB_TEST_VLLM"), os.environ.get("BLB_TEST_VLLM_MODEL")
@@ -43,6 +45,8 @@ ERROR = {"float32": 2e-3, "bfloat16": 0.3}
 CONTEXT, BLOCK, BLOCKS, TOGETHER = 512, 32, 80, 24
 """80 blocks of 32 tokens are 2,560: too few for 24 requests of 200, so that vLLM preempts."""
 POSITIONS = 2
+PARITY = {"inside": "inside:a..e", "until": "until:th"}
+"""Phases in which only odd ids are allowed, and elsewhere only even ones."""
 FORBID = -60.0
 NEUTRAL = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1}
 WORDS = ("the", "capital", "of", "France", "is", "a", "small", "town", "near", "river", "where", "old", "men", "walk", "every")
@@ -124,6 +128,25 @@ def save(folder: Path, name: str, values: NDArray[np.float64], tokenizer: str) -
     ).save(folder / f"{name}.json")
 
 
+def save_phases(folder: Path, name: str, spec: str, vectors: Sequence[NDArray[np.float64]], tokenizer: str) -> None:
+    """A bias file with phases: one vector for each, that of the rest last."""
+    used = np.flatnonzero(np.any(vectors, axis=0))
+    names = Phases.parse([spec]).names
+    Bias(
+        version=3,
+        provider="vllm",
+        model="m",
+        tokenizer=tokenizer,
+        vocab_size=len(vectors[0]),
+        reward="test",
+        estimator="test",
+        entries=tuple(Entry(id=int(token), bias=float(vectors[-1][token])) for token in used),
+        phases=tuple(
+            PhaseVector(phase=each, values=tuple(row[used].tolist())) for each, row in zip(names[:-1], vectors, strict=False)
+        ),
+    ).save(folder / f"{name}.json")
+
+
 def probe() -> str:
     """The fingerprint of the model's tokenizer, from its file."""
     tokenizer = pytest.importorskip("tokenizers").Tokenizer.from_file(str(Path(MODEL or "", "tokenizer.json")))
@@ -164,6 +187,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for name, values in bias.items():
         save(folder, name, values, probe())
     save(folder, "foreign", bias["a"], "probe-sha256:of-another-model")
+    save_phases(folder, "opening", "opening:2", [bias["a"], bias["b"]], probe())
+    for name, spec in PARITY.items():
+        save_phases(folder, name, spec, [bias["odd"], bias["even"]], probe())
     site = tmp_path_factory.mktemp("site")
     installed(site)
     with socket.socket() as free:
@@ -198,7 +224,7 @@ def prompts(number: int) -> list[str]:
 def test_the_files_are_read_at_start(server: Server) -> None:
     """The log names what is served, and says once of the foreign file why it is not."""
     text = server.log.read_text(errors="replace")
-    assert "LearnedBias: a, b, even, house, odd;" in text
+    assert "LearnedBias: a, b, even, house, inside, odd, opening, until;" in text
     assert text.count("bias foreign is refused") == 1
     assert "of-another-model" in text
 
@@ -250,6 +276,41 @@ def test_rows_are_never_mixed(server: Server) -> None:
     assert preempted > 0
     assert wrong == 0
     assert all(0 < each.mean() < 1 for each in free)
+
+
+def test_a_phase_changes_where_its_tokens_say(server: Server) -> None:
+    """Under preemption each token of each request is of the kind that the tokens before it ask for."""
+    vocabulary = load_vocabulary(Path(MODEL or "", "tokenizer.json"))
+    before = server.metric("vllm:num_preemptions_total")
+    names = [*PARITY, "none"] * 12
+    with ThreadPoolExecutor(48) as pool:
+        texts = prompts(36)
+        long = [pool.submit(server.complete, text, name, 200, ignore_eos=True) for text, name in zip(texts, names, strict=True)]
+        found = [each.result()["token_ids"] for each in long]
+    changes, wrong, total = 0, 0, 0
+    for name, ids in zip(names, found, strict=True):
+        if name in PARITY:
+            along = Phases.parse([PARITY[name]]).along(vocabulary.bytes_of(token) or b"" for token in ids)
+            numbers = list(along)[: len(ids)]
+            wrong += sum(token % 2 != 1 - number for token, number in zip(ids, numbers, strict=True))
+            changes, total = changes + int(np.count_nonzero(np.diff(numbers))), total + len(ids)
+    preempted = server.metric("vllm:num_preemptions_total") - before
+    print(f"{total:,} tokens of requests with phases, {changes} changes of phase, {preempted:.0f} preemptions, {wrong} wrong")
+    assert wrong == 0
+    assert changes > 100
+    assert preempted > 0
+
+
+def test_across_a_change_the_logprobs_are_those_of_each_vector(server: Server) -> None:
+    """All of them, at the two positions before the change and the two after it."""
+    prompt, sampled, found = server.logprobs(prompts(1)[0], "opening", 4)
+    worst = []
+    for position, name in enumerate("aabb"):
+        _, _, base = server.logprobs(prompt + sampled[:position], "none", 1)
+        expected = base[0] + server.bias[name]
+        worst.append(float(np.abs(found[position] - (expected - logsumexp(expected))).max()))
+    print(f"{DTYPE}: largest errors {', '.join(f'{each:.2g}' for each in worst)} nats")
+    assert max(worst) < ERROR[DTYPE]
 
 
 def test_the_same_as_the_request_field(server: Server) -> None:

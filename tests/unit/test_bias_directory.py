@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.deploy.bias_directory import BiasDirectory, Expected, wanted
-from blackbox_lb.deploy.vllm.batch_rows import NOTHING, REFUSED, Rows, Shelf
+from blackbox_lb.deploy.vllm.batch_rows import NOTHING, REFUSED, Placed, Rows, Seat, Shelf
 from blackbox_lb.errors import BiasError, TokenizerMismatch
 
 MODEL = Expected("probe-sha256:here", tokens=100, logits=128)
@@ -193,6 +193,10 @@ def test_a_request_that_names_no_name_is_refused(value: object) -> None:
         wanted({"blb_bias": value}, None)
 
 
+SEATS = [None if slot == NOTHING else Seat(Placed((slot,))) for slot in range(12)]
+"""A seat for each slot."""
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from("anrms"), st.integers(0, 7), st.integers(0, 7)).filter(lambda step: step[1] != step[2]),
@@ -207,7 +211,7 @@ def test_rows_follow_the_batch(steps: list[tuple[str, int, int]]) -> None:
         before = {row: slot for row, slot in batch.items() if slot != NOTHING}
         if kind in "an":
             batch[one] = other + 2 if kind == "a" else NOTHING
-            changed = rows.update([], [(one, batch[one])], [])
+            changed = rows.update([], [(one, SEATS[batch[one]])], [])
         elif kind == "r":
             batch.pop(one, None)
             changed = rows.update([one], [], [])
@@ -219,16 +223,17 @@ def test_rows_follow_the_batch(steps: list[tuple[str, int, int]]) -> None:
             batch[one], batch[other] = batch.get(other, NOTHING), batch.get(one, NOTHING)
             changed = rows.update([], [], [(one, other, True)])
         biased = {row: slot for row, slot in batch.items() if slot != NOTHING}
-        assert rows.slot_of == biased
+        assert {row: seat.slot for row, seat in rows.seat_of.items()} == biased
         assert changed == (biased != before)
 
 
 def test_one_change_is_removals_then_additions_then_moves() -> None:
     """A row that was left, taken again and moved in one step ends where vLLM's order puts it."""
     rows = Rows()
-    rows.update([], [(0, 2), (1, 3), (2, 4)], [])
-    assert rows.update([0, 1], [(0, 5)], [(2, 1, False)])
-    assert rows.slot_of == {0: 5, 1: 4}
+    rows.update([], [(0, SEATS[2]), (1, SEATS[3]), (2, SEATS[4])], [])
+    assert rows.update([0, 1], [(0, SEATS[5])], [(2, 1, False)])
+    assert {row: seat.slot for row, seat in rows.seat_of.items()} == {0: 5, 1: 4}
+    assert rows.in_use == {4, 5}
 
 
 def test_a_new_version_gets_its_own_slot_while_rows_have_the_old_one() -> None:

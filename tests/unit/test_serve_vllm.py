@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.phases import Phases, PhaseVector
 from blackbox_lb.bias.records import Entry
 from blackbox_lb.errors import BiasError
 from blackbox_lb.vocabulary.tokenizer import fingerprint
@@ -65,7 +66,8 @@ def config(**changes: Any) -> SimpleNamespace:
     """What the processor reads of vLLM's configuration."""
     model = SimpleNamespace(get_vocab_size=lambda: LOGITS, logits_processors=changes.pop("logits_processors", None))
     parallel = SimpleNamespace(tensor_parallel_size=changes.pop("ranks", 1))
-    fields = {"speculative_config": None, "use_v2_model_runner": False} | changes
+    scheduler = SimpleNamespace(async_scheduling=changes.pop("async_scheduling", False))
+    fields = {"speculative_config": None, "use_v2_model_runner": False, "scheduler_config": scheduler} | changes
     return SimpleNamespace(model_config=model, parallel_config=parallel, **fields)
 
 
@@ -281,7 +283,11 @@ class Caller:
 
     def validate(self, name: Any) -> None:
         """What vLLM does with each request."""
-        served.LearnedBias.validate_params(params(name))
+        self.validate_all(params(name))
+
+    def validate_all(self, asked: SamplingParams) -> None:
+        """With all parameters of the request."""
+        served.LearnedBias.validate_params(asked)
 
 
 @pytest.mark.parametrize(
@@ -369,3 +375,149 @@ def test_a_bad_start_is_the_same_on_every_rank(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(table, "get_tp_group", lambda number=number: Group(number, sent))
         with pytest.raises(BiasError, match="absent"):
             first(ranks=2)
+
+
+RAWS = [b"a", b"b", b"ab", b"", b"<a", b">", b"<", b"c", b"d", b"ba", b"x", b""]
+"""The bytes of the 12 logits' tokens."""
+SPECS = ("first", "opening:3", "until:ab", "first,after:ab", "inside:<..>")
+
+
+def phased(folder: Path, spec: str) -> dict[int, np.ndarray]:
+    """A bias with phases, saved as "p": the vector of each phase by its number."""
+    phases = Phases.parse([spec])
+    vectors = {number: values(20 + number) for number in range(len(phases.names))}
+    rest = vectors[len(vectors) - 1]
+    Bias(
+        version=3,
+        provider="vllm",
+        model="m",
+        tokenizer=fingerprint(IDS),
+        vocab_size=TOKENS,
+        reward="r",
+        estimator="e",
+        entries=tuple(Entry(id=token, bias=float(value)) for token, value in enumerate(rest)),
+        phases=tuple(
+            PhaseVector(phase=name, values=tuple(vectors[number].tolist())) for number, name in enumerate(phases.names[:-1])
+        ),
+    ).save(folder / "p.json")
+    return vectors
+
+
+def at_each(spec: str, vectors: dict[int, np.ndarray], tokens: Sequence[int]) -> np.ndarray:
+    """The vector of the token after ``tokens``."""
+    return vectors[[*Phases.parse([spec]).along(RAWS[token] for token in tokens)][-1]]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_first_runner_follows_the_phase_of_each_row(spec: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows with phases beside a plain and an unbiased one; tokens come as placeholders first; rows swap in between."""
+    monkeypatch.setattr(table, "_raws", lambda config, size: RAWS)
+    vectors, processor, rng = phased(folder, spec), first(), np.random.default_rng(1)
+    names, drawn = ["p", "a", "p", None], [list[int]() for _ in range(4)]
+    rows: list[Any] = [(row, params(name), [1], drawn[row]) for row, name in enumerate(names)]
+    processor.update_state(v1.BatchUpdate(batch_size=4, removed=[], added=rows, moved=[]))
+    order = [0, 1, 2, 3]
+    for step in range(25):
+        logits = torch.randn(4, LOGITS)
+        wanted = expected(logits, [names[each] if names[each] != "p" else None for each in order])
+        for row, each in enumerate(order):
+            if names[each] == "p":
+                wanted[row, :TOKENS] += torch.from_numpy(at_each(spec, vectors, drawn[each]))
+        assert torch.equal(processor.apply(logits.clone()), wanted)
+        for tokens in drawn:
+            tokens.append(-1)
+        for tokens in drawn:
+            tokens[-1] = int(rng.integers(0, 10))
+        if step % 5 == 0:
+            order[0], order[2] = order[2], order[0]
+            processor.update_state(change(4, {}, moved=((0, 2, v1.MoveDirectionality.SWAP),)))
+    processor.update_state(change(4, {2: "a"}))
+    assert torch.equal(processor.apply(logits.clone())[2], expected(logits, ["a"] * 4)[2])
+
+
+class Requests:
+    """What the second runner shares of its requests: their tokens, on the device, and how many these are."""
+
+    def __init__(self) -> None:
+        self.device, self.max_num_reqs, self.vocab_size = torch.device("cpu"), REQUESTS, LOGITS
+        self.tokens, self.prompt, self.total = (
+            torch.zeros(REQUESTS, 80).int(),
+            torch.zeros(REQUESTS).int(),
+            torch.zeros(REQUESTS).int(),
+        )
+        self.all_token_ids, self.total_len = SimpleNamespace(gpu=self.tokens), SimpleNamespace(gpu=self.total)
+        self.prompt_len = SimpleNamespace(gpu=self.prompt, np=self.prompt.numpy())
+
+    def drawn(self, slot: int) -> list[int]:
+        """The tokens of a request after its prompt."""
+        return list(self.tokens[slot, self.prompt[slot] : self.total[slot]].tolist())
+
+
+@pytest.mark.parametrize("drafts", [0, 2])
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_second_runner_follows_the_phase_of_each_row(
+    spec: str, drafts: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests join, are preempted and come back to another slot with what they had drawn; drafts have rows of their own."""
+    monkeypatch.setattr(table, "_raws", lambda config, size: RAWS)
+    vectors, requests, rng = phased(folder, spec), Requests(), np.random.default_rng(2)
+    speculative = SimpleNamespace(num_speculative_tokens=drafts) if drafts else None
+    processor = served.LearnedBias(config(use_v2_model_runner=True, speculative_config=speculative), requests)
+    names: dict[int, str | None] = {}
+
+    def join(slot: int, name: str | None, prompt: int, drawn: list[int]) -> None:
+        requests.prompt[slot], requests.total[slot] = prompt, prompt + len(drawn)
+        requests.tokens[slot, : prompt + len(drawn)] = torch.tensor([7] * prompt + drawn)
+        processor.add_request(slot, params(name))
+        names[slot] = name
+
+    for slot, name in enumerate(["p", "a", None, "p"]):
+        join(slot, name, 2 + slot, [])
+    for step in range(20):
+        if step in (6, 12):  # slot 0 is left, and its request goes on in slot 4, then back
+            source, target = (0, 4) if step == 6 else (4, 0)
+            names.pop(source)
+            join(target, "p", int(requests.prompt[source]), requests.drawn(source))
+        processor.apply_staged_writes()
+        order = rng.permutation(sorted(names)).tolist()
+        draft = {slot: [int(each) for each in rng.integers(0, 10, rng.integers(0, drafts + 1))] for slot in order}
+        rows = [(slot, place) for slot in order for place in range(len(draft[slot]) + 1)]
+        last = {slot: int(requests.tokens[slot, requests.total[slot] - 1]) for slot in order}
+        context = SimpleNamespace(
+            idx_mapping_np=np.array(order),
+            idx_mapping=torch.tensor(order).int(),
+            expanded_idx_mapping=torch.tensor([slot for slot, _ in rows]).int(),
+            expanded_local_pos=torch.tensor([place for _, place in rows]).int(),
+            input_ids=torch.tensor([draft[slot][place - 1] if place else last[slot] for slot, place in rows]).int(),
+            seq_lens_upper_bound_np=np.array([int(requests.total[slot]) + len(draft[slot]) for slot in order]),
+        )
+        logits = torch.randn(len(rows), LOGITS)
+        wanted = expected(logits, [names[slot] if names[slot] != "p" else None for slot, _ in rows])
+        for row, (slot, place) in enumerate(rows):
+            if names[slot] == "p":
+                wanted[row, :TOKENS] += torch.from_numpy(at_each(spec, vectors, [*requests.drawn(slot), *draft[slot][:place]]))
+        assert torch.equal(processor.apply(logits.clone(), context), wanted)
+        for slot in order:  # some drafts are accepted, and one more token is drawn
+            taken = [*draft[slot][: int(rng.integers(0, len(draft[slot]) + 1))], int(rng.integers(0, 10))]
+            at = int(requests.total[slot])
+            requests.tokens[slot, at : at + len(taken)] = torch.tensor(taken).int()
+            requests.total[slot] += len(taken)
+
+
+def test_a_logit_bias_that_would_end_the_engine_is_refused() -> None:
+    """Of the second runner alone, which takes 1,024 entries."""
+    many = SamplingParams(logit_bias=dict.fromkeys(range(1025), 1.0))
+    Caller().validate_all(many)
+    with pytest.raises(BiasError, match="1,025 entries would end the engine"):
+        Caller(use_v2_model_runner=True).validate_all(many)
+
+
+def test_phases_whose_tokens_the_runner_keeps_back_are_refused(folder: Path) -> None:
+    """Under asynchronous scheduling the first runner shows the drawn tokens to processors that are named on its command line."""
+    phased(folder, "until:ab")
+    with pytest.raises(BiasError, match="--logits-processors blackbox_lb"):
+        Caller(async_scheduling=True).validate("p")
+    for fields in ({}, {"logits_processors": [served.NAME]}, {"use_v2_model_runner": True}):
+        Caller(**{"async_scheduling": bool(fields), **fields}).validate("p")
+    phased(folder, "first")
+    Caller(async_scheduling=True).validate("p")

@@ -32,6 +32,8 @@ LEARNED = "learned.json"
 def execute(options: CompileOptions) -> None:
     bias_file = options.bias_file
     bias = Bias.load(bias_file)
+    if bias.phases:
+        bias.same_for_all("blb compile")
     profile = profile_of(bias, options.provider)
     profile.require(["bias"], "compiling", bias.model)
     profile.check_model(bias.model)

@@ -12,7 +12,9 @@ from typing import Any
 import click
 
 from blackbox_lb.api.limits.budget import Budget
+from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import DependsOn
+from blackbox_lb.bias.phases import Phases
 from blackbox_lb.cli.commands.learning.fit import FitOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import labels_of, load, open_trials, run_folder
@@ -114,6 +116,7 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         listed=options.top_logprobs,
         labels=labels,
         depends_on=tuple(on for each in dict.fromkeys(options.depends_on) if (on := DependsOn.parse(each)) is not None),
+        phases=Phases.parse(options.phases) if options.phases else None,
     )
 
 
@@ -158,7 +161,7 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
         _print_decisions(setting, base, biased)
     if result.beside:
         print_table(
-            f"This bias (depends on {bias.settings.get('depends_on', 'nothing')}) against what else decides, same test prompts",
+            f"This bias ({_kind(bias)}) against what else decides, same test prompts",
             ("setting", "against", result.beside[0][1].metric, "this bias", "diff", "95 % interval", "p"),
             (
                 (
@@ -188,6 +191,12 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
         click.echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")
     if "learned.json" not in unwritten:
         click.echo(f"wrote {folder / 'learned.json'}: all {len(result.uncompiled.entries):,} learned values, for blb compile")
+
+
+def _kind(bias: Bias) -> str:
+    if bias.phases:
+        return f"phases {Phases.of(bias.phases).spec}"
+    return f"depends on {bias.settings.get('depends_on', 'nothing')}"
 
 
 def _print_decisions(setting: str, base: DecisionScores, biased: DecisionScores) -> None:

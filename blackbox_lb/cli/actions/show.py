@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.phases import PhaseVector
 from blackbox_lb.bias.prompt_bias import strongest
 from blackbox_lb.bias.records import Entry, Learned
 from blackbox_lb.cli.json_output import print_json
@@ -29,8 +30,11 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
     findings_list(bias.findings, everything=True)
     ranked = sorted(bias.entries, key=lambda entry: entry.bias)
     _features(bias, top)
-    _tokens("Promoted tokens", [entry for entry in reversed(ranked) if entry.bias > 0], top)
-    _tokens("Suppressed tokens", [entry for entry in ranked if entry.bias < 0], top)
+    for phase in bias.phases:
+        _phase(bias, phase, top)
+    rest = " of the rest" if bias.phases else ""
+    _tokens(f"Promoted tokens{rest}", [entry for entry in reversed(ranked) if entry.bias > 0], top)
+    _tokens(f"Suppressed tokens{rest}", [entry for entry in ranked if entry.bias < 0], top)
 
 
 def _origin(bias: Bias) -> None:
@@ -59,6 +63,22 @@ def _features(bias: Bias, top: int) -> None:
         "prompts have in common",
         ("feature", "moves most (nats)"),
         rows[:top],
+    )
+
+
+def _phase(bias: Bias, phase: PhaseVector, top: int) -> None:
+    """The tokens that a phase moves most, beside what the rest does with them."""
+    errors = phase.errors or (None,) * len(phase.values)
+    rows = sorted(zip(bias.entries, phase.values, errors, strict=True), key=lambda row: -abs(row[1]))
+    print_table(
+        f"Phase {printable(phase.phase)}, learned from {phase.positions:,} positions: {min(top, len(rows))} of "
+        f"{sum(value != 0 for value in phase.values)}",
+        ("token", "id", "bias (nats)", "standard error", "rest"),
+        [
+            (f"'{entry.readable}'", str(entry.id), f"{value:+.3f}", "" if error is None else f"{error:.3f}", f"{entry.bias:+.3f}")
+            for entry, value, error in rows[:top]
+            if value
+        ],
     )
 
 

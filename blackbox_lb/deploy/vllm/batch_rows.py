@@ -1,7 +1,12 @@
 """The vector of each row of a running batch, in plain integers: the state of a logits processor, without its tensors."""
 
-from collections.abc import Iterable, Set
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
 from itertools import count
+
+from blackbox_lb.deploy.vllm.phase_table import PhaseTable
 
 NOTHING = 0
 """The slot whose vector is zero: no bias."""
@@ -9,33 +14,72 @@ REFUSED = 1
 """The slot whose vector leaves only the end token: a request for an unavailable bias ends at once, never runs unbiased."""
 
 
+@dataclass(frozen=True)
+class Placed:
+    """slots: those of a bias, one for each of its phases. table: of the phases, None for a bias without."""
+
+    slots: tuple[int, ...]
+    table: PhaseTable | None = None
+
+
+@dataclass(eq=False)
+class Seat:
+    """The vector of a request, which changes where its bias has phases.
+
+    drawn: the tokens of the request so far, which grow in place; -1 holds the place of one that is not known yet, and counts.
+    """
+
+    placed: Placed
+    drawn: Sequence[int] = ()
+    _state: int = 0
+    _read: int = 0
+
+    @property
+    def slot(self) -> int:
+        """That of the next token."""
+        table = self.placed.table
+        if table is None:
+            return self.placed.slots[0]
+        while self._read < len(self.drawn) and self.drawn[self._read] >= 0:
+            self._state = int(table.steps[self._state, self.drawn[self._read]])
+            self._read += 1
+        return self.placed.slots[table.phases.of_state(self._state, len(self.drawn))]
+
+
 class Rows:
-    """The slots of the biased rows of a batch; ``slot_of`` has no entry for an unbiased row."""
+    """The seats of the biased rows of a batch; ``seat_of`` has no entry for an unbiased row."""
 
     def __init__(self) -> None:
-        self.slot_of: dict[int, int] = {}
+        self.seat_of: dict[int, Seat] = {}
 
-    def update(self, removed: Iterable[int], added: Iterable[tuple[int, int]], moved: Iterable[tuple[int, int, bool]]) -> bool:
+    @property
+    def in_use(self) -> set[int]:
+        """All slots that a row has or may have later."""
+        return {slot for seat in self.seat_of.values() for slot in seat.placed.slots}
+
+    def update(
+        self, removed: Iterable[int], added: Iterable[tuple[int, Seat | None]], moved: Iterable[tuple[int, int, bool]]
+    ) -> bool:
         """Follow one change of the batch, in the order that vLLM prescribes; return whether any biased row changed.
 
-        removed: rows. added: (row, slot), replacing the row's slot. moved: (from, to, whether they swap).
+        removed: rows. added: (row, seat), replacing the row's seat, None for no bias. moved: (from, to, whether they swap).
         """
-        before = dict(self.slot_of)
+        before = dict(self.seat_of)
         for row in removed:
-            self.slot_of.pop(row, None)
-        for row, slot in added:
-            self._put(row, slot)
+            self.seat_of.pop(row, None)
+        for row, seat in added:
+            self._put(row, seat)
         for source, target, swap in moved:
-            leaving, there = self.slot_of.pop(source, NOTHING), self.slot_of.pop(target, NOTHING)
+            leaving, there = self.seat_of.pop(source, None), self.seat_of.pop(target, None)
             self._put(target, leaving)
-            self._put(source, there if swap else NOTHING)
-        return self.slot_of != before
+            self._put(source, there if swap else None)
+        return self.seat_of != before
 
-    def _put(self, row: int, slot: int) -> None:
-        if slot == NOTHING:
-            self.slot_of.pop(row, None)
+    def _put(self, row: int, seat: Seat | None) -> None:
+        if seat is None:
+            self.seat_of.pop(row, None)
         else:
-            self.slot_of[row] = slot
+            self.seat_of[row] = seat
 
 
 class Shelf:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import logging
 import os
 from array import array
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Collection, Mapping, Set
+from dataclasses import dataclass
+from functools import cache
 from math import isfinite
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -19,11 +22,16 @@ from vllm.distributed.parallel_state import get_tp_group
 from vllm.tokenizers import cached_tokenizer_from_config
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.phases import PhasedBias
 from blackbox_lb.deploy.bias_directory import BiasDirectory, Expected
-from blackbox_lb.deploy.vllm.batch_rows import REFUSED, Shelf
+from blackbox_lb.deploy.vllm.batch_rows import REFUSED, Placed, Shelf
+from blackbox_lb.deploy.vllm.phase_table import PhaseTable
 from blackbox_lb.errors import BiasError
+from blackbox_lb.vocabulary import load_vocabulary
 from blackbox_lb.vocabulary.tokenizer import PROBE_TEXT, fingerprint
 
+KEY = "#"
+"""Between the name of a bias and the number of a phase."""
 ROOM = 8
 """Least slots of the table, so that a few more biases need no larger one while the server runs."""
 FORBIDDEN = -1e9
@@ -42,9 +50,11 @@ class VectorTable:
         self._device, self._pin = device, device.type == "cuda"
         self._group = get_tp_group() if config.parallel_config.tensor_parallel_size > 1 else None
         self._shelf = Shelf()
-        self._held: dict[str, array[float]] = {}
+        self._held: dict[str, _Vectors] = {}
+        self._tables: dict[str, PhaseTable | None] = {}
+        self._phases: dict[PhaseTable, tuple[torch.Tensor, torch.Tensor]] = {}
         self._width = config.model_config.get_vocab_size()
-        self._directory: BiasDirectory[array[float]] | None = None
+        self._directory: BiasDirectory[_Vectors] | None = None
         names = self._on_first_rank(lambda: self._open(config))
         self._vectors = torch.zeros(max(ROOM, len(names) + REFUSED + 1), self._width, device=device)
         self._vectors[REFUSED] = FORBIDDEN
@@ -54,17 +64,30 @@ class VectorTable:
         size = self._vectors.numel() * self._vectors.element_size() / 2**20
         logger.info("LearnedBias: %s; %.1f MiB on %s", ", ".join(names) or "no bias yet", size, device)
 
-    def slots(self, names: Collection[str], in_use: Set[int]) -> dict[str, int]:
-        """The slot of each name. A changed file is first brought to the device."""
+    def slots(self, names: Collection[str], in_use: Set[int]) -> dict[str, Placed]:
+        """The slots of each name. A changed file is first brought to the device."""
         if not names:
             return {}
         fresh, gone = self._on_first_rank(lambda: self._changed(names))
-        for name, vector in fresh.items():
-            self._store(name, vector, in_use, gone)
-        found = {name: self._shelf.find(name) for name in names}
-        for name in (name for name, slot in found.items() if slot is None):
-            logger.error("bias %s was admitted but cannot be read beside the model: the request ends unanswered", name)
-        return {name: REFUSED if slot is None else slot for name, slot in found.items()}
+        for name, vectors in fresh.items():
+            self._store(name, vectors, in_use, gone)
+        return {name: self._placed(name) for name in names}
+
+    def _placed(self, name: str) -> Placed:
+        table = self._tables.get(name)
+        found = [self._shelf.find(_key(name, phase)) for phase in range(1 if table is None else len(table.phases.names))]
+        slots = tuple(slot for slot in found if slot is not None)
+        if len(slots) == len(found):
+            return Placed(slots, table)
+        logger.error("bias %s was admitted but cannot be read beside the model: the request ends unanswered", name)
+        return Placed((REFUSED,))
+
+    def on_device(self, table: PhaseTable) -> tuple[torch.Tensor, torch.Tensor]:
+        """(states x tokens,) the state after each token, and (states,) the number of the phase."""
+        if table not in self._phases:
+            rows = table.steps.astype("int64").flatten(), table.stretch
+            self._phases[table] = (torch.from_numpy(rows[0]).to(self._device), torch.from_numpy(rows[1]).to(self._device))
+        return self._phases[table]
 
     def add_to_all(self, logits: torch.Tensor, slot: int) -> None:
         """Add one vector to every row."""
@@ -85,36 +108,40 @@ class VectorTable:
     def _open(self, config: VllmConfig) -> list[str]:
         folder, default, expected = bias_folder(), default_bias(), expected_of(config)
         assert folder is not None  # the processor is inert without
-        self._directory = BiasDirectory(folder, lambda bias: _vector(bias, expected), log=logger)
+        raws = cache(lambda: _raws(config, expected.logits))
+        self._directory = BiasDirectory(folder, lambda bias: _vectors(bias, expected, raws), log=logger)
         if default is not None:
             self._directory.get(default)
         return [name for name in self._directory.names() if self._read(name) is not None]
 
-    def _read(self, name: str) -> array[float] | None:
+    def _read(self, name: str) -> _Vectors | None:
         assert self._directory is not None
         try:
             return self._directory.get(name)
         except BiasError:  # logged by the directory; the process that admits requests answers 400
             return None
 
-    def _changed(self, names: Collection[str]) -> tuple[dict[str, array[float]], list[str]]:
-        """The vectors among ``names`` that are not on the device yet, and the names there whose files are gone."""
+    def _changed(self, names: Collection[str]) -> tuple[dict[str, _Vectors], list[str]]:
+        """The vectors among ``names`` that are not on the device yet, and the names on the shelf whose files are gone."""
         assert self._directory is not None
         read = {name: self._read(name) for name in sorted(names)}
         fresh = {name: v for name, v in read.items() if v is not None and v is not self._held.get(name)}
         if not fresh:
             return {}, []
-        gone = sorted(set(self._shelf.names()) - set(self._directory.names()))
-        self._held = {name: v for name, v in (self._held | fresh).items() if name not in gone}
-        return fresh, gone
+        there = set(self._directory.names())
+        self._held = {name: v for name, v in (self._held | fresh).items() if name in there}
+        return fresh, [key for key in self._shelf.names() if key.rpartition(KEY)[0] not in there]
 
-    def _store(self, name: str, vector: array[float], in_use: Set[int], gone: list[str]) -> None:
-        slot = self._shelf.place(name, len(self._vectors), in_use, gone)
-        if slot >= len(self._vectors):
-            self._vectors = torch.cat([self._vectors, torch.zeros_like(self._vectors)])
-        host = torch.frombuffer(vector, dtype=torch.float32)
-        self._vectors[slot].copy_(host.pin_memory() if self._pin else host, non_blocking=True)
-        logger.info("LearnedBias: bias %s read, slot %d of %d", name, slot, len(self._vectors))
+    def _store(self, name: str, vectors: _Vectors, in_use: Set[int], gone: list[str]) -> None:
+        self._tables[name], taken = vectors.table, set(in_use)
+        for phase, vector in enumerate(vectors.of_phase):
+            slot = self._shelf.place(_key(name, phase), len(self._vectors), taken, gone)
+            taken.add(slot)
+            if slot >= len(self._vectors):
+                self._vectors = torch.cat([self._vectors, torch.zeros_like(self._vectors)])
+            host = torch.frombuffer(vector, dtype=torch.float32)
+            self._vectors[slot].copy_(host.pin_memory() if self._pin else host, non_blocking=True)
+            logger.info("LearnedBias: bias %s read, slot %d of %d", name, slot, len(self._vectors))
 
     def _on_first_rank(self, work: Callable[[], Any]) -> Any:
         """The result, or the BiasError, of ``work`` on the first tensor-parallel rank, on every rank."""
@@ -145,15 +172,47 @@ def default_bias() -> str | None:
     return os.environ.get("BLB_BIAS_DEFAULT") or None
 
 
-def _vector(bias: Bias, expected: Expected) -> array[float]:
-    """The bias in nats for every logit, rounded to float32. Raises BiasError where it does not fit the model."""
-    expected.check(bias.same_for_all("LearnedBias in vLLM"))
+@dataclass(frozen=True, eq=False)
+class _Vectors:
+    """of_phase: in nats for every logit, one vector without phases. table: of the phases."""
+
+    of_phase: tuple[array[float], ...]
+    table: PhaseTable | None
+
+
+def _key(name: str, phase: int) -> str:
+    """The name on the shelf of the vector of a phase."""
+    return f"{name}{KEY}{phase}"
+
+
+def _vectors(bias: Bias, expected: Expected, raws: Callable[[], list[bytes]]) -> _Vectors:
+    """The bias rounded to float32. Raises BiasError where it does not fit the model. raws: the bytes of each token."""
+    expected.check(bias)
+    phased = PhasedBias.of(bias)
+    if phased is None:
+        return _Vectors((_vector(bias.same_for_all("LearnedBias in vLLM").logit_bias, expected),), None)
+    table = PhaseTable.of(phased.phases, raws() if phased.phases.until else [b""] * expected.logits)
+    return _Vectors(tuple(_vector(each, expected) for each in phased.vectors), table)
+
+
+def _vector(values: Mapping[int, float], expected: Expected) -> array[float]:
     vector = array("f", bytes(4 * expected.logits))
-    for token, value in bias.logit_bias.items():
+    for token, value in values.items():
         vector[token] = value
         if not isfinite(vector[token]):
             raise BiasError(f"the bias of token {token} is {value} nats, beyond float32; fit it again")
     return vector
+
+
+def _raws(config: VllmConfig, size: int) -> list[bytes]:
+    """(size,) the bytes of each token id, none for those that are no tokens. Raises BiasError: a tokenizer without a vocabulary."""
+    backend = getattr(_tokenizer(config), "backend_tokenizer", None)
+    if backend is None:
+        raise BiasError("the server's tokenizer tells no bytes of its tokens, so that no text of a phase is found; use a fast one")
+    with TemporaryDirectory() as folder:
+        backend.save(str(Path(folder, "tokenizer.json")))
+        vocabulary = load_vocabulary(Path(folder, "tokenizer.json"))
+    return [vocabulary.bytes_of(token) or b"" for token in range(size)]
 
 
 def _tokenizer(config: VllmConfig) -> Any:

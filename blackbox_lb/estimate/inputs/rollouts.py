@@ -101,6 +101,16 @@ class Rollouts:
             shares=None if self.shares is None else self.shares[picked],
         )
 
+    def at(self, positions: npt.NDArray[np.bool_]) -> Self:
+        """The same rollouts with those of their ``positions`` (m,) alone; some may have none left."""
+        names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
+        return replace(
+            self,
+            lengths=np.bincount(self.rollout_of[positions], minlength=len(self.keys)),
+            bounded=None if self.bounded is None else self.bounded[positions],
+            **{name: getattr(self, name)[positions] for name in names},
+        )
+
     def without_lists(self) -> Self:
         """The same rollouts, with the sampled token alone at each position."""
         none = np.zeros((len(self.token_ids), 0))

@@ -30,7 +30,7 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import compare
 from blackbox_lb.tasks import Task
 from blackbox_lb.tasks.sets.labels import Labels
-from blackbox_lb.types import Example
+from blackbox_lb.types import AnyBias, Example
 from blackbox_lb.vocabulary.text_vectors import PROBE
 
 SLOPE_L2 = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
@@ -144,29 +144,22 @@ def dependent_candidate(
 
 
 async def against_others(
-    trials: Trials,
-    task: Task,
-    fixed: Candidate,
-    dependent: DependentCandidate | None,
-    tried: Sequence[PromptFeatures],
-    plan: FitPlan,
+    trials: Trials, task: Task, fixed: Mapping[int, float], sent: AnyBias, features_of: Sequence[PromptFeatures], plan: FitPlan
 ) -> tuple[tuple[str, Verdict], ...]:
     """The chosen bias against what else decides on the test prompts, drawn unless stored.
 
-    That is the fixed bias, where a dependent one was chosen, and a classifier on the same features alone; on each of those
-    ``tried``, where none was.
+    That is the ``fixed`` bias, where another is ``sent``, and for each of ``features_of`` a classifier on them alone.
     """
     rows, rivals = [], []
-    for features in tried if dependent is None else [dependent.features]:
+    for features in features_of:
         if plan.labels is not None and features.names:
             right = classified(features, task.train[: plan.limit], task.test, plan.labels)
             rivals.append((f"classifier on {features.on.kind}", tuple(right[:, None])))
     for setting in plan.settings:
         count = 1 if setting.deterministic else plan.test_samples
-        sent = fixed.logit_bias if dependent is None else dependent.bias
         ours = await trials.scores(f"test at {setting.name}, biased", task.test, setting, count, sent)
-        if dependent is not None:
-            theirs = await trials.scores(f"test at {setting.name}, fixed bias", task.test, setting, count, fixed.logit_bias)
+        if sent is not fixed:
+            theirs = await trials.scores(f"test at {setting.name}, fixed bias", task.test, setting, count, fixed)
             rows.append(("fixed bias", compare(setting, theirs, ours, trials.reward)[0]))
         if ours.correct is not None:
             correct = replace(ours, reward=ours.correct)

@@ -1,9 +1,11 @@
 """``--depends-on``, learned from completions that were drawn: chosen by fresh ones of the validation prompts."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
-from blackbox_lb.estimate.inputs.checks import Ids
+from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.projection.projection import reward_weights
 from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions, fit_prompts
 from blackbox_lb.jobs.fitting.depends import FOLDS, NO_FEATURE, SLOPE_L2, SURE, DependentCandidate, learned_bias
@@ -14,6 +16,7 @@ from blackbox_lb.rollouts.judging.verdict import paired
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Task
+from blackbox_lb.types import AnyBias
 
 SCREENED = 2_000
 """Tokens, the most used first, whose pull by the features is looked at."""
@@ -39,25 +42,54 @@ async def sampled_candidate(
     if slope_l2 is None:
         return f"{name}: it makes the rewarded completions of left-out training prompts no likelier than the fixed bias does"
     bias, errors = learned_bias(features, search.positions, search.tokens, limits, l2=search.l2, slope_l2=slope_l2)
+    earned = await earned_over(trials, task, plan, fixed, f"depends on {name}", bias)
+    if not earned.proven:
+        return f"{name}: {earned.declined}"
+    settings = {**fixed.settings, "depends_on": name, "slope_l2": slope_l2}
+    return DependentCandidate(bias, settings, features, earned.found, earned.fixed, trials.reward.label, errors)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Earned:
+    """Mean rewards on the validation prompts, over the settings to deploy with.
+
+    gains: (p,) that of a bias less that of the fixed one, of each prompt. found, fixed: the mean of both. measure: of the reward.
+    """
+
+    gains: Vector
+    found: float
+    fixed: float
+    measure: str
+
+    @property
+    def proven(self) -> bool:
+        """Whether it earns more than the fixed bias by ``SURE`` standard errors."""
+        return bool(self.gains.mean() > 0 and self.gains.mean() >= SURE * self.gains.std() / np.sqrt(len(self.gains)))
+
+    @property
+    def declined(self) -> str:
+        """Why the fixed bias is kept."""
+        return (
+            f"on {len(self.gains)} validation prompts it earns {self.measure} {short(self.found)}, the fixed bias "
+            f"{short(self.fixed)}, which may be chance"
+        )
+
+
+async def earned_over(trials: Trials, task: Task, plan: FitPlan, fixed: Candidate, title: str, bias: AnyBias) -> Earned:
+    """``bias`` beside the fixed one, on fresh completions of the validation prompts."""
     gains, means = [], []
     for setting in plan.settings:
         count = 1 if setting.deterministic else plan.validation_samples
         pair = [
-            await trials.scores(f"validation at {setting.name}, {title}", task.validation, setting, count, each)
-            for title, each in (("fixed bias", fixed.logit_bias), (f"depends on {name}", bias))
+            await trials.scores(f"validation at {setting.name}, {name}", task.validation, setting, count, each)
+            for name, each in (("fixed bias", fixed.logit_bias), (title, bias))
         ]
         before, after = paired(pair[0].reward, pair[1].reward)
         gains.append(after - before)
         means.append((float(before.mean()), float(after.mean())))
     rows = np.mean(gains, axis=0) if len({len(row) for row in gains}) == 1 else np.concatenate(gains)
-    before_mean, after_mean = np.mean(means, axis=0).tolist()
-    if rows.mean() <= 0 or rows.mean() < SURE * rows.std() / np.sqrt(len(rows)):
-        return (
-            f"{name}: on {len(task.validation)} validation prompts it earns {trials.reward.label} {short(after_mean)}, the fixed "
-            f"bias {short(before_mean)}, which may be chance"
-        )
-    settings = {**fixed.settings, "depends_on": name, "slope_l2": slope_l2}
-    return DependentCandidate(bias, settings, features, after_mean, before_mean, trials.reward.label, errors)
+    fixed_mean, found_mean = np.mean(means, axis=0).tolist()
+    return Earned(rows, found_mean, fixed_mean, trials.reward.label)
 
 
 class _Search:

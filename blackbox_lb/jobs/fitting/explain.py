@@ -115,6 +115,11 @@ def _errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) -> Sta
         return None
 
 
+def sent_errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) -> Vector:
+    """(k,) nats, the standard error of each value that a candidate of these rollouts sends, NaN where it has none."""
+    return _of_sent(_errors(rollouts, next_token, chosen), chosen)
+
+
 def _of_sent(errors: StandardErrors | None, chosen: Candidate) -> Vector:
     sent = chosen.sparse.token_ids
     if errors is None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from blackbox_lb.bias.features import DependsOn
+from blackbox_lb.bias.phases import Phases
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.rollouts.judging.verdict import GREEDY, SAMPLED, Setting
@@ -20,6 +21,7 @@ class FitPlan:
     prompts show nothing to learn. learn_from: the completions that are drawn, the answers that the training rows have, or the sum
     of both objectives; listed: alternatives at the place of an answer, None for as many as help. labels: of a decision, None where
     there are none to score. depends_on: features of the prompt that a bias may depend on, each tried beside the fixed one.
+    phases: of completions, each of which may get a vector of its own; None for one vector.
     full_vocab: positions at which whole distributions are asked for, 0 for none.
     """
 
@@ -38,6 +40,7 @@ class FitPlan:
     listed: int | None = None
     labels: Labels | None = None
     depends_on: tuple[DependsOn, ...] = ()
+    phases: Phases | None = None
 
     @property
     def reads_answers(self) -> bool:

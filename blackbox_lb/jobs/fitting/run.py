@@ -25,6 +25,7 @@ from blackbox_lb.jobs.fitting.depends_on_samples import sampled_candidate
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, choose_predicted
 from blackbox_lb.jobs.fitting.list_fidelity import Fidelity, fidelity
+from blackbox_lb.jobs.fitting.phases import PhasedCandidate, phased_candidate
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.prompt_features import PromptFeatures
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
@@ -72,10 +73,11 @@ class _Fit:
     training: their rollouts, with the table of next tokens.
     given: the answers of the training rows, None where nothing is learned from them.
     reference: whole distributions at reference positions, None where the plan wants none.
-    choice: the candidate that won on the validation prompts.
+    choice: the candidate that won on the validation prompts; fixed: its bias as it is sent.
     verdict: a row a metric and setting, on the test prompts.
     decisions: setting -> what the decisions of the base and of the biased model are worth, where the task has labels.
     features: those of the prompt that the plan names; dependent: the bias that depends on some, None where the fixed one is kept;
+    phased: the bias with phases, None where one vector is kept.
     beside: what the chosen one was compared with.
     why: what explains the verdict.
     bias: the result, as its file holds it.
@@ -87,6 +89,7 @@ class _Fit:
     given: GivenAnswers | None
     reference: Reference | None = None
     choice: Choice
+    fixed: dict[int, float]
     verdict: list[Verdict]
     why: Explanation
     bias: Bias
@@ -94,6 +97,7 @@ class _Fit:
     decisions: dict[str, tuple[DecisionScores, DecisionScores]]
     features: list[PromptFeatures]
     dependent: DependentCandidate | None
+    phased: PhasedCandidate | None = None
     beside: tuple[tuple[str, Verdict], ...]
 
     def __init__(self, trials: Trials, task: Task, plan: FitPlan) -> None:
@@ -146,7 +150,9 @@ class _Fit:
                 goal=plan.goal,
                 settings=plan.settings,
             )
+        self.fixed = self.choice.candidate.logit_bias
         await self._choose_dependent()
+        await self._choose_phased()
 
     async def _choose_dependent(self) -> None:
         """Let the bias depend on the prompt, where that is predicted to decide better; the best of what the plan names."""
@@ -172,10 +178,23 @@ class _Fit:
         if plan.depends_on and self.dependent is None:
             report.remark("the bias is the same for all prompts")
 
+    async def _choose_phased(self) -> None:
+        """Give phases vectors of their own, where that earns more."""
+        plan, report, fixed = self.plan, self.trials.report, self.choice.candidate
+        if plan.phases is None:
+            return
+        found = await phased_candidate(plan.phases, self.trials, self.task, self.training, fixed, self.limits, plan)
+        if isinstance(found, str):
+            report.remark(f"phases declined: {found}; the bias is the same at all positions")
+        else:
+            report.remark(found.sentence)
+            self.phased = found
+
     @property
     def sent(self) -> AnyBias:
         """The bias that is judged."""
-        return self.choice.candidate.logit_bias if self.dependent is None else self.dependent.bias
+        other = self.phased or self.dependent
+        return self.fixed if other is None else other.bias
 
     async def judge(self) -> None:
         """Compare fresh completions of the test prompts, with the chosen bias and without."""
@@ -188,9 +207,9 @@ class _Fit:
                 continue
             pair = [await decision_scores(self.trials, self.task.test, setting, count, each, labels) for each in (None, bias)]
             self.decisions[setting.name] = (pair[0], pair[1])
-        if plan.depends_on:
-            fixed = self.choice.candidate
-            self.beside = await against_others(self.trials, self.task, fixed, self.dependent, self.features, plan)
+        if plan.depends_on or self.phased is not None:
+            features = self.features if self.dependent is None else [self.dependent.features]
+            self.beside = await against_others(self.trials, self.task, self.fixed, bias, features, plan)
 
     def explain(self) -> None:
         """Find out why the bias helped or did not."""
@@ -208,18 +227,21 @@ class _Fit:
         """Build the bias for its file."""
         trials, chosen, why = self.trials, self.choice.candidate, self.why
         compiled: Compiled | None = losses(chosen.sparse, self.limits.entries, integers=self.limits.integers)
+        errors, version = why.errors, 1
         if self.dependent is not None:
-            chosen, compiled = self.dependent.common(chosen), None
+            chosen, compiled, errors, version = self.dependent.common(chosen), None, self.dependent.errors, 2
+        if self.phased is not None:
+            chosen, compiled, errors, version = self.phased.rest, None, self.phased.errors, 3
         if self.reference is not None:
             self.exact = fidelity(self.reference, self.training.next_token, chosen, self.limits)
             compiled = None if compiled is None else compiled.replacing(exact=self.exact.record)
-        errors = (why.errors if self.dependent is None else self.dependent.errors).tolist()
         learned = None
         if why.statistics is not None:
             learned = Learned(**asdict(why.statistics), reliability=why.agreement.reliability)
         self.bias = Bias(
-            version=1 if self.dependent is None else 2,
+            version=version,
             depends=None if self.dependent is None else self.dependent.bias.depends,
+            phases=() if self.phased is None else self.phased.rows,
             provider=trials.session.profile.name,
             model=trials.session.model,
             tokenizer=trials.tokenizer.fingerprint,
@@ -241,7 +263,7 @@ class _Fit:
             learned=learned,
             findings=tuple(RecordedFinding(**asdict(each)) for each in why.findings),
             verdict=tuple(self.verdict),
-            entries=await sent_entries(trials, self.training, chosen, errors),
+            entries=await sent_entries(trials, self.training, chosen, errors.tolist()),
         )
 
     async def result(self) -> FitResult:
@@ -262,9 +284,7 @@ class _Fit:
             kl_whole=trials.session.end_tokens.listed is True and not (trials.may_cut_stops and training.cut),
             fidelity=self.exact,
             base_by_setting=choice.base_by_setting,
-            entries_curve=None
-            if self.dependent is not None
-            else _entries_curve(trials, uncompiled, self.bias, training.next_token),
+            entries_curve=None if self.bias.version > 1 else _entries_curve(trials, uncompiled, self.bias, training.next_token),
             usage=FitUsage(*trials.store.spent(trials.used)),
             decisions=self.decisions,
             beside=self.beside,

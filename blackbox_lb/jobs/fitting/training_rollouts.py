@@ -17,6 +17,7 @@ from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.prompt_features import check_features
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values
+from blackbox_lb.rollouts.phased import check_continues
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.rollouts.reading import ReadOnce, reading_of
 from blackbox_lb.rollouts.training import FitEngine, Training, spread_training, training_set
@@ -39,11 +40,27 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
     if plan.reads_answers:
         check_answers(trials, task, plan)
     check_features(plan.depends_on, task, plan.limit)
+    _check_phases(trials, plan)
     listless = ", ".join(name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers)
     if plan.depends_on and (listless or trials.engine is not None):
         raise InputError(
             "--depends-on is learned by projection in one process; leave out --engine and --estimator, or --depends-on"
         )
+
+
+def _check_phases(trials: Trials, plan: FitPlan) -> None:
+    if plan.phases is None:
+        return
+    beside = {
+        "--depends-on": bool(plan.depends_on),
+        "--engine": trials.engine is not None,
+        "the task's stop texts": bool(trials.stop),
+    }
+    beside |= {f"--learn-from {plan.learn_from}": plan.reads_answers}
+    for option, given in beside.items():
+        if given:
+            raise InputError(f"--phases are learned from samples, in one process and without stop texts; leave out {option}")
+    check_continues(trials.session)
 
 
 def _check_engine(trials: Trials, plan: FitPlan) -> None:
@@ -80,11 +97,10 @@ def _check_goal(trials: Trials, task: Task, plan: FitPlan) -> None:
             "objective 'macro-f1' is predicted for greedy decisions between labels, from given answers; use it with --learn-from "
             "answers, --deploy greedy and data whose answers are few labels, or --labels"
         )
-    if objective == "reward-kl" and not session.tells_base_logprobs and not session.end_tokens.listed:
+    if objective == "reward-kl" and not session.tells_base_logprobs:
         raise InputError(
             f"objective 'reward-kl' needs the KL of each candidate, but {session.profile.name} is not known to return the base "
-            "model's logprobs with a bias, nor to list the token that ends a completion, so nothing tells it; choose 'reward' or "
-            "'pareto'"
+            "model's logprobs with a bias, so nothing tells it; choose 'reward' or 'pareto'"
         )
     silent = sum(trials.reward.matcher.needs_answer and not example.answers for example in task.validation)
     if objective == "pareto" and silent:

@@ -35,7 +35,7 @@ def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Train
         for token, value, seen in values
         if value
     )
-    return bias.verified(()).replacing(version=1, depends=None, compiled=None, entries=entries)
+    return bias.verified(()).replacing(version=1, depends=None, phases=(), compiled=None, entries=entries)
 
 
 def _hex(raw: bytes | None) -> str | None:

@@ -10,14 +10,17 @@ from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.api.limits.concurrency import Pace
 from blackbox_lb.api.session import Session
+from blackbox_lb.bias.phases import PhasedBias
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import ConnectionFailed, Drifted, ServerFailed
 from blackbox_lb.estimate.inputs.checks import Vector
+from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.divergence import divergence
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.columns import columns, openers
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting, check_values, compare, score, together
+from blackbox_lb.rollouts.phased import check_continues, phases_of
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.rollouts.training import FitEngine
@@ -76,7 +79,9 @@ class Trials:
         sampling = Sampling(setting.temperature, longest, self.top_logprobs, self.seed, self.stop)
         if bias is None or isinstance(bias, Mapping):
             return Draw(sampling, bias, endpoint)
-        return Draw(sampling, None, endpoint, bias_of=bias)
+        if isinstance(bias, PhasedBias):
+            check_continues(self.session)
+        return Draw(sampling, endpoint=endpoint, bias_of=bias)
 
     async def collect(
         self,
@@ -192,12 +197,7 @@ class Trials:
             return float("nan")
         prompts, rewards = [owner[key] for key in whole], [0.0] * len(whole)
         rollouts = columns(whole, prompts, rewards, self.end_tokens)
-        found = list[Vector]()
-        for p in [None] if isinstance(bias, Mapping) else sorted(set(prompts)):
-            sent = bias if isinstance(bias, Mapping) else bias.at(examples[p or 0].prompt)
-            own = rollouts if p is None else rollouts.take(rollouts.prompts == p)
-            found.append(divergence(own, list(sent), list(sent.values()), tail).per_completion)
-        ratios = np.concatenate(found)
+        ratios = await self._log_ratios(rollouts, bias, examples, tail)
         if ratios.mean() < -DROPPED * ratios.std() / math.sqrt(len(ratios)):
             self.report.remark(
                 "WARNING: completions drawn with the bias are those of a model without it (log ratio "
@@ -205,3 +205,20 @@ class Trials:
                 "before it drops logit_bias; blb doctor shows it"
             )
         return max(float(ratios.sum()), 0.0) / len(complete)  # a completion that ended at once shows no token, and no distance
+
+    async def _log_ratios(self, rollouts: Rollouts, bias: AnyBias, examples: Sequence[Example], tail: NextToken) -> Vector:
+        """(n,) the log ratio of both policies of each completion of ``examples``, in any order."""
+
+        def ratios(own: Rollouts, sent: Mapping[int, float]) -> Vector:
+            return divergence(own, list(sent), list(sent.values()), tail).per_completion
+
+        if isinstance(bias, Mapping):
+            return ratios(rollouts, bias)
+        if isinstance(bias, PhasedBias):
+            known = self.store.token_bytes(self.tokenizer.fingerprint)
+            phases = await phases_of(self.session, bias.phases, rollouts, known)
+            parts = [(rollouts.at(phases == number), sent) for number, sent in enumerate(bias.vectors)]
+            total: Vector = np.sum([ratios(own, sent) for own, sent in parts if len(own.token_ids)], axis=0)
+            return total
+        prompts = np.unique(rollouts.prompts)
+        return np.concatenate([ratios(rollouts.take(rollouts.prompts == p), bias.at(examples[p].prompt)) for p in prompts])

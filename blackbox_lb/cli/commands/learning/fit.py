@@ -104,6 +104,12 @@ class FitOptions(TaskOptions, TrialOptions):
         "or route:NAME=REGEX,... Repeatable. [default: nothing]",
         metavar="FEATURES",
     )
+    phases: tuple[str, ...] = option(
+        HelpGroup.LEARNING,
+        "Learn a vector of its own for each phase of a completion, where that earns more than one for all: first (token), "
+        "opening:K, until:TEXT, after:TEXT or inside:OPEN..CLOSE. Repeatable. Needs a server that continues token ids.",
+        metavar="PHASE,...",
+    )
     estimator: tuple[str, ...] = option(
         HelpGroup.LEARNING,
         "projection; the paper's ips; snips; ratio, which needs no logprobs. Repeatable.",

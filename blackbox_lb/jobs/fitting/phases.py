@@ -1,0 +1,123 @@
+"""``--phases``: learning a vector for each phase, and declining them where one vector for all positions earns as much.
+
+The objective is a sum over positions, so that each phase is a problem of its own, with the weights of the whole completions.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+import numpy as np
+
+from blackbox_lb.bias.phases import PhasedBias, Phases, PhaseVector
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
+from blackbox_lb.estimate.inputs.sweep import Sweep
+from blackbox_lb.jobs.fitting.depends_on_samples import Earned, earned_over
+from blackbox_lb.jobs.fitting.explain import sent_errors
+from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.phased import phases_of
+from blackbox_lb.rollouts.progress import short
+from blackbox_lb.rollouts.training import Training
+from blackbox_lb.tasks import Task
+
+LEAST = 100
+"""Positions that a phase is learned from; one with fewer gets the common vector."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PhasedCandidate:
+    """A bias with phases.
+
+    bias: as it is sent. rows: those of the file, all phases but the rest. rest: the candidate of the rest, on the tokens of all.
+    errors: (s,) standard errors of its values in nats, NaN where not known. earned: beside the fixed bias on validation prompts.
+    """
+
+    bias: PhasedBias
+    rows: tuple[PhaseVector, ...]
+    rest: Candidate
+    errors: Vector
+    earned: Earned
+
+    @property
+    def sentence(self) -> str:
+        """What was chosen, and by what."""
+        earned, named = self.earned, zip(self.bias.phases.names, self.bias.vectors, strict=True)
+        return (
+            f"phases {', '.join(f'{name} ({len(vector)} entries)' for name, vector in named)}; on {len(earned.gains)} validation "
+            f"prompts, {earned.measure} {short(earned.found)} (fixed bias {short(earned.fixed)})"
+        )
+
+
+async def phased_candidate(
+    phases: Phases, trials: Trials, task: Task, training: Training, fixed: Candidate, limits: CompileLimits, plan: FitPlan
+) -> PhasedCandidate | str:
+    """The best bias with these phases, or the sentence why the ``fixed`` one is kept.
+
+    Each phase is learned by the estimator of the fixed bias, with all settings of the sweep. Of the combinations, in the order of
+    the sweep, the one that earns most on fresh completions of the validation prompts must earn more than the fixed bias by two
+    standard errors.
+    """
+    numbers = await phases_of(trials.session, phases, training.rollouts, trials.store.token_bytes(trials.tokenizer.fingerprint))
+    parts = [_Part(training, numbers == number) for number in range(len(phases.names))]
+    sweep = replace(plan.sweep, estimators=(fixed.estimator,))
+    fields = list[list[Candidate]]()
+    for name, part in zip(phases.names, parts, strict=True):
+        found = part.learned(sweep, limits)
+        if isinstance(found, str):
+            trials.report.remark(f"phase {name}: {found}; it gets the common vector")
+        fields.append([fixed] if isinstance(found, str) else found)
+    if all(field == [fixed] for field in fields):
+        return "no phase has enough to be learned from"
+    best: tuple[Earned, tuple[Candidate, ...], PhasedBias] | None = None
+    for row in zip_longest(*fields):
+        chosen = tuple(each or field[-1] for each, field in zip(row, fields, strict=True))
+        bias = PhasedBias(phases, tuple(each.logit_bias for each in chosen))
+        earned = await earned_over(trials, task, plan, fixed, f"phases {phases.spec}, {chosen[-1].label}", bias)
+        if best is None or earned.found > best[0].found:
+            best = earned, chosen, bias
+    assert best is not None  # every field has a candidate
+    earned, chosen, bias = best
+    if not earned.proven:
+        return earned.declined
+    ids = np.unique(np.concatenate([each.sparse.token_ids for each in chosen]))
+    errors = [part.errors(each, ids) for part, each in zip(parts, chosen, strict=True)]
+    values = [np.array([vector.get(token, 0.0) for token in ids.tolist()]) for vector in bias.vectors]
+    rows = tuple(
+        PhaseVector(
+            phase=name,
+            values=tuple(value.tolist()),
+            errors=() if np.isnan(error).all() else tuple(None if np.isnan(each) else round(each, 3) for each in error.tolist()),
+            positions=int(part.positions.sum()),
+        )
+        for name, value, error, part in zip(phases.names[:-1], values, errors, parts, strict=False)
+    )
+    rest = replace(chosen[-1], sparse=replace(chosen[-1].sparse, token_ids=ids, values=values[-1]))
+    rest = replace(rest, settings={**rest.settings, "phases": phases.spec})
+    return PhasedCandidate(bias, rows, rest, errors[-1], earned)
+
+
+class _Part:
+    """The positions of one phase. positions: (m,) whether each is one."""
+
+    def __init__(self, training: Training, positions: Bools) -> None:
+        self.training, self.positions = training, positions
+        self.rollouts = training.rollouts.at(positions)
+
+    def learned(self, sweep: Sweep, limits: CompileLimits) -> list[Candidate] | str:
+        """A candidate for each setting, or why there is none."""
+        if self.positions.sum() < LEAST:
+            return f"{self.positions.sum()} positions are too few, {LEAST} are needed"
+        try:
+            return list(candidates(self.rollouts, self.training.next_token.take(self.positions), sweep, limits))
+        except InputError as error:
+            return str(error)
+
+    def errors(self, candidate: Candidate, ids: Ids) -> Vector:
+        """(s,) the standard errors of the values of ``ids``, NaN where not known or not sent."""
+        found = np.full(len(ids), np.nan)
+        if self.positions.sum() >= LEAST:
+            table = self.training.next_token.take(self.positions)
+            found[np.searchsorted(ids, candidate.sparse.token_ids)] = sent_errors(self.rollouts, table, candidate)
+        return found

@@ -1,0 +1,115 @@
+"""Completions drawn phase by phase, where a server continues token ids, and the phases of logged positions.
+
+The first part is drawn with the vector of the first phase; where the phase changes, its tokens go back as a part of the prompt, and
+the rest is drawn with the next vector. That is the distribution of a bias that changes inside the server, token for token.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from blackbox_lb.api.session import Session
+from blackbox_lb.bias.phases import PhasedBias, Phases
+from blackbox_lb.errors import InputError
+from blackbox_lb.estimate.inputs.rollouts import Rollouts, padded
+from blackbox_lb.types import NO_TOKEN, Completion, Draw, Prompt
+
+MOST_PARTS = 16
+"""Requests of one completion; where a text returns more often, the last phase has all that follows."""
+
+
+def check_continues(session: Session) -> None:
+    """Raise InputError where the server takes no prompt of token ids, so that no part could be continued as it was drawn."""
+    if not session.profile.follows_ids(session.vocabulary):
+        raise InputError(
+            f"{session.profile.name} is not known to continue token ids, and another split of the same text would be another "
+            "prompt: a bias with phases cannot be drawn there; use vllm, llamacpp or local, or leave out --phases"
+        )
+
+
+async def drawn_by_phase(session: Session, prompt: Prompt, draw: Draw, bias: PhasedBias) -> Completion:
+    """One completion of a prompt; see ``Session.complete_many``.
+
+    A part that a text ends is drawn up to that text where the server lists the tokens of stop texts, else to its own end, and what
+    follows the text is dropped.
+    """
+    rules, phases, sampling = session.profile.reference, bias.phases, draw.sampling
+    assert rules is not None  # checked before anything is drawn
+    ids, parts, taken, state = await session.prompt_ids(prompt), list[Completion](), list[int](), 0
+    while True:
+        here, left = phases.of_state(state, len(taken)), sampling.max_tokens - len(taken)
+        last = len(parts) + 1 == MOST_PARTS
+        awaited = "" if last or len(taken) < phases.first else phases.awaited(state)
+        stop = (awaited,) if awaited and session.profile.logprobs.stop_text_listed else ()
+        size = min(left, phases.first - len(taken)) if len(taken) < phases.first else left
+        once = replace(sampling, max_tokens=size, stop=stop)
+        sent = Draw(once, bias.vectors[here], rules.endpoint, draw.fields)
+        part = (await session.complete_many([*ids, *taken], sent))[0]
+        tokens = part.token_ids.tolist()
+        known = await bytes_of(session, tokens, part.token_bytes) if phases.until else {}
+        met, changed, number = False, False, 0
+        while number < len(tokens) and not changed:
+            before, state = state, phases.after(state, known.get(tokens[number], b""))
+            met, number = phases.second(before) != phases.second(state), number + 1
+            changed = not last and phases.of_state(state, len(taken) + number) != here
+        taken += tokens[:number]
+        if met and stop:  # it ended at the text that changes the phase, which is no end
+            part = replace(part, finish_reason="length")
+        ended = number == len(tokens) and part.finish_reason != "length"
+        parts.append(part if number == len(tokens) else await _cut(session, part, number))
+        if not changed or ended or not part.whole or part.filtered or len(taken) >= sampling.max_tokens:
+            return await _joined(session, parts)
+
+
+async def bytes_of(session: Session, tokens: Sequence[int], known: Mapping[int, bytes]) -> dict[int, bytes]:
+    """Token id -> its bytes, from what is ``known``, else from the vocabulary or the server, which are asked once for each."""
+    unknown = [token for token in dict.fromkeys(tokens) if token not in known]
+    return {**known, **dict(zip(unknown, await session.bytes_of(unknown), strict=True))}
+
+
+async def phases_of(session: Session, phases: Phases, rollouts: Rollouts, known: Mapping[int, bytes]) -> npt.NDArray[np.int64]:
+    """(m,) the number of the phase of each position. known: bytes of tokens, see ``bytes_of``."""
+    if phases.until:
+        known = await bytes_of(session, np.unique(rollouts.token_ids).tolist(), known)
+    found, start, ids = list[int](), 0, rollouts.token_ids.tolist()
+    for size in rollouts.lengths.tolist():
+        found += islice(phases.along(known.get(token, b"") for token in ids[start : start + size]), size)
+        start += size
+    return np.array(found, np.int64)
+
+
+async def _cut(session: Session, part: Completion, number: int) -> Completion:
+    """The first ``number`` tokens of a part."""
+    names = ("token_ids", "logprobs", "top_ids", "top_logprobs", "propensities", "bounded")
+    kept = {name: value[:number] for name in names if (value := getattr(part, name)) is not None}
+    text = await session.decode(part.token_ids[:number].tolist())
+    return replace(part, **kept, text=text, generated=number, finish_reason="length")
+
+
+async def _joined(session: Session, parts: Sequence[Completion]) -> Completion:
+    """All parts as the one completion that they are; the prompt counts once a part, as it is paid for."""
+    width = max(part.top_ids.shape[1] for part in parts)
+    counts = [part.n_tokens for part in parts]
+    last, text = parts[-1], "".join(part.text for part in parts)
+    ids = np.concatenate([part.token_ids for part in parts])
+    if any(part.text.endswith("\ufffd") for part in parts[:-1]):  # a character of several tokens
+        text = await session.decode(ids.tolist())
+    return replace(
+        last,
+        text=text,
+        token_ids=ids,
+        logprobs=np.concatenate([part.logprobs for part in parts]),
+        top_ids=np.concatenate([padded(part.top_ids, width, NO_TOKEN) for part in parts]),
+        top_logprobs=np.concatenate([padded(part.top_logprobs, width, -np.inf) for part in parts]),
+        prompt_tokens=sum(part.prompt_tokens for part in parts),
+        whole=all(part.whole for part in parts),
+        token_bytes={token: raw for part in parts for token, raw in part.token_bytes.items()},
+        propensities=None,
+        bounded=None
+        if all(part.bounded is None for part in parts)
+        else np.concatenate([np.zeros(len(p.token_ids), np.bool_) if p.bounded is None else p.bounded for p in parts]),
+        generated=sum(counts),
+    )

@@ -1,0 +1,254 @@
+"""Phases: what the tokens so far say of them, drawing by them, learning them, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from blackbox_lb import logit_bias
+from blackbox_lb.api.session import Session
+from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.phases import PhasedBias, Phases
+from blackbox_lb.cli import main
+from blackbox_lb.errors import BiasError, InputError
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.phased import check_continues, drawn_by_phase
+from blackbox_lb.types import Draw, Prompt, Sampling
+from tests.support.exact import ExactModel, ExactServer
+from tests.support.exact.model import log_softmax
+
+TEXTS = ("a", "b", "ab", "ba", "aab", "", "<")
+
+
+def named(phases: Phases, tokens: list[str]) -> list[str]:
+    """The phase of each token."""
+    return [phases.names[number] for number in islice(phases.along(token.encode() for token in tokens), len(tokens))]
+
+
+@given(st.lists(st.sampled_from(TEXTS), max_size=12), st.sampled_from(["aab", "ab", "aa", "b<a"]))
+def test_a_text_is_found_however_its_bytes_are_split(tokens: list[str], text: str) -> None:
+    """``until`` lasts while the text of the tokens before does not hold it, and ``after`` is the rest of that."""
+    before = [text not in "".join(tokens[:place]) for place in range(len(tokens))]
+    assert named(Phases.parse([f"until:{text}"]), tokens) == [f"until:{text}" if each else "rest" for each in before]
+    assert named(Phases.parse([f"after:{text}"]), tokens) == ["rest" if each else f"after:{text}" for each in before]
+
+
+@given(st.lists(st.sampled_from(TEXTS), max_size=14), st.sampled_from([("ab", "ba"), ("<", "b"), ("a", "a"), ("aa", "ab")]))
+def test_inside_begins_and_ends_again_and_again(tokens: list[str], texts: tuple[str, str]) -> None:
+    """Against a search in the text, from where the last one was found."""
+    name, expected = f"inside:{texts[0]}..{texts[1]}", []
+    inside, held = False, ""
+    for token in tokens:
+        expected.append(name if inside else "rest")
+        for letter in token:
+            held += letter
+            if held.endswith(texts[inside]):
+                inside, held = not inside, ""
+    assert named(Phases.parse([name]), tokens) == expected
+
+
+def test_counted_phases_come_first() -> None:
+    """Beside a text, too."""
+    assert named(Phases.parse(["first"]), ["a", "b"]) == ["first", "rest"]
+    assert named(Phases.parse(["opening:2", "rest"]), ["a", "b", "c"]) == ["opening:2", "opening:2", "rest"]
+    assert named(Phases.parse(["after:a,b,first"]), ["a,b", "c"]) == ["first", "after:a,b"]
+    assert Phases.parse(["inside:<x>..</x>,rest"]).names == ("inside:<x>..</x>", "rest")
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("second", "is not known"),
+        ("opening:0", "is not known"),
+        ("opening:1001", "is not known"),
+        ("until:", "is not known"),
+        ("inside:<a>", "is not known"),
+        ("inside:..b", "is not known"),
+        ("after:" + "x" * 101, "is not known"),
+        ("rest", "names none"),
+        ("first,first", "names one twice"),
+        ("first,opening:3", "overlap"),
+        ("first,until:x", "overlap"),
+        ("opening:2,after:x", "overlap"),
+        ("until:x,after:y", "overlap"),
+    ],
+)
+def test_what_is_no_phase(spec: str, said: str) -> None:
+    """Each with its value and the remedy."""
+    with pytest.raises(InputError, match=said) as raised:
+        Phases.parse([spec])
+    assert "give" in str(raised.value)
+
+
+MODEL = ExactModel(5, 3, seed=7, end=True, sharpness=0.7)
+"""Tokens " a" to " d" and the end."""
+RNG = np.random.default_rng(3)
+VECTORS = tuple({token: float(value) for token, value in enumerate(RNG.normal(0, 1, 5))} for _ in range(3))
+
+
+def chances(phases: Phases) -> dict[tuple[int, ...], float]:
+    """Completion -> its exact probability under the bias that changes inside the model."""
+    found = {}
+    for size in range(1, MODEL.horizon + 1):
+        for tokens in product(range(5), repeat=size):
+            if (4 in tokens[:-1]) or (tokens[-1] != 4 and size < MODEL.horizon):
+                continue
+            texts = [b"" if token == 4 else b" " + b"abcd"[token : token + 1] for token in tokens]
+            total = 0.0
+            for place, phase in enumerate(islice(phases.along(texts), size)):
+                bias = np.array([VECTORS[phase][token] for token in range(5)])
+                total += log_softmax(MODEL.logprobs(tokens[:place]) + bias)[tokens[place]]
+            found[tokens] = float(np.exp(total))
+    return found
+
+
+@pytest.mark.parametrize("spec", ["first", "opening:2", "until:b", "first,inside: a..c", "first,after:d"])
+def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str) -> None:
+    """By chi-square over whole completions; logprobs stay those of the model without a bias."""
+    phases, draws = Phases.parse([spec]), 600
+    bias, exact = PhasedBias(phases, VECTORS[: len(phases.names)]), chances(phases)
+    assert sum(exact.values()) == pytest.approx(1.0)
+    profile = load_profile("llamacpp")
+
+    async def draw() -> list[tuple[int, ...]]:
+        with ExactServer(MODEL, seed=5) as server:
+            async with Session(profile, base_url=server.base_url) as session:
+                prompt, sent = Prompt.user("thing"), Draw(Sampling(1.0, MODEL.horizon, 5))
+                found = [await drawn_by_phase(session, prompt, sent, bias) for _ in range(draws)]
+                one = found[0]
+                rows = [MODEL.logprobs(one.token_ids[:place].tolist()) for place in range(len(one.token_ids))]
+                own = [row[token] for row, token in zip(rows, one.token_ids.tolist(), strict=True)]
+                assert one.logprobs == pytest.approx(own, abs=1e-5)
+                assert all(each.whole and each.n_tokens == len(each.token_ids) for each in found)
+                texts = {each.text == "".join(server.texts[token] for token in each.token_ids.tolist()) for each in found}
+                ends = {each.finish_reason == ("stop" if each.token_ids[-1] == 4 else "length") for each in found}
+                assert (texts, ends) == ({True}, {True})
+                return [tuple(each.token_ids.tolist()) for each in found]
+
+    counts = Counter(asyncio.run(draw()))
+    assert set(counts) <= set(exact)
+    rows = sorted(exact, key=exact.__getitem__, reverse=True)
+    likely = [row for row in rows if exact[row] * draws >= 5]
+    observed = [counts[row] for row in likely] + [draws - sum(counts[row] for row in likely)]
+    expected = [exact[row] * draws for row in likely] + [draws * (1 - sum(exact[row] for row in likely))]
+    assert stats.chisquare(observed, expected).pvalue > 1e-4
+
+
+OPENER = ExactModel(8, 4, seed=2, sharpness=0.5)
+"""Tokens " a" to " h". Wanted is " a" at the beginning and nowhere else, which no single vector can say."""
+SPLITS = (("train", range(40)), ("validation", range(40, 70)), ("test", range(70, 120)))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prompts of three splits."""
+    path = tmp_path_factory.mktemp("data") / "data.jsonl"
+    path.write_text(
+        "".join(json.dumps({"prompt": f"thing {n}", "split": split}) + "\n" for split, numbers in SPLITS for n in numbers)
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ExactServer]:
+    """The model behind a llama.cpp server."""
+    with ExactServer(OPENER) as running:
+        yield running
+
+
+def blb(*line: object) -> Result:
+    """A command."""
+    return CliRunner().invoke(main, [str(each) for each in line])
+
+
+def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
+    """A fit at temperature 1."""
+    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", out, "--reward", "regex:^ a[^a]*$")
+    return blb("fit", *where, "--max-tokens", 4, "--deploy", "temperature=1", "--seed", 1, *more)
+
+
+def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(server: ExactServer, data: Path, tmp_path: Path) -> None:
+    """It wins on validation prompts, is judged beside the fixed one, shown, and refused where one vector is wanted."""
+    out = tmp_path / "run"
+    result = fit(server, data, out, "--phases", "first", "--tau", 0.1, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    verdict = found["verdict"][0]
+    assert verdict["verdict"] == "HELPS"
+    (beside,) = found["beside"]
+    assert beside["against"] == "fixed bias"
+    assert beside["base"] + 0.2 < beside["biased"]
+    bias = Bias.load(out / "bias.json")
+    (first,) = bias.phases
+    assert (bias.version, first.phase, first.positions, bias.settings["phases"]) == (3, "first", 400, "first")
+    at = [entry.id for entry in bias.entries].index(0)
+    assert first.values[at] > 1 > 0 > bias.entries[at].bias
+    assert first.errors[at] is not None
+    assert 0 < found["kl_nats_per_completion"] < 5
+    again = fit(server, data, out, "--phases", "first", "--tau", 0.1, "--json")
+    assert json.loads(again.stdout) | {"provenance": found["provenance"]} == found
+    where = (
+        "--provider",
+        "llamacpp",
+        "--base-url",
+        server.base_url,
+        "--data",
+        data,
+        "--reward",
+        "regex:^ a[^a]*$",
+        "--max-tokens",
+        4,
+    )
+    told = blb("eval", out / "bias.json", *where, "--deploy", "temperature=1", "--out", out, "--seed", 1, "--quiet")
+    assert (told.exit_code, "HELPS" in told.output) == (0, True), told.output
+    told = blb("show", out / "bias.json")
+    assert "Phase first, learned from 400 positions" in told.output
+    assert "Promoted tokens of the rest" in told.output
+    assert blb("report", out).exit_code == 0
+    for line in (
+        ("export", out / "bias.json", "--format", "curl"),
+        ("compile", out / "bias.json", "--provider", "fireworks"),
+        ("analyze", out / "bias.json"),
+        ("proxy", "--bias", out / "bias.json", "--upstream", server.base_url),
+    ):
+        refused = blb(*line)
+        assert (refused.exit_code, "has phases (first)" in refused.output) == (2, True), (line, refused.output)
+    with pytest.raises(BiasError, match="has phases"):
+        logit_bias(bias)
+
+
+def test_a_phase_without_positions_gets_the_common_vector(server: ExactServer, data: Path, tmp_path: Path) -> None:
+    """And says so; phases that earn no more than one vector are declined."""
+    result = fit(server, data, tmp_path, "--phases", "after:zzz,first", "--tau", 0.1, "--json")
+    assert result.exit_code == 0, result.output
+    assert "phase after:zzz: 0 positions are too few, 100 are needed; it gets the common vector" in result.stderr
+    after, first = Bias.load(tmp_path / "bias.json").phases
+    assert (after.positions, after.errors, first.positions) == (0, (), 400)
+    nothing = fit(server, data, tmp_path / "none", "--phases", "after:zzz", "--tau", 0.1, "--json")
+    assert "phases declined: " in nothing.stderr
+    assert Bias.load(tmp_path / "none" / "bias.json").version == 1
+
+
+def test_what_cannot_be_learned_by_phase(server: ExactServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each refusal is a sentence and exit code 2, before anything is asked for."""
+    for more, sentence in (
+        (("--phases", "second"), "is not known"),
+        (("--phases", "first", "--depends-on", "words"), "leave out --depends-on"),
+        (("--phases", "first", "--learn-from", "both"), "--learn-from"),
+    ):
+        result = fit(server, data, tmp_path / "none", *more)
+        assert (result.exit_code, sentence in result.output) == (2, True), result.output
+    monkeypatch.setenv("FIREWORKS_API_KEY", "made-up")
+    with pytest.raises(InputError, match="fireworks is not known to continue token ids"):
+        check_continues(Session(load_profile("fireworks"), model="m"))
