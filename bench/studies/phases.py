@@ -24,6 +24,7 @@ from blackbox_lb import RolloutStore, Task, Trials, connect, load_task, parse_re
 from blackbox_lb.bias.phases import PhasedBias, Phases
 from blackbox_lb.bias.prompt_bias import sent_by
 from blackbox_lb.cli.terminal import Terminal
+from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.rollouts.judging.verdict import GREEDY
@@ -92,7 +93,7 @@ async def _completions(trials: Trials, task: Task, bias: AnyBias, title: str) ->
     return [each.token_ids.tolist() for each in trials.store.completions([row[0] for row in keys])]
 
 
-async def _run(out: Path, model: str | None, samples: int) -> None:
+async def _run(out: Path, model: str | None, samples: int, tau: tuple[float, ...]) -> None:
     prompts = [question.format(thing) for thing in THINGS.split() for question in QUESTIONS]
     random.Random(0).shuffle(prompts)
     (out / "data.jsonl").write_text("".join(json.dumps({"prompt": each}) + "\n" for each in prompts))
@@ -100,7 +101,9 @@ async def _run(out: Path, model: str | None, samples: int) -> None:
     async with connect("local", model=model, max_tokens=LONGEST, longest_prompt=task.longest_prompt) as session:
         with RolloutStore(out / "store.db") as store:
             trials = Trials(session, store, await session.tokenizer(), reward, Terminal(), 20)
-            rows = await measured(trials, task, FitPlan(samples=samples, settings=(GREEDY,), phases=Phases.parse(["first"])))
+            rows = await measured(
+                trials, task, FitPlan(samples=samples, settings=(GREEDY,), phases=Phases.parse(["first"]), sweep=Sweep(tau=tau))
+            )
     (out / "rows.json").write_text(json.dumps(rows, indent=1) + "\n")
     head = list(rows[0])
     cells = [[f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
@@ -111,10 +114,11 @@ async def _run(out: Path, model: str | None, samples: int) -> None:
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--model", help="A GGUF file; the embedded engine's own model if left out.")
 @click.option("--samples", type=int, default=6, show_default=True, help="Completions of a training prompt.")
-def main(out: Path, model: str | None, samples: int) -> None:
+@click.option("--tau", type=float, multiple=True, default=(0.5, 0.1), show_default=True, help="As of blb fit.")
+def main(out: Path, model: str | None, samples: int, tau: tuple[float, ...]) -> None:
     """OUT gets rows.json and the store: a run that was cut off goes on."""
     out.mkdir(parents=True, exist_ok=True)
-    asyncio.run(_run(out, model, samples))
+    asyncio.run(_run(out, model, samples, tau))
 
 
 if __name__ == "__main__":

@@ -120,10 +120,9 @@ class Bias(Row):
 
     @model_validator(mode="after")
     def _parts_of_the_version(self) -> Bias:
-        there = {2: self.depends is not None, 3: bool(self.phases)}
-        if there != {version: version == self.version for version in there}:
-            held = [name for name, version in (("features of the prompt", 2), ("phases", 3)) if there[version]]
-            raise ValueError(f"version {self.version} with {' and '.join(held) or 'neither features of the prompt nor phases'}")
+        for version, name, there in ((2, "features of the prompt", self.depends is not None), (3, "phases", bool(self.phases))):
+            if there != (version == self.version):
+                raise ValueError(f"version {self.version} {'with' if there else 'without'} {name}")
         features = self.depends.features if self.depends else ()
         sizes = {len(each.values) for each in features} | {len(each.values) for each in self.phases}
         if sizes - {len(self.entries)}:

@@ -6,6 +6,7 @@ and auth flows and hooks see the final body. openai 2 is built on httpx, openai 
 either: the wrapper is a subclass of its library's ``Client`` or ``AsyncClient``.
 """
 
+import asyncio
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -87,8 +88,12 @@ class _Building:
         if not isinstance(content, bytes) or not content.startswith(b"{"):
             content = self._read(method, url, options)
         if content:
-            options["content"] = policy.rewritten(place, content)
+            options["content"] = content if self._later(policy) else policy.rewritten(place, content)
             options.pop("json", None)
+
+    def _later(self, policy: RequestPolicy) -> bool:
+        """Whether the bias enters the body when the request is sent."""
+        return False
 
     def _read(self, method: str, url: Any, options: Mapping[str, Any]) -> bytes:
         """The JSON body, empty where there is none. Raises InputError: reading it would use it up."""
@@ -124,8 +129,17 @@ class _Sync(_Building):
 
 
 class _Async(_Building):
+    def _later(self, policy: RequestPolicy) -> bool:
+        """Where a text is embedded, which takes milliseconds that the event loop does not wait for."""
+        return policy.injection.embeds
+
     async def send(self, request: Any, **options: Any) -> Any:
         self._check_open()
+        place, policy = endpoint(str(request.url)), self._policies[-1]
+        if place.generates and request.method == "POST" and self._later(policy):
+            content = await asyncio.to_thread(policy.rewritten, place, request.content)
+            headers = {**request.headers, "content-length": str(len(content))}
+            request = type(request)("POST", request.url, headers=headers, content=content, extensions=request.extensions)
         return await self._inner.send(request, **options)
 
     async def aclose(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from pathlib import Path
@@ -254,6 +255,38 @@ def test_the_embedding_model_must_be_the_one_it_was_learned_with(monkeypatch: py
     other = PromptBias.of(bias_on("embedding:some/model", rows, probe=(0.6, 0.8)))
     with pytest.raises(BiasError, match="gives other vectors than when the bias was learned"):
         other.at(Prompt.user("a"))  # type: ignore[union-attr]
+
+
+def test_an_asynchronous_client_does_not_wait_while_a_text_is_embedded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks of the loop go on; the server gets the bias of the prompt, also where the client was wrapped twice."""
+
+    def slow(texts: list[str]) -> list[list[float]]:
+        time.sleep(0.3)
+        return [[3.0, 4.0] if "refund" in text else [0.0, 2.0] for text in texts]
+
+    monkeypatch.setattr("blackbox_lb.vocabulary.embedding.load_encoder", lambda name: slow)
+    rows = [Feature(name="0", values=(5.0, 0.0)), Feature(name="1", values=(0.0, 1.0))]
+    bodies: list[dict[str, Any]] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        assert int(request.headers["content-length"]) == len(request.content)
+        bodies.append(json.loads(request.content))
+        return httpx2.Response(200, json={"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": []})
+
+    async def ask() -> float:
+        own = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+        plain = openai.AsyncOpenAI(api_key="k", base_url="http://127.0.0.1/v1", http_client=own)
+        client = apply(apply(plain, bias_on("embedding:some/model", rows, probe=(0.0, 1.0))), ROUTES, models=["other"])
+        asked = asyncio.ensure_future(client.chat.completions.create(model="m", messages=[{"role": "user", "content": "refund"}]))
+        longest, last = 0.0, time.perf_counter()
+        while not asked.done():
+            await asyncio.sleep(0.005)
+            longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+        await asked
+        return longest
+
+    assert asyncio.run(ask()) < 0.25
+    assert bodies == [{"messages": [{"role": "user", "content": "refund"}], "model": "m", "logit_bias": {"5": 4, "9": -1.2}}]
 
 
 @pytest.mark.parametrize("text", ["a b " * 250_000, "\x00\x1b\ud800" * 1_000, "", "(" * 5_000])
