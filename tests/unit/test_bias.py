@@ -337,7 +337,7 @@ NAN_ENTRY = {"id": 3, "bytes": None, "text": None, "bias": math.nan, "seen": 0}
     ("changes", "message"),
     [
         ({"format": "other"}, r"not a bias file"),
-        ({"version": 3}, r"version 4, but blackbox-lb .* reads 3; upgrade"),
+        ({"version": 4}, r"version 4, but blackbox-lb .* reads 3; upgrade"),
         ({"version": 2}, "version 2 without features of the prompt"),
         ({"version": True}, r'"version" is True, not a positive integer'),
         ({"version": "1"}, r'"version" is "1", not a positive integer'),
