@@ -317,12 +317,14 @@ def sometimes_colder() -> Callable[[JSON], None]:
         (each_bias(lambda value: max(value, 0.0)), "wish"),
         (each_bias(lambda value: value / 2), "wish"),
         (each_bias(lambda value: value * 1.2), "wish"),
+        (lambda body: body.update(temperature=body["temperature"] * 1.1), "wish"),
         (lambda body: body.update(temperature=body["temperature"] * 1.15), "wish"),
+        (cool, "wish"),
         (sometimes_colder(), "wish"),
         (in_bits, "answer"),
         (shifted, "answer"),
     ],
-    ids=["top-k", "min-p", "clipped", "one-sided", "halved", "stronger", "warmer", "two models", "bits", "swapped ids"],
+    ids=["top-k", "min-p", "clipped", "one-sided", "halved", "stronger", "1.1", "1.15", "0.9", "two models", "bits", "swapped ids"],
 )
 def test_a_lie_is_found_in_nineteen_of_twenty_self_tests(lie: Callable[[JSON], None], kind: str) -> None:
     """Whole self-tests, each of another model, in at most 119 requests."""

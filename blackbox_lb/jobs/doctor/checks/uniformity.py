@@ -29,7 +29,6 @@ EXPECTED = 12.0
 """A truncation at top-p .9 goes unseen with probability exp(-12) where it removes 12 expected draws: below any threshold here."""
 DIRECT = 256
 """Up to this length two densities are convolved faster directly than by FFT."""
-TESTS = 7
 ROUNDED = 0.005
 """Mass that rounding may hide of all unlisted tokens together, on average over draws: bfloat16 has steps of 1/8 nat."""
 NEVER = "unlisted tokens never drawn, as top_k truncates"
@@ -73,7 +72,8 @@ class UniformityVerdict:
 def judge(draws: Sequence[CellDraw], seed: int = 0) -> UniformityVerdict:
     """All tests at once: the probability integral transform, two nuclei, min-p, the unlisted mass both ways, and the temperature.
 
-    The smallest of their p-values counts, times their number (Bonferroni).
+    The smallest p-value counts, times what it is one of (Bonferroni): half of all false accusations are left to the temperature,
+    which takes the most draws to see, and the others share the rest.
     """
     events = {
         "tail never drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.9)),
@@ -87,9 +87,10 @@ def judge(draws: Sequence[CellDraw], seed: int = 0) -> UniformityVerdict:
     tests |= {heat: 2 * min(low, high), "not uniform over the listed mass": chi_square}
     outside, drawn = events[NEVER]
     tests[SCALED] = 1.0 - _lower_tail(np.maximum(outside, ROUNDED), drawn - 1) if drawn else 1.0
+    others = [p for name, p in tests.items() if name != heat]
     probabilities, beyond = next(iter(events.values()))
     return UniformityVerdict(
-        p=min(1.0, TESTS * min(tests.values())),
+        p=min(1.0, 2 * tests[heat], 2 * len(others) * min(others)),
         reason=_reason(events, tests, heat),
         draws=len(draws),
         chi_square=chi_square,
