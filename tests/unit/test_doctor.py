@@ -541,10 +541,16 @@ def test_a_bias_is_proven_where_no_token_is_named(lie: Callable[[JSON], None] | 
 
 
 class Rounded(Dialect):
-    """Logprobs in steps of half a nat, whose probabilities sum to more or less than 1."""
+    """Logprobs in steps, by default of half a nat, whose probabilities sum to more or less than 1."""
+
+    step = 0.5
 
     def _entry(self, token: int, logprob: float) -> JSON:
-        return super()._entry(token, min(round(2 * logprob) / 2, 0.0))
+        return super()._entry(token, min(round(logprob / self.step) * self.step, 0.0))
+
+
+class RoundedAfter(Rounded, After):
+    """Logprobs after the bias, in steps."""
 
 
 def test_rounded_logprobs_are_no_crash() -> None:
@@ -555,6 +561,39 @@ def test_rounded_logprobs_are_no_crash() -> None:
         report = self_test(server)
         assert finding(report, "bias").status == "CONFIRMED"
         assert report.requests < 120
+
+
+def rounding(kind: type[Rounded], step: float, seed: int, wish: Callable[[JSON], None] | None = None) -> Liar:
+    """A server whose logprobs are multiples of ``step`` nats."""
+    server = Liar(talkative(seed), seed, wish)
+    server._dialect = dialect = kind(server.model, "exact", None, seed)
+    dialect.step = step
+    return server
+
+
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(10), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [0.1, 0.25, 0.5])
+def test_honest_rounding_is_never_contradicted(step: float, seeds: range) -> None:
+    """The step is recognised; from a quarter nat on, sampling is not tested, for that reason."""
+    for seed in seeds:
+        report = self_test(rounding(Rounded, step, seed))
+        assert not report.contradicted, report.contradicted
+        assert finding(report, "logprobs.step").evidence.endswith(f"a multiple of 1/{1 / step:g} nat")
+        assert finding(report, "logprobs.meaning").status == "CONFIRMED"
+        neutral = finding(report, "neutral")
+        assert neutral.status == ("CONFIRMED" if step < 0.25 else "NOT CHECKED")
+        assert ("rounded to steps" in neutral.evidence) == (step >= 0.25)
+
+
+@pytest.mark.parametrize("step", [0.1, 0.25, 0.5])
+def test_lies_of_a_server_that_rounds_are_found(step: float) -> None:
+    """A truncation takes tokens away altogether, and a bias moves logprobs by more than a step."""
+    for seed in range(2):
+        cut = self_test(rounding(Rounded, step, seed, top_p), titles=["neutral sampling"])
+        assert "top_p truncates" in finding(cut, "neutral").evidence
+        assert finding(cut, "neutral").status == "CONTRADICTED"
+        after = self_test(rounding(RoundedAfter, step, seed), titles=["meaning of logprobs"])
+        assert [(each.row, each.found) for each in after.contradicted] == [("logprobs.meaning", "after bias")]
 
 
 class Scaled(Dialect):

@@ -29,6 +29,7 @@ STOP = Prompt.user("Reply with the single word yes.")
 @dataclass(slots=True)
 class Exam:
     """``alternatives``: how many are asked for a token. ``noise``: largest difference in nats between equal requests.
+    ``step``: the gaps of all logprobs to the likeliest of their list are multiples of it, in nats; 0 where none is seen.
 
     ``trusted``: False where ids in answers are not those of the tokenizer. ``works``: whether a bias was seen to act, None while
     that is not known. ``n``: completions that one request is known to give. ``end_listed``: whether the end token is listed,
@@ -40,6 +41,7 @@ class Exam:
     vocabulary_size: int | None = None
     alternatives: int = 0
     noise: float = 0.0
+    step: float = 0.0
     trusted: bool = True
     works: bool | None = None
     n: int = 1
@@ -49,6 +51,11 @@ class Exam:
     @property
     def profile(self) -> Profile:
         return self.probe.session.profile
+
+    @property
+    def slack(self) -> float:
+        """Mean deviation in nats of equal gaps: noise, or that of gaps between rounded logprobs, one of them doubled."""
+        return max(self.noise, 1.5 * self.step)
 
     @property
     def rules(self) -> EndpointRules:

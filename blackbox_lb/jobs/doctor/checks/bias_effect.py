@@ -168,17 +168,18 @@ async def check_fractions(exam: Exam) -> None:
         f"a token {duel.gap:.2f} nat behind won {wins[0]} of {DUELS} greedy answers with a lead {duel.margin:.2f} below that, "
         f"{wins[1]} of {DUELS} with one {duel.margin:.2f} above"
     )
-    return _fractions(exam, row, wins, said)
+    return _fractions(exam, row, wins, said, sure=duel.margin > exam.step)
 
 
-def _fractions(exam: Exam, row: str, wins: list[int], said: str) -> None:
+def _fractions(exam: Exam, row: str, wins: list[int], said: str, *, sure: bool) -> None:
+    """``sure``: the gap is known more closely than the leads differ from it."""
     if wins == [0, DUELS]:
         if exam.profile.bias.fractions:
             return exam.findings.agree(row, True, said)
         return exam.findings.add(row, "MEASURED", f"fractions count, the profile need not forbid them: {said}", True)
-    if wins[0] == wins[1]:
+    if wins[0] == wins[1] and sure:
         return exam.findings.agree(row, not exam.profile.bias.fractions, f"fractions do not count: {said}", False)
-    return exam.findings.skip([row], f"the noise decides: {said}")
+    return exam.findings.skip([row], f"the noise decides, or the rounding of logprobs: {said}")
 
 
 def _duel(tokens: Mapping[int, float], high: float) -> _Duel | None:

@@ -15,7 +15,7 @@ USUAL = 20
 WIDE_UNKNOWN, WIDEST = 1_000, 65_536
 """Alternatives asked for to see that there is no limit: fewer than any real vocabulary has, and no more than a few megabytes."""
 REPEATS = 4
-STEPS = (0.5, 0.25, 0.125, 1 / 16, 1 / 32, 1 / 64)
+STEPS = (0.5, 0.25, 0.2, 0.125, 0.1, 1 / 16, 1 / 32, 1 / 64)
 FEWER = 0.75
 """Of the alternatives asked for: a list may lack a few whose bytes are no text, or that print like another."""
 EXACT = 2e-4
@@ -119,8 +119,9 @@ def _steadiness(exam: Exam) -> None:
         "logprobs.noise", "MEASURED", f"{len(rows)} equal requests: at most {exam.noise:.2g} nat apart over {len(common)} tokens"
     )
     below = gaps(rows)
-    step = next((step for step in STEPS if np.all(np.abs(below / step - np.rint(below / step)) * step < EXACT)), None)
-    said = f"a multiple of 1/{1 / step:g} nat" if step else f"no common step down to 1/{1 / STEPS[-1]:g} nat"
+    fit = (step for step in STEPS if below.any() and np.all(np.abs(below / step - np.rint(below / step)) * step < EXACT))
+    exam.step = next(fit, 0.0)
+    said = f"a multiple of 1/{1 / exam.step:g} nat" if exam.step else f"no common step down to 1/{1 / STEPS[-1]:g} nat"
     exam.findings.add("logprobs.step", "MEASURED", f"{len(below)} gaps to the likeliest: {said}")
 
 

@@ -27,10 +27,10 @@ class _Shift:
     changed: float
     tokens: int
 
-    def reading(self, noise: float) -> bool | None:
-        """Whether the list changed as predicted; None where neither explanation fits."""
+    def reading(self, slack: float) -> bool | None:
+        """Whether the list changed as predicted; None where neither explanation fits within ``slack`` nats."""
         near, far = sorted((self.unchanged, self.changed))
-        if not self.tokens or near > max(FINE, noise) or far < CLEAR * near:
+        if not self.tokens or near > max(FINE, slack) or far < CLEAR * near:
             return None
         return self.changed < self.unchanged
 
@@ -46,7 +46,7 @@ async def check_meaning(exam: Exam) -> None:
     if exam.works and exam.rules.bias and len(plain) > 1:
         shifts = {f"bias +{_tilt(exam):g}": await _biased(exam, plain), **shifts}
     evidence = "; ".join(f"{what}: {shift}" for what, shift in shifts.items())
-    _conclude(exam, [shift.reading(exam.noise) for shift in shifts.values()], evidence)
+    _conclude(exam, [shift.reading(exam.slack) for shift in shifts.values()], evidence)
 
 
 def _conclude(exam: Exam, readings: list[bool | None], evidence: str) -> None:
@@ -110,7 +110,7 @@ def _propensity(exam: Exam, completions: list[Completion], expected: Mapping[int
         return exam.findings.skip([row], "no listed token was sampled with a bias")
     off = float(np.mean([abs(found - tilted) for found, tilted in pairs]))
     said = f"`{name}` of {len(pairs)} tokens sampled with a bias is {off:.2g} nat from the tilted distribution"
-    return exam.findings.agree(row, off <= max(FINE, exam.noise), said)
+    return exam.findings.agree(row, off <= max(FINE, exam.slack), said)
 
 
 async def check_end(exam: Exam) -> None:

@@ -5,6 +5,7 @@ import numpy as np
 from blackbox_lb.jobs.doctor.asking.exam import STORY, WORDS, Exam, mean_logprobs
 from blackbox_lb.jobs.doctor.checks.logprob_meaning import settle_end
 from blackbox_lb.jobs.doctor.checks.uniformity import (
+    COARSE,
     EXPECTED,
     CellDraw,
     UniformityVerdict,
@@ -43,16 +44,16 @@ async def check_neutral(exam: Exam) -> None:
     await exam.probe.repeat(batch // 2, STORY, max_tokens=TOKENS, n=n)
     await settle_end(exam)
     for _ in range(BATCHES - 1 if several else 0):
-        if expected_beyond(_all(exam)) >= EXPECTED:
+        if expected_beyond(_all(exam), exam.step) >= EXPECTED:
             break
         await exam.probe.repeat(batch, STORY, max_tokens=TOKENS, n=n)
     draws = _all(exam)
-    verdict = judge(draws) if draws else None
+    verdict = judge(draws, step=exam.step) if draws else None
     if verdict is not None and verdict.heat < DOUBT:
         await exam.probe.repeat(MORE // 2, WORDS, max_tokens=LONG)
         await exam.probe.repeat(MORE // 2, STORY, max_tokens=LONG)
         draws = _all(exam)
-        verdict = judge(draws)
+        verdict = judge(draws, step=exam.step)
     completions = list(exam.completions())
     lost = sum(each.finish_reason == "stop" for each in completions)
     if not exam.end_listed and not exam.knows_texts and lost > LOST * len(draws):
@@ -84,6 +85,8 @@ def _conclude(exam: Exam, completions: list[Completion], draws: list[CellDraw], 
         different = len({completion.text for completion in completions if len(completion.token_ids) > 1})
         why = f"p = {verdict.p:.1g}, {verdict.reason}; likeliest temperature {temperature_of(draws):.2f}"
         return exam.findings.agree("neutral", False, f"{why}; {different} different texts; {said}")
+    if exam.step >= COARSE:
+        return exam.findings.skip(["neutral"], f"not tested: logprobs are rounded to steps of {exam.step:g} nat; {said}")
     if verdict.expected < EXPECTED:
         return exam.findings.skip(["neutral"], f"too little variety to see a truncation; {said}")
     return exam.findings.agree("neutral", True, f"{said}; smallest p of all tests {verdict.p:.2g}")

@@ -31,6 +31,8 @@ DIRECT = 256
 """Up to this length two densities are convolved faster directly than by FFT."""
 ROUNDED = 0.005
 """Mass that rounding may hide of all unlisted tokens together, on average over draws: bfloat16 has steps of 1/8 nat."""
+COARSE = 0.25
+"""Steps of logprobs, in nats, from which on only a truncation is tested for: the other tests would see the rounding."""
 NEVER = "unlisted tokens never drawn, as top_k truncates"
 SCALED = "unlisted tokens drawn too often, as lists that are scaled to 1"
 WORTH, GONE, SUSPECT = 12.0, 0.02, 0.01
@@ -69,24 +71,28 @@ class UniformityVerdict:
     heat: float
 
 
-def judge(draws: Sequence[CellDraw], seed: int = 0) -> UniformityVerdict:
+def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> UniformityVerdict:
     """All tests at once: the probability integral transform, two nuclei, min-p, the unlisted mass both ways, and the temperature.
 
     The smallest p-value counts, times what it is one of (Bonferroni): half of all false accusations are left to the temperature,
-    which takes the most draws to see, and the others share the rest.
+    which takes the most draws to see, and the others share the rest. ``step``: nats to which the logprobs are rounded.
     """
+    outside = [_unlisted(draw) for draw in draws]
     events = {
-        "tail never drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.9)),
-        "tail hardly drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.95)),
-        "unlikely tokens never drawn, as min_p truncates": _events(draws, [_below(draw, 0.05) for draw in draws]),
-        NEVER: _events(draws, [_unlisted(draw) for draw in draws]),
+        "tail never drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.9), step),
+        "tail hardly drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.95), step),
+        "unlikely tokens never drawn, as min_p truncates": _events(draws, [_below(draw, 0.05) for draw in draws], step),
+        NEVER: _events(draws, outside, step),
     }
     (low, high), chi_square = _surprise(draws), _transform(draws, seed)
     heat = "sharper than returned, as a temperature below 1" if low < high else "flatter than returned"
-    tests = {name: _lower_tail(*event) for name, event in events.items()}
+    least = np.exp(-step) if step >= COARSE else 1.0  # of every probability, whichever way it was rounded
+    tests = {name: _lower_tail(least * p, seen) for name, (p, seen) in events.items()}
     tests |= {heat: 2 * min(low, high), "not uniform over the listed mass": chi_square}
-    outside, drawn = events[NEVER]
-    tests[SCALED] = 1.0 - _lower_tail(np.maximum(outside, ROUNDED), drawn - 1) if drawn else 1.0
+    mass, drawn = _events(draws, outside)
+    tests[SCALED] = 1.0 - _lower_tail(np.maximum(mass, ROUNDED), drawn - 1) if drawn else 1.0
+    if step >= COARSE:
+        tests = {name: p if name in events else 1.0 for name, p in tests.items()}
     others = [p for name, p in tests.items() if name != heat]
     probabilities, beyond = next(iter(events.values()))
     return UniformityVerdict(
@@ -108,9 +114,9 @@ def _reason(events: Mapping[str, tuple[Vector, int]], tests: Mapping[str, float]
     return clear[0] if clear else min(tests, key=lambda name: tests[name])
 
 
-def expected_beyond(draws: Sequence[CellDraw]) -> float:
+def expected_beyond(draws: Sequence[CellDraw], step: float = 0.0) -> float:
     """How many draws are due outside the smallest sets that hold 90 % of the mass: what a truncation at top-p .9 would cut."""
-    return float(_events(draws, _beyond_nucleus(draws, 0.9))[0].sum())
+    return float(_events(draws, _beyond_nucleus(draws, 0.9), step)[0].sum())
 
 
 def temperature_of(draws: Sequence[CellDraw]) -> float:
@@ -170,10 +176,12 @@ def _unlisted(draw: CellDraw) -> Cells:
     return last
 
 
-def _events(draws: Sequence[CellDraw], inside: Sequence[Cells]) -> tuple[Vector, int]:
-    """Probability of each draw's event (t,), and how many happened."""
-    probabilities = [float(draw.probabilities[cells].sum()) for draw, cells in zip(draws, inside, strict=True)]
-    return np.array(probabilities), sum(bool(cells[draw.cell]) for draw, cells in zip(draws, inside, strict=True))
+def _events(draws: Sequence[CellDraw], inside: Sequence[Cells], step: float = 0.0) -> tuple[Vector, int]:
+    """Probability of each draw's event (t,), and how many happened. Without the unlisted mass that may be the listed tokens', where
+    their logprobs are rounded to a step: half of it each."""
+    whole = np.array([float(draw.probabilities[cells].sum()) for draw, cells in zip(draws, inside, strict=True)])
+    doubtful = [cells[-1] * min(np.expm1(step / 2), draw.probabilities[-1]) for draw, cells in zip(draws, inside, strict=True)]
+    return np.maximum(whole - doubtful, 0.0), sum(bool(cells[draw.cell]) for draw, cells in zip(draws, inside, strict=True))
 
 
 def _lower_tail(probabilities: Vector, seen: int) -> float:
