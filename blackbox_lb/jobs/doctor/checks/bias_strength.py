@@ -25,9 +25,11 @@ async def check_strength(exam: Exam) -> None:
     """The score test of a strength of 1 for draws from ``p exp(strength * bias)``, where the lists are of the model alone.
 
     Given that a drawn token is listed, its list and the bias give its distribution exactly. The sum of each one's bias less its
-    expectation, over the sum of the variances, tells how far the strength is from 1.
+    expectation, over the sum of the variances, tells how far the strength is from 1. Where tokens are not drawn from their lists
+    without a bias either, it would tell of that.
     """
     known = exam.profile.logprobs.meaning == "before bias" and exam.findings.confirmed("logprobs.meaning")
+    known = known and (exam.findings.confirmed("neutral") or not exam.findings.settled("neutral"))
     bias = dict.fromkeys(_rare(exam), STRENGTH)
     if not (known and exam.works and exam.trusted and exam.rules.bias and bias):
         return

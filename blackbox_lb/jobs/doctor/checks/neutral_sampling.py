@@ -113,7 +113,8 @@ def draws_of(exam: Exam, completion: Completion) -> list[CellDraw]:
             here = here[np.argsort(np.abs(values[here] - logprob))][:1]
         listed = np.flatnonzero(seen)
         cell = int(np.flatnonzero(listed == here[0])[0]) if len(here) else len(listed)
-        found.append(CellDraw.of(np.exp(values[listed]), cell))
+        again = (ids[listed] >= 0) & np.isin(ids[listed], completion.token_ids[:t])
+        found.append(CellDraw.of(np.exp(values[listed]), cell, again))
     return found
 
 

@@ -34,6 +34,7 @@ ROUNDED = 0.005
 COARSE = 0.25
 """Steps of logprobs, in nats, from which on only a truncation is tested for: the other tests would see the rounding."""
 NEVER = "unlisted tokens never drawn, as top_k truncates"
+AGAIN = "tokens that were drawn before come too seldom, as under a presence or frequency penalty"
 SCALED = "unlisted tokens drawn too often, as lists that are scaled to 1"
 WORTH, GONE, SUSPECT = 12.0, 0.02, 0.01
 """Only for the words of a verdict: expected draws of an event that can be missed, the share that is as good as none, and the
@@ -42,16 +43,18 @@ p-value below which a temperature is named."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellDraw:
-    """``probabilities`` (c,), summing to 1; ``cell``: which of them was drawn."""
+    """``probabilities`` (c,), summing to 1; ``cell``: which of them was drawn; ``again`` (c,): listed and drawn before."""
 
     probabilities: Vector
     cell: int
+    again: Cells
 
     @classmethod
-    def of(cls, listed: Vector, cell: int) -> CellDraw:
-        """From the probabilities of the listed tokens, most likely first; ``cell`` is their number where none was drawn."""
+    def of(cls, listed: Vector, cell: int, again: Cells | None = None) -> CellDraw:
+        """From the probabilities of the listed tokens, most likely first; ``cell`` is their number where none was drawn, ``again``
+        says which of them stand before in the completion."""
         whole = np.append(listed, max(1.0 - float(listed.sum()), LEAST_UNLISTED))
-        return cls(whole / whole.sum(), cell)
+        return cls(whole / whole.sum(), cell, np.append(np.zeros(len(listed), bool) if again is None else again, False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,8 @@ class UniformityVerdict:
 
 
 def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> UniformityVerdict:
-    """All tests at once: the probability integral transform, two nuclei, min-p, the unlisted mass both ways, and the temperature.
+    """All tests at once: the probability integral transform, two nuclei, min-p, the unlisted mass both ways, tokens that were
+    drawn before (the score test of a presence penalty, exactly), and the temperature.
 
     The smallest p-value counts, times what it is one of (Bonferroni): half of all false accusations are left to the temperature,
     which takes the most draws to see, and the others share the rest. ``step``: nats to which the logprobs are rounded.
@@ -83,6 +87,7 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
         "tail hardly drawn, as top_p truncates": _events(draws, _beyond_nucleus(draws, 0.95), step),
         "unlikely tokens never drawn, as min_p truncates": _events(draws, [_below(draw, 0.05) for draw in draws], step),
         NEVER: _events(draws, outside, step),
+        AGAIN: _events(draws, [draw.again for draw in draws]),
     }
     (low, high), chi_square = _surprise(draws), _transform(draws, seed)
     heat = "sharper than returned, as a temperature below 1" if low < high else "flatter than returned"
@@ -109,7 +114,7 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
 def _reason(events: Mapping[str, tuple[Vector, int]], tests: Mapping[str, float], heat: str) -> str:
     """What it looks like: a truncation leaves almost none of an event's draws, a temperature some of all."""
     gone = [name for name, (p, seen) in events.items() if p.sum() >= WORTH and seen <= GONE * p.sum()]
-    suspects = ((SCALED, SUSPECT / 10), (heat, SUSPECT))
+    suspects = ((SCALED, SUSPECT / 10), (min(heat, AGAIN, key=lambda name: tests[name]), SUSPECT))
     clear = [*gone, *(name for name, below in suspects if tests[name] < below)]
     return clear[0] if clear else min(tests, key=lambda name: tests[name])
 
