@@ -114,7 +114,7 @@ def judge(draws: Sequence[CellDraw], seed: int = 0, step: float = 0.0) -> Unifor
 def _reason(events: Mapping[str, tuple[Vector, int]], tests: Mapping[str, float], heat: str) -> str:
     """What it looks like: a truncation leaves almost none of an event's draws, a temperature some of all."""
     gone = [name for name, (p, seen) in events.items() if p.sum() >= WORTH and seen <= GONE * p.sum()]
-    suspects = ((SCALED, SUSPECT / 10), (min(heat, AGAIN, key=lambda name: tests[name]), SUSPECT))
+    suspects = ((AGAIN, min(SUSPECT, tests[heat], tests[SCALED])), (SCALED, SUSPECT / 10), (heat, SUSPECT))
     clear = [*gone, *(name for name, below in suspects if tests[name] < below)]
     return clear[0] if clear else min(tests, key=lambda name: tests[name])
 
