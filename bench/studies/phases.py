@@ -46,6 +46,8 @@ QUESTIONS = ("What is a {}? Answer in one sentence.", "Explain in one sentence w
 NO_ARTICLE = r"regex:^(?!(A|An|The) )"
 LONGEST = 40
 """Tokens of a completion."""
+ENTRIES = 300
+"""Most tokens of each vector, as blb fit has it."""
 
 
 def edit_distance(one: list[int], other: list[int]) -> int:
@@ -101,9 +103,9 @@ async def _run(out: Path, model: str | None, samples: int, tau: tuple[float, ...
     async with connect("local", model=model, max_tokens=LONGEST, longest_prompt=task.longest_prompt) as session:
         with RolloutStore(out / "store.db") as store:
             trials = Trials(session, store, await session.tokenizer(), reward, Terminal(), 20)
-            rows = await measured(
-                trials, task, FitPlan(samples=samples, settings=(GREEDY,), phases=Phases.parse(["first"]), sweep=Sweep(tau=tau))
-            )
+            phases, sweep = Phases.parse(["first"]), Sweep(tau=tau)
+            plan = FitPlan(samples=samples, settings=(GREEDY,), phases=phases, sweep=sweep, entries=ENTRIES)
+            rows = await measured(trials, task, plan)
     (out / "rows.json").write_text(json.dumps(rows, indent=1) + "\n")
     head = list(rows[0])
     cells = [[f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]

@@ -3,6 +3,7 @@
 The objective is a sum over positions, so that each phase is a problem of its own, with the weights of the whole completions.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -55,9 +56,8 @@ async def phased_candidate(
 ) -> PhasedCandidate | str:
     """The best bias with these phases, or the sentence why the ``fixed`` one is kept.
 
-    Each phase is learned by the estimator of the fixed bias, with all settings of the sweep. Of the combinations, in the order of
-    the sweep, the one that earns most on fresh completions of the validation prompts must earn more than the fixed bias by two
-    standard errors.
+    Each phase is learned by the estimator of the fixed bias, with all settings of the sweep. Of the combinations at one tau, that
+    which earns most on fresh completions of the validation prompts must earn more than the fixed bias by two standard errors.
     """
     numbers = await phases_of(trials.session, phases, training.rollouts, trials.store.token_bytes(trials.tokenizer.fingerprint))
     parts = [_Part(training, numbers == number) for number in range(len(phases.names))]
@@ -71,8 +71,7 @@ async def phased_candidate(
     if all(field == [fixed] for field in fields):
         return "no phase has enough to be learned from"
     best: tuple[Earned, tuple[Candidate, ...], PhasedBias] | None = None
-    for row in zip_longest(*fields):
-        chosen = tuple(each or field[-1] for each, field in zip(row, fields, strict=True))
+    for chosen in _together(fields):
         bias = PhasedBias(phases, tuple(each.logit_bias for each in chosen))
         earned = await earned_over(trials, task, plan, fixed, f"phases {phases.spec}, {chosen[-1].label}", bias)
         if best is None or earned.found > best[0].found:
@@ -96,6 +95,14 @@ async def phased_candidate(
     rest = replace(chosen[-1], sparse=replace(chosen[-1].sparse, token_ids=ids, values=values[-1]))
     rest = replace(rest, settings={**rest.settings, "phases": phases.spec})
     return PhasedCandidate(bias, rows, rest, errors[-1], earned)
+
+
+def _together(fields: Sequence[Sequence[Candidate]]) -> Iterator[tuple[Candidate, ...]]:
+    """Candidates of all phases with one tau: the first of each, then the second ones, the last where a phase has no further one."""
+    for tau in dict.fromkeys(each.settings.get("tau") for field in fields for each in field):
+        rows = [[each for each in field if each.settings.get("tau") == tau] or list(field) for field in fields]
+        for row in zip_longest(*rows):
+            yield tuple(each or own[-1] for each, own in zip(row, rows, strict=True))
 
 
 class _Part:

@@ -22,7 +22,7 @@ class DoctorOptions(ModelOptions, PrintOptions):
 
 @command("doctor", DoctorOptions)
 def doctor_command(options: DoctorOptions) -> None:
-    """Prove or disprove what a provider's profile claims, in under 100 cheap requests.
+    """Prove or disprove what a provider's profile claims, in at most 119 cheap requests.
 
     One row a claim: CONFIRMED, CONTRADICTED or NOT CHECKED, with the observation; MEASURED is a fact without a claim, or a limit
     that could be wider. Ends with exit code 1 where anything is contradicted, and 2 where nothing could be checked or --save could
