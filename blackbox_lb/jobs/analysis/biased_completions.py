@@ -79,6 +79,8 @@ def biased_completions(path: Path, bias: Bias, profile: Profile, vocabulary: Voc
     Raises StoreError: no such store. InputError: the bias is empty, or no such completion is in it. BiasError: it depends on a
     column of the data, which no store keeps. NoLogprobs: none lists tokens.
     """
+    if bias.phases:
+        bias.same_for_all("blb analyze")
     if bias.depends is not None and bias.depends.on.startswith("groups:"):
         bias.same_for_all("blb analyze reads prompts from the store, without the columns of their rows, and there")
     if not bias.entries:
