@@ -28,7 +28,7 @@ from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.run import fit
 from blackbox_lb.rollouts.judging.verdict import GREEDY
-from blackbox_lb.types import AnyBias
+from blackbox_lb.types import AnyBias, Prompt
 
 __all__ = ["edit_distance", "measured"]
 
@@ -44,6 +44,7 @@ vase village violin volcano vulture wagon walnut waterfall whale windmill window
 """
 QUESTIONS = ("What is a {}? Answer in one sentence.", "Explain in one sentence what a {} is used for or known for.")
 NO_ARTICLE = r"regex:^(?!(A|An|The) )"
+INSTRUCTION = "Do not begin the sentence with an article (A, An or The)."
 LONGEST = 40
 """Tokens of a completion."""
 ENTRIES = 300
@@ -61,7 +62,7 @@ def edit_distance(one: list[int], other: list[int]) -> int:
 
 
 async def measured(trials: Trials, task: Task, plan: FitPlan) -> list[dict[str, Any]]:
-    """A row for the base, the fixed bias and the one with phases."""
+    """A row for the base, the fixed bias, the one with phases, and for what a user would write instead."""
     fixed = (await fit(trials, task, replace(plan, phases=None))).bias
     phased = (await fit(trials, task, plan)).bias
     rows = []
@@ -79,7 +80,13 @@ async def measured(trials: Trials, task: Task, plan: FitPlan) -> list[dict[str, 
                 "rest edited": float(np.mean([edit_distance(one, other) / max(len(one), len(other), 1) for one, other in own])),
             }
         )
-    return rows
+    asked = [replace(each, prompt=Prompt.user(f"{each.prompt.text} {INSTRUCTION}")) for each in task.test]
+    told = await trials.scores("test, instruction", asked, GREEDY, 1)
+    means = [float(np.mean([each.mean() for each in part])) for part in (told.reward, told.tokens)]
+    return [
+        *rows,
+        {"bias": "no bias, but an instruction", "reward": means[0], "tokens": means[1], "rest equal": "", "rest edited": ""},
+    ]
 
 
 def _first_alone(bias: AnyBias) -> PhasedBias:

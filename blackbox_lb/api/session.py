@@ -62,6 +62,7 @@ class Session:
         self._prompt_tokens: dict[tuple[Prompt, Endpoint], int] = {}
         self._prompt_ids: dict[Prompt, list[int]] = {}
         self._lists: dict[Endpoint, AnswerReader] = {}
+        self._bytes: dict[int, bytes] = {}
         self.endpoint = next(iter(profile.endpoints)) if endpoint is None else endpoint
         profile.endpoint(self.endpoint)
         profile.check_model(model)
@@ -308,12 +309,14 @@ class Session:
         return list(await asyncio.gather(*(one(token) for token in tokens)))
 
     async def bytes_of(self, tokens: Sequence[int]) -> list[bytes]:
-        """The bytes of each token id; those of U+FFFD for a fragment of a character where only the server knows the vocabulary."""
-        return (
-            [(text or "").encode() for text in await self.texts_of(tokens)]
-            if self.vocabulary is None
-            else [self.vocabulary.bytes_of(token) or b"" for token in tokens]
-        )
+        """The bytes of each token id; those of U+FFFD for a fragment of a character where only the server knows the vocabulary,
+        which is asked once for each."""
+        if self.vocabulary is not None:
+            return [self.vocabulary.bytes_of(token) or b"" for token in tokens]
+        unknown = [token for token in dict.fromkeys(tokens) if token not in self._bytes]
+        texts = await self.texts_of(unknown)
+        self._bytes |= {token: (text or "").encode() for token, text in zip(unknown, texts, strict=True)}
+        return [self._bytes[token] for token in tokens]
 
     async def decode(self, tokens: Sequence[int]) -> str:
         """The text of a row of tokens. Raises InputError: it cannot be known here."""
