@@ -17,7 +17,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.counted import Smoothed
 from blackbox_lb.estimate.choice.estimator import EstimatorFacts, EstimatorInput, LearnedVector
 from blackbox_lb.estimate.choice.table import ROWS
-from blackbox_lb.estimate.counting.ips import IPS, Clipping
+from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -71,18 +71,9 @@ class TiedIPS(IPS):
     def scaled(self, tau: float) -> tuple[Vector, float]:
         """(v,) ``Z_tied / exp(log_scale)`` and log_scale in nats; see ``IPS.scaled``."""
         values, log_scale = super().scaled(tau)
-        return self._tied(values), log_scale
-
-    def clipping(self, tau: float) -> Clipping:
-        """What clipping took away from Z_tied, with (v,) ``kept`` and ``removed``; see ``IPS.clipping``."""
-        clipping = super().clipping(tau)
-        return replace(clipping, removed=self._tied(clipping.removed))
-
-    def _tied(self, values: Vector) -> Vector:
-        """(v,) the cluster means of (s,) values on the sampled tokens."""
         sums = np.bincount(self._sampled_cluster, weights=values, minlength=len(self._observed))
         means: Vector = sums / np.maximum(self._observed, 1)
-        return means[self._cluster_of]
+        return means[self._cluster_of], log_scale
 
 
 def _checked(labels: npt.ArrayLike) -> Ids:

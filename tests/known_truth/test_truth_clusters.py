@@ -119,17 +119,6 @@ def test_the_tied_bias_is_the_papers() -> None:
     np.testing.assert_allclose(tied.delta(TAU, ALPHA), np.log(ALPHA + z) - np.log(ALPHA), rtol=1e-10)
 
 
-def test_clipping_reports_what_it_took_from_every_tied_token() -> None:
-    """kept + removed is the tied estimate without clipping, for the whole vocabulary."""
-    rollouts = ExactModel(VOCABULARY, 3, seed=2).rollouts(60, grouped_reward, 1, top=0)
-    clipped, whole = (TiedIPS(Statistics.of(rollouts, TAUS, clip=8.0), GROUPS), TiedIPS(Statistics.of(rollouts, TAUS), GROUPS))
-    report = clipped.clipping(TAU)
-    values, log_scale = whole.scaled(TAU)
-    assert report.log_scale == log_scale
-    assert 0 < report.removed_share < 1
-    np.testing.assert_allclose(report.kept + report.removed, values, rtol=1e-12)
-
-
 def drawn(*tokens: int, rewards: tuple[float, ...] | None = None) -> Statistics:
     """One-token completions, each token with probability 1/2."""
     n = len(tokens)

@@ -160,15 +160,6 @@ def test_prompt_weights_reach_every_fit() -> None:
     assert np.abs(found["prompt"].learned - found["global"].learned).max() > 0.1
 
 
-def test_what_clipping_takes_away_is_kept_with_the_candidate() -> None:
-    """Only an estimator that divides by propensities without normalising them away has any."""
-    sweep = Sweep(("ips", "snips", "ratio"), tau=(TAU,), alpha=(0.3,), kappa=(3.0,), clip=10.0)
-    ips, snips, ratio = candidates(ROLLOUTS, TABLE, sweep, limits())
-    assert ips.clipping is not None
-    assert 0 < ips.clipping.removed_share < 1
-    assert (snips.clipping, ratio.clipping) == (None, None)
-
-
 def test_clusters_bias_tokens_that_were_never_seen() -> None:
     """A token of the vocabulary that no completion showed has its cluster's value, where the provider takes that many."""
     few = ROLLOUTS.take(np.arange(3))

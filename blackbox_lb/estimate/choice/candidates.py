@@ -8,7 +8,6 @@ import numpy as np
 from blackbox_lb.estimate.choice.estimator import EstimatorInput, LearnedVector, Refit
 from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.counting.distributed import Whole
-from blackbox_lb.estimate.counting.ips import Clipping
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Scale
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
@@ -69,7 +68,7 @@ class Candidate:
     """One setting's bias. ``settings``: of the estimator. ``learned``: (s,) nats on ``token_ids``, the support of the rollouts and
     further tokens of the estimator. ``sparse``: the bias sent.
 
-    projected: of a projection; clipping: of an inverse-propensity estimate with clipped propensities; else None.
+    projected: of a projection, else None.
     """
 
     settings: dict[str, float | int | str | None]
@@ -78,7 +77,6 @@ class Candidate:
     sparse: Sparse
     estimator: str = "projection"
     projected: Projected | None = None
-    clipping: Clipping | None = None
 
     @property
     def label(self) -> str:
@@ -121,7 +119,7 @@ def _candidate(name: str, learned: LearnedVector, data: EstimatorInput, limits: 
         wide = data.next_token.with_tokens(learned.token_ids)
         values = wide.align(learned.token_ids, learned.values)
         sparse = limits.compiled(wide, values)
-        return Candidate(learned.settings, wide.token_ids, values, sparse, name, clipping=learned.clipping)
+        return Candidate(learned.settings, wide.token_ids, values, sparse, name)
     table, fit = data.next_token, refit.fit
     support = _support(data, refit, limits)
     if support is not None:

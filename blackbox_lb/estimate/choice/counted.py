@@ -30,8 +30,7 @@ class Smoothed:
             shared["alpha_scale"] = sweep.alpha_scale
         for tau, alpha in itertools.product(sweep.tau, sweep.alpha):
             values = ips.delta(tau, alpha, relative=sweep.alpha_scale == "relative")
-            clipping = None if sweep.clip is None else ips.clipping(tau)
-            yield LearnedVector({"tau": tau, "alpha": alpha, **shared}, ips.token_ids, values, clipping=clipping)
+            yield LearnedVector({"tau": tau, "alpha": alpha, **shared}, ips.token_ids, values)
 
 
 @dataclass(frozen=True, slots=True)

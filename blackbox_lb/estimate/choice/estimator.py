@@ -11,7 +11,6 @@ import numpy as np
 
 from blackbox_lb.estimate.choice.table import estimators
 from blackbox_lb.estimate.counting.distributed import Whole
-from blackbox_lb.estimate.counting.ips import Clipping
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.inputs.recipe import Counted, Recipe, Scale
@@ -84,14 +83,12 @@ class LearnedVector:
     token_ids: (k,) the tokens with a value; all others are at 0.
     values: (k,) nats.
     refit: None for an estimator without refit and standard errors.
-    clipping: the loss by clipped propensities, None where nothing was clipped.
     """
 
     settings: EstimatorSettings
     token_ids: Ids
     values: Vector
     refit: Refit | None = None
-    clipping: Clipping | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

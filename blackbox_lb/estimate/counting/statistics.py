@@ -13,7 +13,6 @@ from queue import SimpleQueue
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.exact_sums import Accumulator, ExactSums
@@ -29,7 +28,7 @@ REMEMBERED = 4096
 """Keys kept to detect sets that share rollouts: every overlap of sets this small, and in larger ones any overlap of half a per
 cent, because the keys of a store are random."""
 TOTALS = ("counts", "drawn_tokens", "cells")
-NUMBERS = ("rollouts", "n_empty", "tokens", "observed", "drawn", "clipped", "clipped_rollouts")
+NUMBERS = ("rollouts", "n_empty", "tokens", "observed", "drawn")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,14 +36,13 @@ class Statistics:
     """Sums over rollouts, a monoid: ``zero()`` and ``+``. Index letters: ``v`` tokens by id, ``j`` the taus of the recipe.
 
     rollouts, n_empty: all rollouts, and those without any token position, which do not enter N. tokens: positions; observed: those
-    with the sampled token's logprob; drawn: those drawn; clipped: drawn ones with a clipped 1 / pi_0. clipped_rollouts: rollouts
-    with one. counts, drawn_tokens, cells: (v,) times each token was sampled, times drawn, and number of rollouts that sampled it.
+    with the sampled token's logprob; drawn: those drawn.
+    counts, drawn_tokens, cells: (v,) times each token was sampled, times drawn, and number of rollouts that sampled it.
     keys: the least keys, at most 4,096.
     weights: (2, j) ``sum_n v_n`` and ``sum_n T_n v_n`` with v = exp((r - highest) / tau) and T_n the positions. sums: by name,
     (v, j) or fewer columns, see ``_tables``:
 
         inverse  ``sum_n v_n inverse_n(y)``, ``inverse_n(y) = 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``: N times Zhat,
-        removed  the same for the part removed by clipping,
         shares   ``sum_n v_n u_n(y)``, and without v in one column more, with ``u_n = T_n inverse_n``; squares: ``sum_n u_n^2``,
         counted  ``sum_n v_n c_n(y)``, c_n(y) the samples of y in rollout n.
 
@@ -66,9 +64,7 @@ class Statistics:
     gets too high a bias, because P_n shrinks. A completion whose positions are all dropped stays in N with an empty row.
 
     **Clipping.** With ``clip`` = C every 1 / pi_0 above C counts as C (Ionides 2008, "Truncated importance sampling"): less
-    variance for an expectation that is at most Z(y). ``inverse`` and ``removed`` add up to the sums without clipping. A bounded
-    position is clipped like any other, at its bound: ``removed`` is then the loss by clipping beyond the loss by the bound, and
-    both lower Z. One that is dropped is never clipped.
+    variance for an expectation that is at most Z(y). A bounded position is clipped like any other, at its bound: both lower Z.
     """
 
     recipe: Recipe | None = None
@@ -77,8 +73,6 @@ class Statistics:
     tokens: int = 0
     observed: int = 0
     drawn: int = 0
-    clipped: int = 0
-    clipped_rollouts: int = 0
     counts: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
     drawn_tokens: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
     cells: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -169,12 +163,8 @@ class Statistics:
         """Bit-identical contents."""
         if not isinstance(other, Statistics):
             return NotImplemented
-        mine, theirs = self.arrays(), other.arrays()
-        return (
-            self.recipe == other.recipe
-            and mine.keys() == theirs.keys()
-            and all(np.array_equal(mine[name], theirs[name]) for name in mine)
-        )
+        pairs = [(getattr(self, each.name), getattr(other, each.name)) for each in fields(Statistics)]
+        return all(np.array_equal(one, two) if isinstance(one, np.ndarray) else one == two for one, two in pairs)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -191,27 +181,6 @@ class Statistics:
     def token_ids(self) -> Ids:
         """(s,) ids of every sampled token, sorted."""
         return np.flatnonzero(self.counts)
-
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything but the recipe as plain arrays, for ``of_arrays``: for transport or storage."""
-        return {
-            **{name: np.array(getattr(self, name)) for name in (*NUMBERS, *TOTALS)},
-            "keys": np.array(self.keys, dtype=np.str_),
-            "weights": self.weights.limbs,
-            **{f"sums/{name}": each.limbs for name, each in self.sums.items()},
-        }
-
-    @classmethod
-    def of_arrays(cls, recipe: Recipe | None, arrays: Mapping[str, npt.NDArray[Any]]) -> Statistics:
-        counted: dict[str, Any] = {name: int(arrays[name]) for name in NUMBERS}
-        counted |= {name: arrays[name] for name in TOTALS}
-        return cls(
-            recipe=recipe,
-            keys=tuple(arrays["keys"].tolist()),
-            weights=ExactSums(arrays["weights"]),
-            sums={name[5:]: ExactSums(each) for name, each in arrays.items() if name.startswith("sums/")},
-            **counted,
-        )
 
     def column(self, tau: float) -> int:
         """The column of ``tau`` in the sums. InputError: there is none, tau is not above 0, or no completion earned a reward."""
@@ -255,8 +224,8 @@ class _Tables:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe, j = recipe, len(recipe.tau)
-        columns = {"inverse": j, "removed": j, "shares": j + 1, "squares": 1, "counted": j}
-        wanted = {"ips": ("inverse", *(() if recipe.clip is None else ("removed",))), "snips": ("shares", "squares")}
+        columns = {"inverse": j, "shares": j + 1, "squares": 1, "counted": j}
+        wanted = {"ips": ("inverse",), "snips": ("shares", "squares")}
         names = [name for each in recipe.estimators for name in wanted.get(each, ("counted",))]
         self._sums = {name: Accumulator(columns[name]) for name in names}
         self._weights = Accumulator(j)
@@ -283,8 +252,6 @@ class _Tables:
             tokens=len(block.token_ids),
             observed=len(block.token_ids) - (0 if block.bounded is None else int(block.bounded.sum())),
             drawn=int(cells.drawn.sum()),
-            clipped=int(cells.clipped.sum()),
-            clipped_rollouts=int(np.count_nonzero(cells.clipped)),
             counts=cells.sampled,
             drawn_tokens=cells.drawn_tokens,
             cells=np.diff(cells.starts),
@@ -298,8 +265,6 @@ class _Tables:
         sums, starts, rows = self._sums, cells.starts, cells.rows
         if "inverse" in sums:
             sums["inverse"].add(starts, rows, cells.inverse, weights)
-        if "removed" in sums and cells.removed is not None:
-            sums["removed"].add(starts, rows, cells.removed, weights)
         if "counted" in sums:
             sums["counted"].add(starts, rows, cells.counts.astype(np.float64), weights)
         if "shares" in sums:

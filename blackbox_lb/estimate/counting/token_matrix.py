@@ -29,19 +29,17 @@ class Cells:
 
     starts: (v + 1,) where the cells of each token begin. rows: (c,) the rollout of each. begins: (c,) where its positions begin,
     all positions being sorted by token and rollout. inverse: (c,) ``1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)`` over the P_n
-    drawn positions, which is M without its 1/N. removed: (c,) its loss by clipping, None without a clip.
-    drawn: (n,) P_n. sampled, drawn_tokens: (v,) times each token was sampled, and drawn. clipped: (n,) clipped drawn positions.
+    drawn positions, which is M without its 1/N. drawn: (n,) P_n.
+    sampled, drawn_tokens: (v,) times each token was sampled, and drawn.
     """
 
     starts: Ids
     rows: npt.NDArray[np.int32]
     begins: Ids
     inverse: Vector
-    removed: Vector | None
     drawn: Ids
     sampled: Ids
     drawn_tokens: Ids
-    clipped: Ids
 
     @property
     def counts(self) -> Ids:
@@ -58,7 +56,6 @@ class Cells:
         kept = _kept(rollouts, positions, seed, drop)
         if kept is not None:
             inverse[~kept] = 0.0
-        beyond = rows[inverse > clip] if clip < np.inf else rows[:0]
         size = 1 + int(ids.max(initial=-1))
         ends = np.concatenate(([0], np.cumsum(rollouts.lengths))).astype(np.int32)
         by_token = sparse.csr_array((inverse, ids, ends), shape=(n, size)).tocsc()
@@ -78,11 +75,9 @@ class Cells:
             rows=cell_rows,
             begins=begins,
             inverse=_summed(cell_of, inverse if clip == np.inf else np.minimum(inverse, clip), len(begins)) / share,
-            removed=None if clip == np.inf else _summed(cell_of, np.maximum(inverse - clip, 0.0), len(begins)) / share,
             drawn=drawn,
             sampled=sampled,
             drawn_tokens=sampled if kept is None else np.bincount(ids[kept], minlength=size),
-            clipped=np.bincount(beyond, minlength=n),
         )
 
 
