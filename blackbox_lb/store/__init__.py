@@ -2,11 +2,9 @@
 
 from blackbox_lb.store.keys import canonical, next_token_key, prompt_hash, request_hash, rollout_key
 from blackbox_lb.store.rollouts import RolloutStore, StoredSize, completion_row, next_token_row, summed
-from blackbox_lb.store.schema import MIGRATIONS
 from blackbox_lb.store.writer import Writer
 
 __all__ = [
-    "MIGRATIONS",
     "RolloutStore",
     "StoredSize",
     "Writer",

@@ -1,4 +1,4 @@
-"""The SQLite file under a rollout store: opened, migrated, locked, and each of its errors put into a sentence.
+"""The SQLite file under a rollout store: opened, made, locked, and each of its errors put into a sentence.
 
 Write-ahead log, ``synchronous = FULL``: writers of any number of processes take turns, readers never wait
 (https://www.sqlite.org/wal.html).
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
-from blackbox_lb.store.schema import APPLICATION_ID, DEFAULTS, MIGRATIONS, TABLES, statements
+from blackbox_lb.store.schema import APPLICATION_ID, CREATION, SCHEMA
 
 PATIENCE = 30.0
 """Seconds to wait for another writer: thousands of times a commit, so only a lock that stays runs into it."""
@@ -42,12 +42,11 @@ def _code(error: Exception) -> int | None:
 
 
 class Database:
-    """A connection to a store's file; ``schema``: the file's own at opening, 0 for a new one.
+    """A connection to a store's file.
 
-    ``read_only``: the file is neither created nor migrated nor written; columns and tables that its schema lacks read as their
-    defaults and as empty. ``patience``: seconds to wait for another writer.
+    ``read_only``: the file is neither created nor written. ``patience``: seconds to wait for another writer.
 
-    Raises StoreError: the path cannot be opened, is another program's file, or was written by a newer version. StoreBusy:
+    Raises StoreError: the path cannot be opened, is another program's file, or was written by another version. StoreBusy:
     another process keeps it locked. StoreCorrupt: it is damaged.
     """
 
@@ -57,7 +56,7 @@ class Database:
         self._turn = threading.RLock()
         try:
             with self._told("open the rollout store"):
-                self.schema = self._open_to_read() if read_only else self._open_to_write()
+                (self._open_to_read if read_only else self._open_to_write)()
         except BaseException:
             self.close()
             raise
@@ -132,7 +131,7 @@ class Database:
             return f"{shutil.disk_usage(self.path.parent).free:,} bytes free"
         return "free space unknown"
 
-    def _open_to_write(self) -> int:
+    def _open_to_write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Another thread may store what this one received (``writer``); they take turns.
         self._connection = sqlite3.connect(self.path, timeout=self.patience, isolation_level=None, check_same_thread=False)
@@ -140,15 +139,13 @@ class Database:
         self._insist(lambda: self.connection.execute("PRAGMA journal_mode = WAL"))
         self._connection.execute("PRAGMA synchronous = FULL")
         with self.transaction() as db:
-            # Read again: another process may have migrated meanwhile. Written even if nothing changes, so that a full disk or a
+            # Read again: another process may have made it meanwhile. Written even if nothing changes, so that a full disk or a
             # read-only file is found before anything costs money.
-            (schema,) = db.execute("PRAGMA user_version").fetchone()
-            for script in MIGRATIONS[schema:]:
-                for statement in statements(script):
-                    db.execute(statement)
+            (mark,) = db.execute("PRAGMA application_id").fetchone()
+            for statement in () if mark == APPLICATION_ID else CREATION:
+                db.execute(statement)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-        return int(schema)
+            db.execute(f"PRAGMA user_version = {SCHEMA}")
 
     def _insist(self, attempt: Callable[[], object]) -> None:
         """Retry the switch to the write-ahead log, which does not wait for a lock by itself."""
@@ -162,11 +159,11 @@ class Database:
                     raise
                 time.sleep(0.02)
 
-    def _open_to_read(self) -> int:
+    def _open_to_read(self) -> None:
         if not self.path.is_file():
             raise StoreError(f"there is no rollout store {self.path}; give one that blb collect or blb fit made")
         try:
-            return self._read_as("mode=ro")
+            self._read_as("mode=ro")
         except sqlite3.OperationalError as error:
             log = self.path.with_name(self.path.name + "-wal")
             if _code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR):
@@ -176,20 +173,17 @@ class Database:
                     f"cannot read {self.path}: its newest answers are in {log.name}, which cannot be used where nothing may be "
                     "written; copy both files into a folder of yours"
                 ) from error
-        return self._read_as("mode=ro&immutable=1")  # nobody can write here, and SQLite asks for a lock file otherwise
+            self._read_as("mode=ro&immutable=1")  # nobody can write here, and SQLite asks for a lock file otherwise
 
-    def _read_as(self, how: str) -> int:
+    def _read_as(self, how: str) -> None:
         self.close()
         address = f"{self.path.resolve().as_uri()}?{how}"
         self._connection = sqlite3.connect(address, uri=True, timeout=self.patience, isolation_level=None)
-        schema = self._check_origin(empty_is_ours=False)
+        self._check_origin(empty_is_ours=False)
         self._connection.execute("PRAGMA temp_store = MEMORY")
-        if schema < len(MIGRATIONS):
-            self._read_as_newest()
-        return schema
 
-    def _check_origin(self, *, empty_is_ours: bool) -> int:
-        """Return the schema of a file from this package."""
+    def _check_origin(self, *, empty_is_ours: bool) -> None:
+        """Raise StoreError: the file is not from this package and version."""
         db = self.connection
         db.execute("PRAGMA trusted_schema = OFF")
         db.execute("PRAGMA cell_size_check = ON")
@@ -205,19 +199,7 @@ class Database:
             raise StoreError(
                 f"{self.path} holds the {kind} {str(kinds[kind])[:60]!r}, which blackbox_lb never makes; do not use this file"
             )
-        if not 0 <= schema <= len(MIGRATIONS):
+        if mark == APPLICATION_ID and schema != SCHEMA:
             raise StoreError(
-                f"{self.path} has schema {schema}, this version knows {len(MIGRATIONS)}; upgrade blackbox_lb, or see blb store "
-                "check"
+                f"{self.path} has schema {schema}, this version knows {SCHEMA}; upgrade blackbox_lb, or see blb store check"
             )
-        return int(schema)
-
-    def _read_as_newest(self) -> None:
-        for table, columns in TABLES.items():
-            there = {row[1] for row in self.connection.execute(f"PRAGMA main.table_info({table})")}
-            if not there:
-                self.connection.execute(f"CREATE TEMP TABLE {table} ({', '.join(columns)})")
-            elif there != set(columns):
-                older = {name: repr(DEFAULTS[name]) if name in DEFAULTS else "NULL" for name in columns}
-                read = [name if name in there else f"{older[name]} AS {name}" for name in columns]
-                self.connection.execute(f"CREATE TEMP VIEW {table} AS SELECT {', '.join(read)} FROM main.{table}")  # noqa: S608

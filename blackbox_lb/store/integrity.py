@@ -17,8 +17,8 @@ Row = Mapping[str, Any]
 TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("hash", "messages", "settings", "key", "request_hash", "prompt_hash", "text", "finish_reason"), (str,)),
     **dict.fromkeys(("model", "fingerprint", "tokenizer", "answer"), (str,)),
-    **dict.fromkeys(("sample", "prompt_tokens", "n_tokens", "whole", "bounded", "id"), (int,)),
-    **dict.fromkeys(("outside", "generated", "checksum"), (int, type(None))),
+    **dict.fromkeys(("sample", "prompt_tokens", "n_tokens", "whole", "bounded", "outside", "id", "checksum"), (int,)),
+    "generated": (int, type(None)),
     **dict.fromkeys(("tokens", "bytes"), (bytes,)),
     "received": (float, int),
 }
@@ -53,11 +53,11 @@ def check_row(table: str, row: Row) -> None:
 
 
 def _checked(row: Row) -> Row:
-    """The row, if each value has its column's type and the checksum, where there is one, fits."""
+    """The row, if each value has its column's type and the checksum, where the table has one, fits."""
     for name, value in row.items():
         if not isinstance(value, TYPES[name]):
             raise StoreCorrupt(f"its {name} is of the kind {type(value).__name__}")
-    if row.get("checksum") is not None and row["checksum"] != sum_of(row):
+    if "checksum" in row and row["checksum"] != sum_of(row):
         raise StoreCorrupt("its checksum does not fit its contents")
     return row
 
@@ -117,11 +117,9 @@ def completion_of(row: Row) -> Completion:
 def sampled_of(row: Row) -> Sampled:
     """The sampled columns in a row of ``completions``. StoreCorrupt, StoreError: as ``completion_of``.
 
-    Only they are inflated where the row has a checksum that covers the rest.
+    Only they are inflated: the row's checksum covers the rest.
     """
     _keyed(row)
-    if row["checksum"] is None:
-        unpack(row["tokens"])
     sampled = unpack_sampled(row["tokens"], bounded=bool(row["bounded"]))
     _counted(row, len(sampled.token_ids))
     return sampled

@@ -10,14 +10,13 @@ import numpy.typing as npt
 from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.types import BoolArray, FloatArray, IntArray
 
-FORMATS = {1: struct.Struct("<BII"), 2: struct.Struct("<BIIB"), 3: struct.Struct("<BIIB")}
-"""The header of each format: its number, t, k, and from 2 on the optional columns present.
-
-In 3, each alternative's logprob is the difference of its bits' distance from zero to that of the one before it: lists go down,
-so the differences are small, and only run lengths are left to find. On real top-20 lists that is a tenth smaller than 2
-and packed several times faster. The single row of a whole vocabulary is unordered and stays with 2.
+HEADER = struct.Struct("<BIIB")
+"""The number of the format, t, k, and the optional columns present."""
+PLAIN, DIFFERENCES = 2, 3
+"""The formats. In 3, each alternative's logprob is the difference of its bits' distance from zero to that of the one before it:
+lists go down, so the differences are small, and only run lengths are left to find. On real top-20 lists that is a tenth smaller
+than 2 and packed several times faster. The single row of a whole vocabulary is unordered and stays with 2.
 """
-NEWEST, DIFFERENCES = 3, 3
 PROPENSITIES, BOUNDED = 1, 2
 LEVEL = 6
 MOST = 1 << 30
@@ -55,7 +54,7 @@ def pack(arrays: Arrays) -> bytes:
         raise StoreError(f"a completion has columns of {lengths} tokens; it cannot be stored: this is a bug, please report it")
     flags = (arrays.propensities is not None) * PROPENSITIES | (arrays.bounded is not None) * BOUNDED
     columns = [arrays.token_ids.astype("<i4"), arrays.logprobs.astype("<f4")]
-    version = 2 if len(arrays.token_ids) == 1 else NEWEST
+    version = PLAIN if len(arrays.token_ids) == 1 else DIFFERENCES
     top_logprobs = arrays.top_logprobs.T.astype("<f4")
     columns += [arrays.top_ids.T.astype("<i4"), _differences(top_logprobs) if version == DIFFERENCES else top_logprobs]
     if arrays.propensities is not None:
@@ -63,10 +62,9 @@ def pack(arrays: Arrays) -> bytes:
     body = b"".join(np.ascontiguousarray(column).view(np.uint8).reshape(-1, 4).T.tobytes() for column in columns)
     if arrays.bounded is not None:
         body += np.packbits(arrays.bounded).tobytes()
-    how = LEVEL if version < DIFFERENCES else 1
-    strategy = zlib.Z_DEFAULT_STRATEGY if version < DIFFERENCES else zlib.Z_RLE
+    how, strategy = (LEVEL, zlib.Z_DEFAULT_STRATEGY) if version == PLAIN else (1, zlib.Z_RLE)
     deflate = zlib.compressobj(how, strategy=strategy)
-    head = FORMATS[version].pack(version, *arrays.top_ids.shape, flags)
+    head = HEADER.pack(version, *arrays.top_ids.shape, flags)
     return head + deflate.compress(body) + deflate.flush()
 
 
@@ -97,15 +95,14 @@ def unpack_sampled(blob: bytes, *, bounded: bool = True) -> Sampled:
 
     Raises StoreCorrupt: the blob is damaged. StoreError: it is of a newer format.
     """
-    header = FORMATS.get(blob[0] if blob else 0)
-    if header is None or len(blob) < header.size:
+    if len(blob) < HEADER.size or blob[0] not in (PLAIN, DIFFERENCES):
         return _sampled(unpack(blob))
-    _, t, _, *more = header.unpack_from(blob)
+    _, t, _, flags = HEADER.unpack_from(blob)
     wanted = PROPENSITIES | BOUNDED if bounded else PROPENSITIES
-    if t == 0 or 8 * t > MOST or (more and more[0] & wanted):
+    if t == 0 or 8 * t > MOST or flags & wanted:
         return _sampled(unpack(blob))
     try:
-        body = zlib.decompressobj().decompress(memoryview(blob)[header.size :], 8 * t)
+        body = zlib.decompressobj().decompress(memoryview(blob)[HEADER.size :], 8 * t)
     except zlib.error as error:
         raise _damaged(str(error)) from error
     if len(body) != 8 * t:
@@ -123,17 +120,17 @@ def _sampled(arrays: Arrays) -> Sampled:
 def _opened(blob: bytes) -> tuple[int, int, int, bytes]:
     """t, k, the optional columns present, and the inflated columns, of the length that these need."""
     version = blob[0] if blob else 0
-    if version > NEWEST:
-        raise StoreError(f"a stored completion has format {version}, this version reads {NEWEST}; upgrade blackbox_lb")
+    if version > DIFFERENCES:
+        raise StoreError(f"a stored completion has format {version}, this version reads {DIFFERENCES}; upgrade blackbox_lb")
+    if version < PLAIN:
+        raise _damaged(f"format {version}")
     try:
-        header = FORMATS[version]
-        _, t, k, *more = header.unpack_from(blob)
-        flags = more[0] if more else 0
+        _, t, k, flags = HEADER.unpack_from(blob)
         size = 4 * t * (2 + 2 * k + bool(flags & PROPENSITIES)) + _bytes_of_bits(t, flags)
         if flags > PROPENSITIES | BOUNDED or max(size, k) > MOST:
             raise _damaged(f"{t:,} x {k:,} values in columns {flags}, at most {MOST:,} bytes can be read")
-        return t, k, flags, _inflated(blob[header.size :], size)
-    except (KeyError, struct.error, zlib.error) as error:
+        return t, k, flags, _inflated(blob[HEADER.size :], size)
+    except (struct.error, zlib.error) as error:
         raise _damaged(str(error)) from error
 
 

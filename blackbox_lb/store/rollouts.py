@@ -42,7 +42,6 @@ class StoredSize:
     """Contents of a store: completions, listed tokens, and bytes of packed token data.
 
     ``bounded`` tokens have only a bound for a logprob; ``outside`` ones were sampled and are missing from their lists.
-    ``uncounted`` completions are from a version that did not count ``outside``.
     """
 
     completions: int
@@ -50,7 +49,6 @@ class StoredSize:
     token_bytes: int
     bounded: int
     outside: int
-    uncounted: int
 
 
 def _storable(text: str) -> str:
@@ -97,11 +95,11 @@ def summed(row: dict[str, Any]) -> dict[str, Any]:
 class RolloutStore:
     """Completions by content-hash key in one SQLite file. Use as a context manager. Any number of processes may have it open.
 
-    ``read_only``: the file is neither created nor migrated nor written, and an older schema is read as it is (SQLite may leave an
-    empty -wal and a -shm beside it). ``patience``: seconds to wait for another process that writes.
+    ``read_only``: the file is neither created nor written (SQLite may leave an empty -wal and a -shm beside it).
+    ``patience``: seconds to wait for another process that writes.
 
     Raises, here and from every method:
-        StoreError: the path cannot be opened or written (a full disk, say), is another program's file, or of a newer version.
+        StoreError: the path cannot be opened or written (a full disk, say), is another program's file, or of another version.
         StoreBusy: another process keeps it locked. StoreCorrupt: it, or a row read from it, is damaged.
     """
 
@@ -275,5 +273,5 @@ class RolloutStore:
     def size(self) -> StoredSize:
         """The size of the store, and the part of it that the provider withheld."""
         sums = ", ".join(f"total(CAST({name} AS INTEGER))" for name in ("n_tokens", "length(tokens)", "bounded", "outside"))
-        (row,) = self._db.read(f"SELECT count(*), {sums}, count(*) - count(outside) FROM completions")  # noqa: S608
+        (row,) = self._db.read(f"SELECT count(*), {sums} FROM completions")  # noqa: S608
         return StoredSize(*(int(value) for value in row))

@@ -1,15 +1,15 @@
-"""The schema of a rollout store: numbered migrations, and the resulting columns."""
+"""The schema of a rollout store: the statements that make it, and the resulting columns."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
 APPLICATION_ID = 0x626C6221
 """Marks the file as this package's, so that another program's database is refused and never written to."""
-
-MIGRATIONS = (
-    """
+SCHEMA = 5
+"""The number in ``PRAGMA user_version``; a file of another number is refused."""
+_SCRIPT = """
     CREATE TABLE prompts (
         hash TEXT PRIMARY KEY,
         messages TEXT NOT NULL           -- canonical JSON: [{"role", "content"}]
@@ -30,44 +30,36 @@ MIGRATIONS = (
         n_tokens INTEGER NOT NULL,
         whole INTEGER NOT NULL,          -- 0 where the provider listed fewer tokens than it generated
         tokens BLOB NOT NULL,            -- ids, logprobs, top ids, top logprobs: see blackbox_lb.store.packing
-        received REAL NOT NULL           -- seconds since 1970
+        received REAL NOT NULL,          -- seconds since 1970
+        bounded INTEGER NOT NULL DEFAULT 0,    -- sampled tokens without a logprob, only a bound
+        outside INTEGER,                 -- sampled tokens missing from their list
+        generated INTEGER,               -- tokens as the provider counts them; NULL: it does not
+        fingerprint TEXT NOT NULL DEFAULT '',  -- the answer's system_fingerprint; '': it had none
+        checksum INTEGER                 -- CRC-32 of the other columns in order
     );
     CREATE INDEX completions_by_request ON completions (request_hash, prompt_hash, sample);
     CREATE TABLE token_bytes (
         tokenizer TEXT NOT NULL,         -- fingerprint
         id INTEGER NOT NULL,
         bytes BLOB NOT NULL,
+        checksum INTEGER,
         PRIMARY KEY (tokenizer, id)
     ) WITHOUT ROWID;
-    """,
-    """
-    ALTER TABLE completions ADD COLUMN bounded INTEGER NOT NULL DEFAULT 0;  -- sampled tokens without a logprob, only a bound
-    ALTER TABLE completions ADD COLUMN outside INTEGER;   -- sampled tokens missing from their list; NULL: not counted (schema 1)
-    ALTER TABLE completions ADD COLUMN generated INTEGER; -- tokens as the provider counts them; NULL: it does not, or schema 1
-    """,
-    """
     CREATE TABLE next_tokens (
         key TEXT PRIMARY KEY,            -- hash of (settings of the request, prompt_hash, token ids of the completion so far)
         tokens BLOB NOT NULL,            -- one position with every token of the vocabulary, by id: see blackbox_lb.store.packing
-        received REAL NOT NULL           -- seconds since 1970
+        received REAL NOT NULL,          -- seconds since 1970
+        checksum INTEGER
     );
-    """,
-    """
     CREATE TABLE rewards (
         key TEXT PRIMARY KEY,            -- hash of (endpoint or judge, all that it was told of a completion)
         answer TEXT NOT NULL,            -- what came: an endpoint's number of nats, or a judge's words
-        received REAL NOT NULL           -- seconds since 1970
-    ) WITHOUT ROWID;
-    """,
-    """
-    ALTER TABLE completions ADD COLUMN fingerprint TEXT NOT NULL DEFAULT '';  -- the answer's system_fingerprint; '': it had none
-    ALTER TABLE completions ADD COLUMN checksum INTEGER;  -- CRC-32 of the other columns in order; NULL: stored before schema 5
-    ALTER TABLE token_bytes ADD COLUMN checksum INTEGER;
-    ALTER TABLE next_tokens ADD COLUMN checksum INTEGER;
-    ALTER TABLE rewards ADD COLUMN checksum INTEGER;
-    """,
-)
-"""Applied in order, each once; ``PRAGMA user_version`` counts them. Never edit one that was released: append."""
+        received REAL NOT NULL,          -- seconds since 1970
+        checksum INTEGER
+    ) WITHOUT ROWID
+"""
+CREATION = _SCRIPT.split(";\n")
+"""The statements that make the tables and the index of a new store."""
 
 TABLES = {
     "prompts": ("hash", "messages"),
@@ -80,21 +72,9 @@ TABLES = {
     "next_tokens": ("key", "tokens", "received", "checksum"),
     "rewards": ("key", "answer", "received", "checksum"),
 }
-"""The columns of the newest schema, in the order of the file."""
-DEFAULTS = {"bounded": 0, "fingerprint": ""}
-"""Values in older schemas for columns that they lack; NULL where none is given here."""
+"""The columns, in the order of the file."""
 KEY_COLUMNS = dict.fromkeys(TABLES, 1) | {"token_bytes": 2}
 """The number of columns, from the first on, in the primary key."""
-
-
-def statements(script: str) -> Iterator[str]:
-    """The statements of a migration, one by one: ``executescript`` would end their transaction."""
-    pending = ""
-    for line in script.splitlines(keepends=True):
-        pending += line
-        if sqlite3.complete_statement(pending):
-            yield pending.strip()
-            pending = ""
 
 
 def selection(table: str, condition: str = "") -> str:
@@ -114,15 +94,17 @@ def insertion(table: str) -> str:
     return f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({values})"  # noqa: S608  (names of ours)
 
 
-def shape_of(schema: int | sqlite3.Connection) -> list[tuple[object, ...]]:
-    """The tables, indices and columns of a connection's file, or of a file of schema number ``schema``."""
-    if isinstance(schema, int):
-        with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
-            for script in MIGRATIONS[:schema]:
-                for statement in statements(script):
-                    fresh.execute(statement)
-            return shape_of(fresh)
-    shape = schema.execute("SELECT type, name, tbl_name FROM main.sqlite_master ORDER BY name").fetchall()
+def shape_of(db: sqlite3.Connection) -> list[tuple[object, ...]]:
+    """The tables, indices and columns of a connection's file."""
+    shape = db.execute("SELECT type, name, tbl_name FROM main.sqlite_master ORDER BY name").fetchall()
     for table in TABLES:
-        shape += schema.execute(f"PRAGMA main.table_info({table})").fetchall()
+        shape += db.execute(f"PRAGMA main.table_info({table})").fetchall()
     return shape
+
+
+def right_shape() -> list[tuple[object, ...]]:
+    """The ``shape_of`` a sound store."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+        for statement in CREATION:
+            fresh.execute(statement)
+        return shape_of(fresh)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-import struct
 import subprocess
 import sys
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from blackbox_lb.errors import StoreError
-from blackbox_lb.store import MIGRATIONS, RolloutStore, canonical, prompt_hash, request_hash, rollout_key
+from blackbox_lb.store import RolloutStore, canonical, prompt_hash, request_hash, rollout_key
 from blackbox_lb.store.packing import Arrays, pack, unpack
+from blackbox_lb.store.schema import SCHEMA
 from blackbox_lb.types import Completion, Prompt
 
 SETTINGS = {"model": "m", "tokenizer": "t", "sampling": {"temperature": 1.0}}
@@ -87,20 +86,6 @@ def test_columns_of_different_lengths_are_not_stored() -> None:
             pack(bad)
 
 
-def packed_before(given_: Arrays) -> bytes:
-    """A blob of format 1, as the first version wrote it."""
-    columns = [given_.token_ids.astype("<i4"), given_.logprobs.astype("<f4")]
-    columns += [given_.top_ids.T.astype("<i4"), given_.top_logprobs.T.astype("<f4")]
-    planes = [np.ascontiguousarray(column).view(np.uint8).reshape(-1, 4).T.tobytes() for column in columns]
-    return struct.pack("<BII", 1, *given_.top_ids.shape) + zlib.compress(b"".join(planes), 6)
-
-
-@given(arrays())
-def test_blobs_of_the_first_format_stay_readable(given_: Arrays) -> None:
-    """Format 1 gives the same bits, and says nothing of propensities or bounds."""
-    assert_same(unpack(packed_before(given_)), given_._replace(propensities=None, bounded=None))
-
-
 @pytest.mark.parametrize("blob", [b"", b"\x01", b"\x01\x01\x00\x00\x00\x01\x00\x00\x00rubbish", b"\x00rubbish"])
 def test_a_damaged_blob_is_refused(blob: bytes) -> None:
     """Rubbish never becomes numbers."""
@@ -151,90 +136,7 @@ def test_what_the_provider_kept_back_survives_and_is_counted(tmp_path: Path) -> 
             assert_same(arrays_of(after), arrays_of(before))
             assert (after.generated, after.whole, after.n_tokens) == (before.generated, before.whole, before.n_tokens)
         size = store.size()
-        assert (size.completions, size.tokens, size.bounded, size.outside, size.uncounted) == (3, 6, 1, 3, 0)
-
-
-FIRST_SCHEMA = """
-    CREATE TABLE prompts (
-        hash TEXT PRIMARY KEY,
-        messages TEXT NOT NULL           -- canonical JSON: [{"role", "content"}]
-    ) WITHOUT ROWID;
-    CREATE TABLE requests (
-        hash TEXT PRIMARY KEY,
-        settings TEXT NOT NULL           -- canonical JSON: provider, model, tokenizer, endpoint, sampling, bias
-    ) WITHOUT ROWID;
-    CREATE TABLE completions (
-        key TEXT PRIMARY KEY,            -- hash of (request_hash, prompt_hash, sample)
-        request_hash TEXT NOT NULL REFERENCES requests (hash),
-        prompt_hash TEXT NOT NULL REFERENCES prompts (hash),
-        sample INTEGER NOT NULL,         -- 0, 1, ...: which of the samples of this prompt
-        text TEXT NOT NULL,
-        finish_reason TEXT NOT NULL,
-        model TEXT NOT NULL,             -- as the provider named it in the answer
-        prompt_tokens INTEGER NOT NULL,
-        n_tokens INTEGER NOT NULL,
-        whole INTEGER NOT NULL,          -- 0 where the provider listed fewer tokens than it generated
-        tokens BLOB NOT NULL,            -- ids, logprobs, top ids, top logprobs: see blackbox_lb.store.packing
-        received REAL NOT NULL           -- seconds since 1970
-    );
-    CREATE INDEX completions_by_request ON completions (request_hash, prompt_hash, sample);
-    CREATE TABLE token_bytes (
-        tokenizer TEXT NOT NULL,         -- fingerprint
-        id INTEGER NOT NULL,
-        bytes BLOB NOT NULL,
-        PRIMARY KEY (tokenizer, id)
-    ) WITHOUT ROWID;
-    """
-
-
-def first_store(path: Path, each: Completion) -> str:
-    """A store of schema 1 with one completion, made by the statements of the first version; returns the completion's key."""
-    request, asked = request_hash(SETTINGS), prompt_hash(HELLO)
-    key = rollout_key(request, asked, 0)
-    db = sqlite3.connect(path)
-    db.executescript(f"PRAGMA application_id = {0x626C6221}; {FIRST_SCHEMA} PRAGMA user_version = 1;")
-    row = (key, request, asked, 0, each.text, each.finish_reason, each.model, each.prompt_tokens, 3, True)
-    with db:
-        db.execute("INSERT INTO prompts VALUES (?, ?)", (asked, '[{"content":"hello","role":"user"}]'))
-        db.execute("INSERT INTO requests VALUES (?, ?)", (request, canonical(SETTINGS)))
-        db.execute("INSERT INTO completions VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", (*row, packed_before(arrays_of(each)), 1.0))
-        db.execute("INSERT INTO token_bytes VALUES ('t', 0, ?)", (b"a",))
-    db.close()
-    return key
-
-
-def test_a_store_of_the_first_schema_goes_on(tmp_path: Path) -> None:
-    """It is migrated when it is opened: what is in it comes back, new completions go in, and what was never counted says so."""
-    path = tmp_path / "s.db"
-    key = first_store(path, completion())
-    for _ in range(2):  # the second time there is nothing to migrate
-        with RolloutStore(path) as store:
-            assert store.keys(request_hash(SETTINGS)) == {key}
-            (back,) = store.completions([key])
-            assert_same(arrays_of(back), arrays_of(completion()))
-            assert (back.text, back.model, back.whole, back.generated) == ("hi", "m", True, None)
-            assert store.token_bytes("t") == {0: b"a"}
-            assert store.size().uncounted == 1
-    with RolloutStore(path) as store:
-        assert store.add(SETTINGS, HELLO, 0, completion("again")) == key
-        store.add(SETTINGS, HELLO, 1, completion())
-        size = store.size()
-        assert (size.completions, size.tokens, size.bounded, size.outside, size.uncounted) == (2, 6, 0, 2, 1)
-
-
-def test_migrated_and_new_stores_have_one_schema(tmp_path: Path) -> None:
-    """Old or new, a store has the same columns, and the released migration is as it was released."""
-    first_store(tmp_path / "old.db", completion())
-    assert MIGRATIONS[0] == FIRST_SCHEMA
-    found: list[Any] = []
-    for name in ("old.db", "new.db"):
-        RolloutStore(tmp_path / name).close()
-        db = sqlite3.connect(tmp_path / name)
-        found.append([db.execute(f"PRAGMA table_info({table})").fetchall() for table in ("completions", "prompts")])
-        found[-1] += db.execute("PRAGMA user_version").fetchall()
-        db.close()
-    assert found[0] == found[1]
-    assert found[0][-1] == (len(MIGRATIONS),)
+        assert (size.completions, size.tokens, size.bounded, size.outside) == (3, 6, 1, 3)
 
 
 def test_the_first_answer_to_a_key_stays(tmp_path: Path) -> None:
@@ -276,7 +178,7 @@ def test_foreign_and_newer_files_are_refused_and_left_alone(tmp_path: Path) -> N
     db.close()
     RolloutStore(newer).close()
     with sqlite3.connect(newer) as db:
-        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+        db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     db.close()
     text.write_text("not a database, but long enough to look like one" * 20)
     before = [path.read_bytes() for path in (foreign, newer, text)]

@@ -21,7 +21,8 @@ import pytest
 from blackbox_lb.errors import StoreBusy, StoreCorrupt, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.store.care.upkeep import check
-from blackbox_lb.store.schema import MIGRATIONS, TABLES, statements
+from blackbox_lb.store.integrity import sum_of
+from blackbox_lb.store.schema import TABLES
 from blackbox_lb.types import Completion, Prompt
 
 SETTINGS = {"model": "m", "tokenizer": "t"}
@@ -266,54 +267,6 @@ def test_values_that_sqlite_cannot_hold(tmp_path: Path) -> None:
         assert store.size().completions == 1
 
 
-def old_store(path: Path, schema: int) -> list[str]:
-    """A store of an older schema, made by its own migrations, with one row in each of its tables; its completions' keys."""
-    with RolloutStore(path.with_name("template.db")) as store:
-        key = store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
-        store.add_rewards({"k": "1.5"})
-        store.add_next_token("n", np.zeros(3, np.float32))
-        rows = {table: list(store.rows(table)) for table in TABLES}
-    path.with_name("template.db").unlink()
-    db = sqlite3.connect(path, isolation_level=None)
-    for script in MIGRATIONS[:schema]:
-        for statement in statements(script):
-            db.execute(statement)
-    db.execute(f"PRAGMA application_id = {0x626C6221}")
-    db.execute(f"PRAGMA user_version = {schema}")
-    for table, each in rows.items():
-        columns = [column[1] for column in db.execute(f"PRAGMA table_info({table})")]
-        for row in each if columns else []:
-            places = ", ".join("?" * len(columns))
-            db.execute(f"INSERT INTO {table} VALUES ({places})", [row[name] for name in columns])
-    db.close()
-    return [key]
-
-
-@pytest.mark.parametrize("schema", range(1, len(MIGRATIONS)))
-def test_older_schemas_are_read_as_they_are_and_go_on(schema: int, tmp_path: Path) -> None:
-    """Read only, no byte of the file changes; opened to write, it is migrated, and new completions go in."""
-    path = tmp_path / "s.db"
-    keys = old_store(path, schema)
-    before = path.read_bytes()
-    with RolloutStore(path, read_only=True) as store:
-        (back,) = store.completions(keys)
-        assert (back.text, back.fingerprint) == ("first", "")
-        assert store.token_bytes("t") == {0: b"a"}
-        assert store.rewards(["k"]) == ({"k": "1.5"} if schema >= 4 else {})
-        assert (store.next_token("n") is not None) is (schema >= 3)
-        assert store.size().uncounted == (schema == 1)
-        with pytest.raises(StoreError, match="cannot write to"):
-            store.add(SETTINGS, Prompt.user("a"), 1, completion("second"))
-    found = check(path)
-    assert (found.sound, found.schema) == (True, schema), found.problems
-    assert found.unsummed == sum(count for table, count in found.rows.items() if "checksum" in TABLES[table])
-    assert path.read_bytes() == before
-    with RolloutStore(path) as store:
-        store.add(SETTINGS, Prompt.user("a"), 1, completion("second"))
-        assert [each.fingerprint for each in store.completions(store.prompts(request_hash(SETTINGS)))] == ["", "fp_1"]
-    assert check(path).sound
-
-
 def test_reading_makes_no_store(tmp_path: Path) -> None:
     """A path without a store, an empty file and another program's file are named, and nothing appears or changes."""
     (tmp_path / "empty.db").touch()
@@ -338,14 +291,23 @@ def test_a_store_with_code_in_it_is_refused(what: str, tmp_path: Path) -> None:
             RolloutStore(tmp_path / "s.db", read_only=read_only)
 
 
+RENEWED = f"UPDATE completions SET checksum = renewed({', '.join(TABLES['completions'])})"
+"""The rows get the checksums of what stands in them."""
+
+
+def renewed(*values: Any) -> int:
+    return sum_of(dict(zip(TABLES["completions"], values, strict=True)))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ("UPDATE completions SET text = 'other'", "its checksum does not fit"),
         ("UPDATE completions SET tokens = x'02'", "its checksum does not fit"),
-        ("UPDATE completions SET tokens = x'02ffffffff', checksum = NULL", "damaged, or of a newer version"),
-        ("UPDATE completions SET sample = 7, checksum = NULL", "its key does not follow"),
-        ("UPDATE completions SET text = 5.5, checksum = NULL; PRAGMA user_version = 5", None),
+        ("UPDATE completions SET tokens = x'02ffffffff', checksum = NULL", "its checksum is of the kind NoneType"),
+        (f"UPDATE completions SET tokens = x'02ffffffff'; {RENEWED}", "damaged, or of a newer version"),
+        (f"UPDATE completions SET sample = 7; {RENEWED}", "its key does not follow"),
+        (f"UPDATE completions SET text = 5.5; {RENEWED}", None),
         ("UPDATE completions SET text = CAST(x'ff' AS TEXT)", "Could not decode"),
         ("UPDATE completions SET text = x'ff'", "is of the kind bytes"),
     ],
@@ -356,6 +318,7 @@ def test_a_damaged_row_is_named_and_never_becomes_numbers(change: str, words: st
     with RolloutStore(path) as store:
         key = store.add(SETTINGS, Prompt.user("a"), 0, completion("first"))
     with sqlite3.connect(path) as db:
+        db.create_function("renewed", -1, renewed)
         db.executescript(change)
     db.close()
     with RolloutStore(path, read_only=True) as store:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.store.integrity import check_row
-from blackbox_lb.store.schema import DEFAULTS, KEY_COLUMNS, TABLES
+from blackbox_lb.store.schema import KEY_COLUMNS, named
 
 PAGE_SIZE = 4096
 """Page sizes to try: SQLite's own default, and another one where the header names it."""
@@ -168,9 +168,9 @@ def _recognised(kind: int, values: Sequence[Any]) -> Found | None:
     """The kind of row in these values, by their number and types; entries of an index name a row."""
     kinds = "".join({str: "s", int: "i", float: "f", bytes: "b"}.get(type(value), "0") for value in values)
     if kind == TABLE_LEAF:
-        if len(values) in (12, 15, 17) and kinds.startswith("sssi"):
+        if len(values) == 17 and kinds.startswith("sssi"):
             return _checked("completions", values)
-        return _checked("next_tokens", values) if kinds[:2] == "sb" and len(values) in (3, 4) else None
+        return _checked("next_tokens", values) if kinds[:2] == "sb" and len(values) == 4 else None
     if kinds == "ss":
         prompt, request = (_checked(table, values) for table in ("prompts", "requests"))
         return request if prompt is None or prompt.damaged else prompt
@@ -178,13 +178,12 @@ def _recognised(kind: int, values: Sequence[Any]) -> Found | None:
         return Found("index", tuple(values[:3]), None)
     if kinds.startswith("sib"):
         return _checked("token_bytes", values)
-    return _checked("rewards", values) if kinds[:3] in ("ssf", "ssi") and len(values) in (3, 4) else None
+    return _checked("rewards", values) if kinds[:3] in ("ssf", "ssi") and len(values) == 4 else None
 
 
 def _checked(table: str, values: Sequence[Any]) -> Found | None:
     """The row, if it is intact; only its name, if it is damaged; nothing, if it is none of this table."""
-    columns = TABLES[table]
-    row = {name: DEFAULTS.get(name) for name in columns} | dict(zip(columns, values, strict=False))
+    row = named(table, values)
     if "received" in row and isinstance(row["received"], int):
         row["received"] = float(row["received"])  # SQLite keeps whole ones as integers
     key = tuple(values[: KEY_COLUMNS[table]])

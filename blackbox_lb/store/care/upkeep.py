@@ -15,7 +15,7 @@ from blackbox_lb.store.database import Database
 from blackbox_lb.store.integrity import check_row, name_of
 from blackbox_lb.store.keys import rollout_key
 from blackbox_lb.store.packing import unpack
-from blackbox_lb.store.schema import KEY_COLUMNS, TABLES, named, selection, shape_of
+from blackbox_lb.store.schema import KEY_COLUMNS, SCHEMA, TABLES, named, right_shape, selection, shape_of
 
 T = TypeVar("T")
 BATCH = 500
@@ -32,16 +32,12 @@ SAME = {
 
 @dataclass(slots=True)
 class Checkup:
-    """The result of ``check``. ``rows``: read, by table. ``damaged``: of those. ``problems``: in words, at most 1,000 rows of them.
-
-    ``unsummed``: rows of a version without checksums; their keys, hashes and packed arrays are checked, their texts are not.
-    """
+    """The result of ``check``. ``rows``: read, by table. ``damaged``: of those. ``problems``: in words, at most 1,000 of rows."""
 
     path: Path
     schema: int = 0
     rows: Counter[str] = field(default_factory=Counter)
     damaged: Counter[str] = field(default_factory=Counter)
-    unsummed: int = 0
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -61,7 +57,7 @@ def check(path: Path) -> Checkup:
         found.problems.append(str(error).partition("; blb store")[0])
         return found
     with closing(db):
-        found.schema = db.schema
+        found.schema = SCHEMA
         # A row with a text that is no UTF-8 is named, and the next read.
         db.connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
         for look in (_pages, _schema, _references, *(_rows(table) for table in TABLES)):
@@ -79,8 +75,8 @@ def _pages(db: Database, found: Checkup) -> Iterator[str]:
 
 
 def _schema(db: Database, found: Checkup) -> Iterator[str]:
-    if shape_of(db.connection) != shape_of(db.schema):
-        yield f"its tables or columns are not those of schema {db.schema}"
+    if shape_of(db.connection) != right_shape():
+        yield f"its tables or columns are not those of schema {SCHEMA}"
 
 
 def _references(db: Database, found: Checkup) -> Iterator[str]:
@@ -95,7 +91,6 @@ def _rows(table: str) -> Any:
         for values in db.stream(selection(table)):
             row = named(table, values)
             found.rows[table] += 1
-            found.unsummed += "checksum" in row and row["checksum"] is None
             try:
                 check_row(table, row)
             except StoreError as error:
@@ -198,14 +193,10 @@ def batches(rows: Iterable[T]) -> Iterator[list[T]]:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Rows by table. ``lost``: rows named by other rows or an index, without an intact copy; there may be more.
-
-    ``unsummed`` rows were stored by a version without checksums, so damage in their texts cannot be seen.
-    """
+    """Rows by table. ``lost``: rows named by other rows or an index, without an intact copy; there may be more."""
 
     rows: Counter[str]
     lost: Counter[str]
-    unsummed: int
 
 
 def recover(old: Path, new: Path) -> Recovered:
@@ -222,18 +213,17 @@ def recover(old: Path, new: Path) -> Recovered:
         raise StoreError(f"there is no file {old}; give the damaged rollout store")
     names = _Names()
     with RolloutStore(new) as into:
-        rows, unsummed = Counter[str](), 0
+        rows = Counter[str]()
         for batch in batches(names.intact(found_in(old))):
             tables: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
             for table, row in batch:
                 tables[table].append(row)
-                unsummed += "checksum" in row and row["checksum"] is None
             rows.update(into.add_rows(tables))
     if not rows.total():
         for each in (new, *(new.with_name(new.name + end) for end in ("-wal", "-shm"))):
             each.unlink(missing_ok=True)
         raise StoreError(f"{old} holds nothing that a rollout store holds; {new} was not made")
-    return Recovered(+rows, names.lost(), unsummed)
+    return Recovered(+rows, names.lost())
 
 
 class _Names:

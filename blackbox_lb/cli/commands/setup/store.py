@@ -32,11 +32,6 @@ def _counted(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} {table}" for table, count in counts.items() if count) or "nothing"
 
 
-def _warn_unsummed(count: int) -> None:
-    if count:
-        click.echo(f"{count:,} rows are of a version without checksums: damage in their texts cannot be seen")
-
-
 @store_command.command("check")
 @click.argument("store", type=PATH)
 @_json
@@ -49,11 +44,10 @@ def check_command(store: Path, as_json: bool) -> None:
 
     found = check(store)
     if as_json:
-        seen = {"schema": found.schema, "rows": found.rows, "damaged": found.damaged, "without_checksum": found.unsummed}
+        seen = {"schema": found.schema, "rows": found.rows, "damaged": found.damaged}
         print_json({"store": str(store), "sound": found.sound, **seen, "problems": found.problems})
     else:
         click.echo(f"{store}: schema {found.schema}; read {_counted(found.rows)}")
-        _warn_unsummed(found.unsummed)
         for problem in found.problems[:TOLD]:
             click.echo(f"  {problem}")
         if len(found.problems) > TOLD:
@@ -118,12 +112,10 @@ def recover_command(old: Path, new: Path, as_json: bool) -> None:
 
     done = recover(old, new)
     if as_json:
-        seen = {"recovered": done.rows, "lost": done.lost, "without_checksum": done.unsummed}
-        print_json({"old": str(old), "new": str(new), **seen})
+        print_json({"old": str(old), "new": str(new), "recovered": done.rows, "lost": done.lost})
         return
     click.echo(f"{new}: recovered {_counted(done.rows)}")
     click.echo(f"lost, as far as anything still names it: {_counted(done.lost)}")
-    _warn_unsummed(done.unsummed)
 
 
 @store_command.command("export")
