@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict, Unpack
 
 import openai
 
@@ -27,8 +27,13 @@ Given: TypeAlias = Bias | str | Path
 
 
 class _Options(TypedDict, total=False):
-    """Arguments of the SDK's constructors, for every client; openai 2 lacks some."""
+    """Arguments of the constructors, for every client: ours, and the SDK's; openai 2 lacks some of these."""
 
+    bias: Required[Given]
+    bias_models: Iterable[str] | None
+    bias_others: Others
+    bias_on_conflict: OnConflict
+    bias_as_pairs: bool
     admin_api_key: str | None
     workload_identity: Any
     organization: str | None
@@ -80,17 +85,24 @@ class _Biased:
     _client: Any
     _policy: RequestPolicy
 
-    def _carry(self, bias: Given, models: Iterable[str] | None, others: Others, rule: OnConflict, pairs: bool) -> None:
-        # A copy keeps the policy of its original, and mostly its HTTP client.
-        self._policy = (
-            bias
-            if isinstance(bias, RequestPolicy)
-            else RequestPolicy.of(bias, models=models, others=others, on_conflict=rule, as_pairs=pairs)
-        )
-        if not any(policy is self._policy for policy in policies_of(self._client)):
-            self._client = wrapped(self._client, self._policy, owned=True)
-
     if not TYPE_CHECKING:  # A type checker should see the SDK's own signature.
+
+        def __init__(
+            self,
+            *,
+            bias: Given,
+            bias_models: Iterable[str] | None = None,
+            bias_others: Others = "warn",
+            bias_on_conflict: OnConflict = "raise",
+            bias_as_pairs: bool = False,
+            **options: Any,
+        ) -> None:
+            super().__init__(**options)
+            rules = {"models": bias_models, "others": bias_others, "on_conflict": bias_on_conflict, "as_pairs": bias_as_pairs}
+            # A copy keeps the policy of its original, and mostly its HTTP client.
+            self._policy = bias if isinstance(bias, RequestPolicy) else RequestPolicy.of(bias, **rules)
+            if not any(policy is self._policy for policy in policies_of(self._client)):
+                self._client = wrapped(self._client, self._policy, owned=True)
 
         def copy(self, *, _extra_kwargs: Mapping[str, Any] = {}, **options: Any) -> Any:
             return super().copy(_extra_kwargs={"bias": self._policy, **_extra_kwargs}, **options)
@@ -101,66 +113,30 @@ class _Biased:
 class OpenAI(_Biased, openai.OpenAI):
     """``openai.OpenAI`` that sends ``bias``, a Bias or the path of a bias file. Raises InputError, BiasError as ``apply``."""
 
-    def __init__(
-        self,
-        *,
-        bias: Given,
-        bias_models: Iterable[str] | None = None,
-        bias_others: Others = "warn",
-        bias_on_conflict: OnConflict = "raise",
-        bias_as_pairs: bool = False,
-        **options: Unpack[_Sync],
-    ) -> None:
-        super().__init__(**options)
-        self._carry(bias, bias_models, bias_others, bias_on_conflict, bias_as_pairs)
+    if TYPE_CHECKING:
+
+        def __init__(self, **options: Unpack[_Sync]) -> None: ...
 
 
 class AsyncOpenAI(_Biased, openai.AsyncOpenAI):
     """``openai.AsyncOpenAI`` that sends ``bias``; see ``OpenAI``."""
 
-    def __init__(
-        self,
-        *,
-        bias: Given,
-        bias_models: Iterable[str] | None = None,
-        bias_others: Others = "warn",
-        bias_on_conflict: OnConflict = "raise",
-        bias_as_pairs: bool = False,
-        **options: Unpack[_Async],
-    ) -> None:
-        super().__init__(**options)
-        self._carry(bias, bias_models, bias_others, bias_on_conflict, bias_as_pairs)
+    if TYPE_CHECKING:
+
+        def __init__(self, **options: Unpack[_Async]) -> None: ...
 
 
 class AzureOpenAI(_Biased, openai.AzureOpenAI):
     """``openai.AzureOpenAI`` that sends ``bias``; see ``OpenAI``. ``bias_models`` names the deployments where they differ."""
 
-    def __init__(
-        self,
-        *,
-        bias: Given,
-        bias_models: Iterable[str] | None = None,
-        bias_others: Others = "warn",
-        bias_on_conflict: OnConflict = "raise",
-        bias_as_pairs: bool = False,
-        **options: Unpack[_Azure],
-    ) -> None:
-        super().__init__(**options)  # type: ignore[call-overload]  # which of its overloads is the caller's matter
-        self._carry(bias, bias_models, bias_others, bias_on_conflict, bias_as_pairs)
+    if TYPE_CHECKING:
+
+        def __init__(self, **options: Unpack[_Azure]) -> None: ...
 
 
 class AsyncAzureOpenAI(_Biased, openai.AsyncAzureOpenAI):
     """``openai.AsyncAzureOpenAI`` that sends ``bias``; see ``AzureOpenAI``."""
 
-    def __init__(
-        self,
-        *,
-        bias: Given,
-        bias_models: Iterable[str] | None = None,
-        bias_others: Others = "warn",
-        bias_on_conflict: OnConflict = "raise",
-        bias_as_pairs: bool = False,
-        **options: Unpack[_AsyncAzure],
-    ) -> None:
-        super().__init__(**options)  # type: ignore[call-overload]  # as above
-        self._carry(bias, bias_models, bias_others, bias_on_conflict, bias_as_pairs)
+    if TYPE_CHECKING:
+
+        def __init__(self, **options: Unpack[_AsyncAzure]) -> None: ...
