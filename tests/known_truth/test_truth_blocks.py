@@ -227,4 +227,3 @@ def test_the_divergence_needs_no_list() -> None:
     found = divergence(data, np.arange(VOCAB), delta, table)
     steps = delta[data.token_ids] - table.log_normaliser(delta[table.token_ids])
     np.testing.assert_allclose(found.per_completion, np.bincount(data.rollout_of, steps), atol=1e-12)
-    assert found.tail_factor == 1.0

@@ -36,42 +36,28 @@ def test_effective_sample_size() -> None:
         effective_sample_size([1.0, -1.0])
 
 
-@pytest.mark.parametrize("tau", [0.2, 1.0])
-def test_reward_variance_estimates_v0_and_bounds_the_optimum(tau: float) -> None:
-    """V_0 of 30,000 rollouts is the exact within-prompt variance, and the paper's bound is below the exact gain of p*."""
+def test_reward_variance_estimates_v0() -> None:
+    """V_0 of 30,000 rollouts is the exact within-prompt variance."""
     model = ExactModel(4, 3, seed=1, end=True, prompts=3)
     exact = Exact(model, reward)
     p0 = exact.probabilities()
-    within, gain = 0.0, 0.0
+    within = 0.0
     for prompt in range(3):
         mine = exact.prompts == prompt
         p, r = p0[mine] * 3, exact.rewards[mine]
         within += (p @ r**2 - (p @ r) ** 2) / 3
-        tilted = p * np.exp(r / tau)
-        gain += (tilted @ r / tilted.sum() - p @ r) / 3
     rollouts = model.rollouts(30_000, reward, 5)
-    found = reward_variance(rollouts.rewards, rollouts.prompts, tau)
-    assert found.v0 == pytest.approx(within, rel=0.03)
-    assert found.reward_range == pytest.approx(np.ptp(exact.rewards), abs=1e-9)
-    assert found.optimum_gain == pytest.approx(
-        within / np.ptp(exact.rewards) * (1 - np.exp(-np.ptp(exact.rewards) / tau)), rel=0.03
-    )
-    assert 0 < found.optimum_gain < gain
-    assert (found.prompts, found.prompts_skipped) == (3, 0)
+    assert reward_variance(rollouts.rewards, rollouts.prompts)[0] == pytest.approx(within, rel=0.03)
 
 
 def test_reward_variance_by_eye() -> None:
-    """Two completions each: variances .5 and 2 with the n - 1 divisor, so V_0 = 1.25, and R = 2."""
-    found = reward_variance([0.0, 1.0, 0.0, 2.0], [7, 7, 9, 9], tau=1.0)
-    assert found.v0 == pytest.approx(1.25)
-    assert found.optimum_gain == pytest.approx(1.25 / 2 * (1 - np.exp(-2)))
+    """Two completions each: variances .5 and 2 with the n - 1 divisor, so V_0 = 1.25, and a standard error of .75."""
+    assert reward_variance([0.0, 1.0, 0.0, 2.0], [7, 7, 9, 9]) == pytest.approx((1.25, 0.75))
 
 
 def test_nothing_to_learn() -> None:
-    """A reward that differs between prompts and not within them has V_0 = 0 and promises nothing."""
-    found = reward_variance([1.0, 1.0, 0.0, 0.0, 0.5], [0, 0, 1, 1, 2])
-    assert (found.v0, found.optimum_gain, found.prompts, found.prompts_skipped) == (0, 0, 2, 1)
-    assert reward_variance([1.0, 1.0], [0, 0]).optimum_gain == 0
+    """A reward that differs between prompts and not within them has V_0 = 0, whatever prompts have one completion."""
+    assert reward_variance([1.0, 1.0, 0.0, 0.0, 0.5], [0, 0, 1, 1, 2]) == (0, 0)
 
 
 def test_a_log_reward_has_no_variance() -> None:
@@ -83,13 +69,12 @@ def test_a_log_reward_has_no_variance() -> None:
 
 
 def test_tail_coverage_matches_the_model() -> None:
-    """Mean mass outside a top-5 list and the share of tokens sampled there estimate the same number."""
+    """The mean mass outside a top-5 list, all of which has a token to go to."""
     model = ExactModel(40, 2, seed=2)
     rollouts = model.rollouts(5_000, lambda *_: 0.0, 3, top=5)
     found = tail_coverage(NextToken.of(rollouts))
     assert found.tail_mass == pytest.approx(1 - np.exp(rollouts.top_logprobs.astype(float)).sum(1).mean(), abs=1e-9)
-    assert found.sampled_outside == pytest.approx(found.tail_mass, abs=0.02)
-    assert (found.positions, found.unattributed, found.overfull) == (10_000, 0, 0)
+    assert found.unattributed == 0
 
 
 def test_delta_statistics_by_eye() -> None:
@@ -108,7 +93,7 @@ def test_delta_statistics_of_nothing() -> None:
 
 @pytest.mark.parametrize(("tau", "error"), [(0.3, 0.1), (1.0, 0.03)])
 def test_headroom_is_the_gain_of_the_unconstrained_optimum(tau: float, error: float) -> None:
-    """From eight completions a prompt the jackknifed gain is near the exact one of p*, where the plain one is too small."""
+    """From eight completions a prompt the jackknifed gain is near the exact one of p*, where a plain one is too small."""
     model = ExactModel(4, 3, seed=1, end=True, prompts=3)
     exact = Exact(model, reward)
     p0, gain = exact.probabilities(), 0.0
@@ -120,8 +105,7 @@ def test_headroom_is_the_gain_of_the_unconstrained_optimum(tau: float, error: fl
     groups = rollouts.prompts + 3 * (np.arange(24_000) // 24)
     found = headroom(rollouts.rewards, groups, rollouts.rewards, tau=tau)
     assert found.gain == pytest.approx(gain, rel=error)
-    assert found.gain_seen < (1 - error) * gain
-    assert (found.prompts, found.completions, found.decision, found.word) == (3_000, 24_000, "enough", "PASS")
+    assert (found.prompts, found.decision, found.word) == (3_000, "enough", "PASS")
 
 
 def test_headroom_covers_after_fifty_prompts() -> None:
@@ -138,7 +122,7 @@ def test_headroom_covers_after_fifty_prompts() -> None:
 def test_headroom_of_a_log_reward_by_eye() -> None:
     """One of two is right in one prompt, none in another: the optimum is always right in the first and changes nothing else."""
     found = headroom([0.0, -np.inf, -np.inf, -np.inf], [0, 0, 1, 1], [1.0, 0.0, 0.0, 0.0], tau=0.5)
-    assert (found.v0, found.ceiling, found.gain_seen) == (0.25, 0.25, 0.25)
+    assert (found.v0, found.ceiling) == (0.25, 0.25)
     assert found.gain == pytest.approx(0.5)
     assert (found.varying, found.prompts, found.decision, found.word) == (1, 2, "unknown", "INCONCLUSIVE")
 
@@ -160,8 +144,7 @@ def test_headroom_survives_any_tau() -> None:
     """At a tau of 1e-6 the optimum takes the best completion; nothing overflows or cancels."""
     rewards = np.array([1e4, -3.0, 0.5, 0.5, -1e4, 2.0, 2.0, 1.0])
     found = headroom(rewards, np.repeat([0, 1], 4), rewards, tau=1e-6)
-    assert found.gain_seen == pytest.approx(found.ceiling)
-    assert np.isfinite([found.gain, found.v0_error]).all()
+    assert np.isfinite([found.gain, found.ceiling, found.v0_error]).all()
     one = headroom([0.0, 1.0], [0, 0], [0.0, 1.0], tau=1.0)
     assert (one.high, one.word, one.v0_error) == (np.inf, "INCONCLUSIVE", np.inf)
 
@@ -176,11 +159,6 @@ def test_headroom_refuses_what_has_no_gain() -> None:
         headroom([0.0, 1.0], [0, 1], [0.0, 1.0], tau=1.0)
     with pytest.raises(InputError, match="tau"):
         headroom([0.0, 1.0], [0, 0], [0.0, 1.0], tau=0.0)
-
-
-def test_v0_error_by_eye() -> None:
-    """Prompts with variances .5 and 2 have a standard error of .75."""
-    assert reward_variance([0.0, 1.0, 0.0, 2.0], [7, 7, 9, 9]).v0_error == pytest.approx(0.75)
 
 
 def test_touched_is_the_probability_of_the_biased_tokens() -> None:

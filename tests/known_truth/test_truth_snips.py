@@ -85,7 +85,7 @@ def test_delta_is_the_formula() -> None:
     snips = SNIPS(Statistics.of(data, TAUS))
     for at, token in enumerate(snips.token_ids):
         ess, z = effective_sample_size(u[:, token]), v @ u[:, token] / u[:, token].sum()
-        assert snips.ess[at] == pytest.approx(ess)
+        assert snips.evidence[at] == pytest.approx(ess)
         expected = np.log((kappa * zbar + ess * z) / (kappa + ess)) - np.log(zbar)
         assert snips.delta(TAU, kappa)[at] == pytest.approx(expected, abs=1e-10)
 
@@ -119,7 +119,7 @@ def test_one_lucky_draw_does_not_rule() -> None:
     statistics = Statistics.of(lucky, TAUS)
     snips, ips = SNIPS(statistics), IPS(statistics)
     where = snips.token_ids.tolist().index(9)
-    assert snips.ess[where] == 1
+    assert snips.evidence[where] == 1
     assert snips.delta(1.0, 4.0)[where] == pytest.approx(np.log((4 + snips.relative(1.0)[where]) / 5))
     assert snips.delta(1.0, 4.0)[where] < 0.3 < 5 < ips.delta(1.0, 0.3, relative=True)[where]
 
@@ -161,8 +161,8 @@ def test_any_propensity_and_reward_that_float64_holds() -> None:
     data.logprobs[:5] = -690.0
     snips = SNIPS(Statistics.of(replace(data, rewards=data.rewards + 1e4), TAUS))
     assert np.isfinite(snips.delta(TAU, 2.0)).all()
-    assert (snips.ess >= 1).all()
-    assert (snips.ess <= 50).all()
+    assert (snips.evidence >= 1).all()
+    assert (snips.evidence <= 50).all()
 
 
 def test_clipping_goes_from_snips_to_the_ratio() -> None:
@@ -170,7 +170,7 @@ def test_clipping_goes_from_snips_to_the_ratio() -> None:
     data = MODEL.rollouts(300, reward, 10)
     snips, ratio = SNIPS(Statistics.of(data, TAUS, clip=1.0)), Ratio(Statistics.of(data, TAUS))
     np.testing.assert_allclose(snips.relative(TAU), ratio.relative(TAU), rtol=1e-10)
-    assert (snips.ess <= ratio.evidence + 1e-9).all()
+    assert (snips.evidence <= ratio.evidence + 1e-9).all()
 
 
 def test_a_token_that_is_never_given_a_logprob_stays_at_zero() -> None:
@@ -179,7 +179,7 @@ def test_a_token_that_is_never_given_a_logprob_stays_at_zero() -> None:
     bounded = data.token_ids == 6
     snips = SNIPS(Statistics.of(replace(data, bounded=bounded), TAUS, unobserved="drop"))
     where = snips.token_ids.tolist().index(6)
-    assert (snips.ess[where], snips.delta(TAU, 2.0)[where], snips.counts[where]) == (0, 0, bounded.sum())
+    assert (snips.evidence[where], snips.delta(TAU, 2.0)[where], snips.counts[where]) == (0, 0, bounded.sum())
 
 
 def test_one_rollout_says_nothing() -> None:

@@ -85,11 +85,6 @@ class SNIPS(Shrunk):
         ess = _effective_sizes(totals, exponents[sampled], statistics, sampled)
         super().__init__(statistics, sums[sampled, :-1], totals, ess)
 
-    @property
-    def ess(self) -> Vector:
-        """(s,) the effective number of rollouts behind each token."""
-        return self.evidence
-
 
 def _effective_sizes(totals: Vector, exponents: Ids, statistics: Statistics, sampled: Ids) -> Vector:
     """(s,) ``(sum_n u)^2 / sum_n u^2``, 0 for a token without a share; ``sum_n u = totals 2**exponents``."""

@@ -22,11 +22,9 @@ class Headroom:
 
     v0, v0_error: ``E_x Var(v | x)`` (the paper, theorem "Reward gap") and its standard error. gain: mean over prompts of
     ``E_p*[v] - E_0[v]`` with ``p* ~ p_0 exp(r / tau)``, the gain of the unconstrained optimum at this tau; a fixed bias
-    reaches a part of it. low, high: its 95 % interval over prompts. gain_seen: the same on the completions as they are, too
-    small on the average because a few completions do not hold the best ones. ceiling: the best completion seen of each
+    reaches a part of it. low, high: its 95 % interval over prompts. ceiling: the best completion seen of each
     prompt minus the mean, an upper limit for every tau on these completions. mean, spread: mean and standard deviation of all
     values. prompts: those with two completions or more, which count; varying: those of them with two different values.
-    prompts_skipped: those with one. completions: of the prompts that count.
     """
 
     v0: float
@@ -34,15 +32,12 @@ class Headroom:
     gain: float
     low: float
     high: float
-    gain_seen: float
     ceiling: float
     mean: float
     spread: float
     tau: float
     prompts: int
     varying: int
-    prompts_skipped: int
-    completions: int
 
     @property
     def decision(self) -> Decision:
@@ -110,31 +105,27 @@ def headroom(rewards: npt.ArrayLike, prompts: npt.ArrayLike, values: npt.ArrayLi
     """
     r, v = np.asarray(rewards, dtype=np.float64), np.asarray(values, dtype=np.float64)
     positive("tau", tau)
-    variance = reward_variance(v, prompts, tau)  # refuses unusable shapes, values and prompts
+    v0, v0_error = reward_variance(v, prompts)  # refuses unusable shapes, values and prompts
     if r.shape != v.shape or np.isnan(r).any() or (r == np.inf).any():
         raise InputError(f"rewards must have shape {v.shape} and be finite or -inf; check the reward function")
     _, where, sizes = np.unique(np.asarray(prompts), return_inverse=True, return_counts=True)
     order = np.argsort(where, kind="stable")
     parts = [rows for rows in np.split(order, np.cumsum(sizes)[:-1]) if len(rows) > 1]
-    seen = np.array([_gain(r[rows] / tau, v[rows]) for rows in parts])
-    gains = np.array([_jackknifed(r[rows] / tau, v[rows], plain) for rows, plain in zip(parts, seen, strict=True)])
+    gains = np.array([_jackknifed(r[rows] / tau, v[rows]) for rows in parts])
     used = np.concatenate(parts)
     gain, half = float(gains.mean()), _half_width(gains)
     return Headroom(
-        v0=variance.v0,
-        v0_error=variance.v0_error,
+        v0=v0,
+        v0_error=v0_error,
         gain=gain,
         low=gain - half,
         high=gain + half,
-        gain_seen=float(seen.mean()),
         ceiling=float(np.mean([v[rows].max() - v[rows].mean() for rows in parts])),
         mean=float(v[used].mean()),
         spread=float(v[used].std()),
         tau=tau,
         prompts=len(parts),
         varying=sum(bool(np.ptp(v[rows]) > 0) for rows in parts),
-        prompts_skipped=variance.prompts_skipped,
-        completions=len(used),
     )
 
 
@@ -155,7 +146,7 @@ def _gain(exponents: Vector, values: Vector) -> float:
     return float(w @ values / w.sum() - values.mean())
 
 
-def _jackknifed(exponents: Vector, values: Vector, plain: float) -> float:
+def _jackknifed(exponents: Vector, values: Vector) -> float:
     n = len(values)
     above = values - values.min()
     with np.errstate(divide="ignore"):  # log 0 is -inf, the term that adds nothing
@@ -164,7 +155,7 @@ def _jackknifed(exponents: Vector, values: Vector, plain: float) -> float:
     alive = weight > -np.inf
     ratios = np.exp(np.where(alive, tilted, -np.inf) - np.where(alive, weight, 0.0))
     without = np.where(alive, ratios - (above.sum() - above) / (n - 1), 0.0)
-    return float(n * plain - (n - 1) * without.mean())
+    return float(n * _gain(exponents, values) - (n - 1) * without.mean())
 
 
 def _without_each(terms: Vector) -> Vector:

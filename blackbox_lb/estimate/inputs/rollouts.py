@@ -15,6 +15,9 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.types import NO_TOKEN
 
+PER_ROLLOUT = ("prompts", "rewards", "lengths", "shares")
+PER_POSITION = ("token_ids", "logprobs", "top_ids", "top_logprobs", "bounded")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rollouts:
@@ -87,19 +90,13 @@ class Rollouts:
         sizes = self.lengths[picked]
         starts = np.cumsum(sizes) - sizes
         at = np.repeat(ends[picked] - sizes - starts, sizes) + np.arange(int(sizes.sum()))
-        return replace(
-            self,
-            keys=tuple(self.keys[row] for row in picked),
-            prompts=self.prompts[picked],
-            rewards=self.rewards[picked],
-            lengths=sizes,
-            token_ids=self.token_ids[at],
-            logprobs=self.logprobs[at],
-            top_ids=self.top_ids[at],
-            top_logprobs=self.top_logprobs[at],
-            bounded=None if self.bounded is None else self.bounded[at],
-            shares=None if self.shares is None else self.shares[picked],
-        )
+        return self._part([self.keys[row] for row in picked], picked, at)
+
+    def _part(self, keys: Sequence[str], rows: Any, at: Any) -> Self:
+        """The rollouts ``rows`` with the positions ``at``; slices of them are views."""
+        places = dict.fromkeys(PER_ROLLOUT, rows) | dict.fromkeys(PER_POSITION, at)
+        columns = {name: column[place] for name, place in places.items() if (column := getattr(self, name)) is not None}
+        return replace(self, keys=tuple(keys), **columns)
 
     def at(self, positions: npt.NDArray[np.bool_]) -> Self:
         """The same rollouts with those of their ``positions`` (m,) alone; some may have none left."""
@@ -124,19 +121,7 @@ class Rollouts:
             before = int(ends[first] - self.lengths[first])
             last = max(first + 1, int(np.searchsorted(ends, before + positions, side="right")))
             rows, at = slice(first, last), slice(before, int(ends[last - 1]))
-            yield replace(
-                self,
-                keys=self.keys[rows],
-                prompts=self.prompts[rows],
-                rewards=self.rewards[rows],
-                lengths=self.lengths[rows],
-                token_ids=self.token_ids[at],
-                logprobs=self.logprobs[at],
-                top_ids=self.top_ids[at],
-                top_logprobs=self.top_logprobs[at],
-                bounded=None if self.bounded is None else self.bounded[at],
-                shares=None if self.shares is None else self.shares[rows],
-            )
+            yield self._part(self.keys[rows], rows, at)
             first = last
 
     @classmethod

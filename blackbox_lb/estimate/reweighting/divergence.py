@@ -21,12 +21,10 @@ class Divergence:
     """per_completion: (n,) ``log p_delta(y) - log p_0(y)``, whose mean estimates KL(p_delta || p_0) a completion.
 
     per_position: (m,) the same of each token, which sum to it.
-    tail_factor: the factor on the tail model's tilted mass that matches it to the observed exits from the lists.
     """
 
     per_completion: Vector
     per_position: Vector
-    tail_factor: float
 
     @property
     def kl(self) -> float:
@@ -58,7 +56,7 @@ def divergence(rollouts: Rollouts, token_ids: npt.ArrayLike, values: npt.ArrayLi
     ratios = delta[table.sampled] - log_normaliser
     summed = np.zeros(len(rollouts.keys))
     np.add.at(summed, rollouts.rollout_of, ratios)
-    return Divergence(summed, ratios, float(np.exp(factor)))
+    return Divergence(summed, ratios)
 
 
 def _log_listed(rollouts: Rollouts, table: NextToken, delta: Vector) -> Vector:

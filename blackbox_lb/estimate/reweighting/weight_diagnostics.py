@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Vector, positive, vector
+from blackbox_lb.estimate.inputs.checks import Vector, vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 
@@ -17,40 +17,14 @@ EFFECT_SIZE_GATE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class RewardVariance:
-    """The variance of the reward between completions of one prompt (the paper, theorem "Reward gap").
-
-    v0: ``E_x Var(r | x)``, the unbiased variance within each prompt, averaged over prompts. reward_range: R, the largest
-    minus the smallest reward seen. optimum_gain: ``V_0/R (1 - exp(-R/tau))``, by the theorem a lower bound on
-    ``E[r]`` under the unconstrained KL-regularised optimum minus ``E[r]`` under the base model; a fixed bias gains that
-    less the price of being context-independent. When v0 is 0 there is nothing to learn.
-    v0_error: the standard error of v0, prompts being independent; infinite for one prompt. prompts: number used.
-    prompts_skipped: those with fewer than two completions.
-    """
-
-    v0: float
-    v0_error: float
-    reward_range: float
-    optimum_gain: float
-    prompts: int
-    prompts_skipped: int
-
-
-@dataclass(frozen=True, slots=True)
 class TailCoverage:
-    """The mass that the top-k lists miss. All but positions are shares of 1.
+    """The mass that the top-k lists miss, as shares of 1.
 
-    tail_mass: mean unlisted probability. sampled_outside: positions whose sampled token is missing from the list.
-    unattributed: mean unlisted probability without a token to go to, which stays at bias 0. unnamed: mean listed probability
-    of tokens without an id, which stay at bias 0 too. overfull: lists that summed to more than 1 and were scaled.
+    tail_mass: mean unlisted probability. unattributed: the part without a token to go to, which stays at bias 0.
     """
 
-    positions: int
     tail_mass: float
-    sampled_outside: float
     unattributed: float
-    unnamed: float
-    overfull: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +108,11 @@ def effective_sample_size(weights: npt.ArrayLike) -> float:
     return float(scaled.sum() ** 2 / (scaled**2).sum())
 
 
-def reward_variance(rewards: npt.ArrayLike, prompts: npt.ArrayLike, tau: float = 1.0) -> RewardVariance:
-    """V_0 and the paper's bound for rewards of shape (n,) answering prompts (n,).
+def reward_variance(rewards: npt.ArrayLike, prompts: npt.ArrayLike) -> tuple[float, float]:
+    """V_0 of rewards (n,) answering prompts (n,), and its standard error, prompts being independent; infinite for one prompt.
 
-    The theorem is about a bounded reward r in [0, R] (only its range counts) tilted by exp(r / tau), and V_0 is on the
-    scale of the given r. A log reward with -inf has no variance: pass ``exp(rewards)``, for example the 0/1
+    V_0 is ``E_x Var(r | x)``, the unbiased variance within each prompt, averaged over prompts (the paper, theorem "Reward gap"):
+    where it is 0 there is nothing to learn. A log reward with -inf has no variance: pass ``exp(rewards)``, for example the 0/1
     accuracy behind log-accuracy, and read the numbers on that scale. InputError otherwise, or if no prompt has two.
     """
     r, of = np.asarray(rewards, dtype=np.float64), np.asarray(prompts)
@@ -152,22 +126,14 @@ def reward_variance(rewards: npt.ArrayLike, prompts: npt.ArrayLike, tau: float =
         raise InputError(f"none of {len(names)} prompts has two completions; sample each prompt at least twice")
     means = np.bincount(where, weights=r) / sizes
     variances = np.bincount(where, weights=(r - means[where]) ** 2)[several] / (sizes[several] - 1)
-    v0, width, count = float(variances.mean()), float(np.ptp(r)), len(variances)
-    error = float(variances.std(ddof=1)) / math.sqrt(count) if count > 1 else math.inf
-    gain = -v0 / width * math.expm1(-width / positive("tau", tau)) if width > 0 else 0.0
-    return RewardVariance(v0, error, width, gain, count, int((~several).sum()))
+    count = len(variances)
+    return float(variances.mean()), float(variances.std(ddof=1)) / math.sqrt(count) if count > 1 else math.inf
 
 
 def tail_coverage(next_token: NextToken) -> TailCoverage:
     """Measure the mass missing from the lists behind ``next_token``."""
-    return TailCoverage(
-        positions=next_token.n_positions,
-        tail_mass=float(next_token.tail_mass.mean()),
-        sampled_outside=float(next_token.sampled_outside.mean()),
-        unattributed=float((next_token.rest - next_token.unnamed).mean()),
-        unnamed=float(next_token.unnamed.mean()),
-        overfull=next_token.overfull / next_token.n_positions,
-    )
+    unattributed = next_token.rest - next_token.unnamed
+    return TailCoverage(float(next_token.tail_mass.mean()), float(unattributed.mean()))
 
 
 def delta_statistics(delta: Vector, vocab_size: int, *, sampled: int | None = None) -> DeltaStatistics:

@@ -90,15 +90,14 @@ def sparsify(
     integers: bool = False,
     position_weights: npt.ArrayLike | None = None,
     forbidden: Iterable[int] = (),
-    start: npt.ArrayLike | None = None,
     patience: int = PATIENCE,
 ) -> Sparse:
     """Compile ``delta`` (s,) nats for a provider that takes ``entries`` values in [low, high] and refuses ``forbidden`` ids.
 
     entries None is no limit. position_weights: (m,), each position once if None. Support and values minimise the mean
     ``KL(pi_learned || pi_compiled)`` together (see ``estimate.support``); whole numbers come from a search on the same objective
-    that begins at the rounded ones. If everything fits, the learned values are returned as they are. start: (s,) a bias of
-    no more entries to search from. patience: of ``best_support``; 0 is quick. InputError: a range without 0, entries below 0.
+    that begins at the rounded ones. If everything fits, the learned values are returned as they are. patience: of
+    ``best_support``; 0 is quick. InputError: a range without 0, entries below 0.
     """
     _check(entries, low, high)
     if integers:
@@ -112,8 +111,7 @@ def sparsify(
     elif most == allowed.sum():
         values = problem.fitted(np.flatnonzero(allowed), np.clip(learned, low, high)).values
     else:
-        begin = np.zeros_like(learned) if start is None else vector("start", start, len(learned))
-        values = best_support(problem, most, begin, patience=patience).values
+        values = best_support(problem, most, np.zeros_like(learned), patience=patience).values
     zeros = 0
     if integers:
         chosen = np.flatnonzero(values)

@@ -93,7 +93,7 @@ class _Scores:
     coupling: tuple[Vector, Vector, Vector] | None
 
 
-def best_support(problem: Problem, entries: int, start: Vector, *, patience: int = PATIENCE, splices: int = SPLICES) -> Supported:
+def best_support(problem: Problem, entries: int, start: Vector, *, patience: int = PATIENCE) -> Supported:
     """Choose at most ``entries`` tokens and their best values, from the support of ``start`` (s,), which has no more of them.
 
     patience: single exchanges without a new best, 0 for none at all: then it is quick.
@@ -101,7 +101,7 @@ def best_support(problem: Problem, entries: int, start: Vector, *, patience: int
     if entries == 0:
         return problem.fitted(np.zeros(0, np.int64), start)
     found = problem.fitted(np.flatnonzero(start), start)
-    for _ in range(splices):
+    for _ in range(SPLICES):
         better = _splice(problem, entries, found)
         if better is None:
             break
