@@ -27,6 +27,7 @@ from rich.table import Table
 from scipy import sparse
 
 from bench.measuring import OUT, REPEATS, Measured, alternately, apart, ratio, row, write
+from bench.sampled import sampled
 from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.statistics import BLOCK_POSITIONS, Statistics
 from blackbox_lb.estimate.inputs.recipe import Recipe
@@ -181,8 +182,8 @@ def part_of_store(folder: Path, between: tuple[int, int]) -> Statistics:
     def read() -> Iterator[Rollouts]:
         first, rewards = 0, np.fromfile(folder / "rewards")[slice(*between)]
         with RolloutStore(folder / "store.db", read_only=True) as store:
-            parts = store.sampled(keys)
-            while some := list(itertools.chain.from_iterable(itertools.islice(parts, CHUNK // 256))):
+            parts = sampled(store, keys)
+            while some := list(itertools.islice(parts, CHUNK)):
                 last = first + len(some)
                 yield rollouts(
                     keys[first:last],

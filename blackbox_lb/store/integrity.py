@@ -8,7 +8,7 @@ import numpy as np
 
 from blackbox_lb.errors import StoreCorrupt
 from blackbox_lb.store.keys import checksum, rollout_key, tagged_hash
-from blackbox_lb.store.packing import Arrays, Sampled, unpack, unpack_sampled
+from blackbox_lb.store.packing import Arrays, unpack
 from blackbox_lb.store.schema import KEY_COLUMNS
 from blackbox_lb.types import Completion, FloatArray, Message, Prompt
 
@@ -99,9 +99,11 @@ def _hashed(row: Row, tag: str, column: str) -> str:
 
 def completion_of(row: Row) -> Completion:
     """The completion in a row of ``completions``. StoreCorrupt: the damage in words; StoreError: it is of a newer format."""
-    _keyed(row)
+    if _checked(row)["key"] != rollout_key(row["request_hash"], row["prompt_hash"], row["sample"]):
+        raise StoreCorrupt("its key does not follow from its request, prompt and sample")
     arrays = unpack(row["tokens"])
-    _counted(row, len(arrays.token_ids))
+    if len(arrays.token_ids) != row["n_tokens"]:
+        raise StoreCorrupt(f"it has {len(arrays.token_ids)} tokens where {row['n_tokens']} were stored")
     return Completion(
         text=row["text"],
         finish_reason=row["finish_reason"],
@@ -112,28 +114,6 @@ def completion_of(row: Row) -> Completion:
         fingerprint=row["fingerprint"],
         **arrays._asdict(),
     )
-
-
-def sampled_of(row: Row) -> Sampled:
-    """The sampled columns in a row of ``completions``. StoreCorrupt, StoreError: as ``completion_of``.
-
-    Only they are inflated: the row's checksum covers the rest.
-    """
-    _keyed(row)
-    sampled = unpack_sampled(row["tokens"], bounded=bool(row["bounded"]))
-    _counted(row, len(sampled.token_ids))
-    return sampled
-
-
-def _keyed(row: Row) -> None:
-    _checked(row)
-    if row["key"] != rollout_key(row["request_hash"], row["prompt_hash"], row["sample"]):
-        raise StoreCorrupt("its key does not follow from its request, prompt and sample")
-
-
-def _counted(row: Row, tokens: int) -> None:
-    if tokens != row["n_tokens"]:
-        raise StoreCorrupt(f"it has {tokens} tokens where {row['n_tokens']} were stored")
 
 
 def distribution_of(row: Row) -> FloatArray:

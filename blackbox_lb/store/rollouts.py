@@ -24,13 +24,12 @@ from blackbox_lb.store.integrity import (
     name_of,
     outside_of,
     prompt_of,
-    sampled_of,
     settings_of_row,
     sum_of,
     token_of,
 )
 from blackbox_lb.store.keys import canonical, messages_of, prompt_hash, request_hash, rollout_key
-from blackbox_lb.store.packing import Arrays, Sampled, pack
+from blackbox_lb.store.packing import Arrays, pack
 from blackbox_lb.store.schema import TABLES, insertion, named, selection
 from blackbox_lb.types import Completion, FloatArray, Prompt
 
@@ -219,22 +218,8 @@ class RolloutStore:
         for key in keys:
             found = self._one("completions", key, completion_of)
             if found is None:
-                raise self._missing(key)
+                raise StoreError(f"{self.path} has no completion {key[:12]}...; run the same command again to collect it")
             yield found
-
-    def sampled(self, keys: Sequence[str], rows: int = 256) -> Iterator[list[Sampled]]:
-        """The sampled tokens alone of the completions with these keys, in this order, so many at a time; see ``completions``."""
-        for begin in range(0, len(keys), rows):
-            part = keys[begin : begin + rows]
-            marks = ", ".join("?" * len(part))
-            by_key = {row["key"]: row for row in self._read("completions", f"WHERE key IN ({marks})", part)}
-            missing = next((key for key in part if key not in by_key), None)
-            if missing is not None:
-                raise self._missing(missing)
-            yield [self._parsed("completions", by_key[key], sampled_of) for key in part]
-
-    def _missing(self, key: str) -> StoreError:
-        return StoreError(f"{self.path} has no completion {key[:12]}...; run the same command again to collect it")
 
     def add_next_token(self, key: str, logprobs: FloatArray) -> int:
         """Store the logprobs (v,) of a whole vocabulary, safe from a crash afterwards. Returns the bytes used."""

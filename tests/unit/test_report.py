@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -116,20 +115,6 @@ def test_what_is_missing_is_named_with_its_command(tmp_path: Path) -> None:
         assert command in said
     assert "result.json is not in the folder" in said
     assert "there is no rollouts.db to take examples from" in said.lower()
-
-
-def test_results_of_older_versions_still_read(tmp_path: Path) -> None:
-    """A result whose base is a number, without provenance, usage and curve, gives a page that names what it lacks."""
-    run = write_run(tmp_path / "run", "helps")
-    old = json.loads((run / "result.json").read_text())
-    for key in ("provenance", "usage", "entries_curve"):
-        del old[key]
-    old["validation"]["base"] = 0.48
-    (run / "result.json").write_text(json.dumps(old))
-    page = render(read_run(run))
-    assert "result.json does not hold" in text_of(page)
-    assert 'id="plot-pareto"' in page
-    assert 'id="plot-kept"' not in page
 
 
 def test_an_evaluation_speaks_for_a_bias_without_a_verdict(tmp_path: Path) -> None:

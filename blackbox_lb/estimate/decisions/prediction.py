@@ -39,9 +39,13 @@ class FirstLists:
 
     def unsure(self, bias: Mapping[int, float]) -> Bools:
         """(p,) whether a token outside the list might win: it is at most as likely as the least listed one, and as all the rest."""
+        return self.unsure_by(*self._everywhere(bias))
+
+    def _everywhere(self, bias: Mapping[int, float]) -> tuple[Ids, Vector]:
+        """(s,) the sorted tokens of ``bias``, and (p, s) its values at each prompt."""
         tokens = np.array(sorted(bias), np.int64)
         values = np.array([bias[token] for token in tokens.tolist()], np.float64)
-        return self.unsure_by(tokens, np.broadcast_to(values, (len(self.ids), len(tokens))))
+        return tokens, np.broadcast_to(values, (len(self.ids), len(tokens)))
 
     def unsure_by(self, token_ids: Ids, values: npt.NDArray[np.float64]) -> Bools:
         """(p,) the same where each prompt has a bias of its own: ``values`` (p, s) nats of the sorted ``token_ids`` (s,)."""
@@ -53,15 +57,17 @@ class FirstLists:
         rows, columns = np.nonzero(np.append(token_ids, -2)[where] == self.ids)
         outside[rows, where[rows, columns]] = False
         lift = np.where(outside, np.pad(values, ((0, 0), (0, 1))), -np.inf).max(axis=1)
-        won = self.logprobs.max(axis=1) if not len(token_ids) else self.tilted_by(token_ids, values).max(axis=1)
+        won = self.tilted_by(token_ids, values).max(axis=1)
         return np.asarray((most + np.maximum(lift, 0.0) > won) & (unlisted > COMPLETE))
 
     def tilted(self, bias: Mapping[int, float]) -> Vector:
         """(p, k) ``log pi_0 + delta``, -inf where a list is shorter."""
-        return self.logprobs.astype(np.float64) + _values(self.ids, bias)
+        return self.tilted_by(*self._everywhere(bias))
 
     def tilted_by(self, token_ids: Ids, values: npt.NDArray[np.float64]) -> Vector:
         """(p, k) the same where each prompt has a bias of its own: ``values`` (p, s) nats of the sorted ``token_ids`` (s,)."""
+        if not len(token_ids):
+            return self.logprobs.astype(np.float64)
         where = np.minimum(np.searchsorted(token_ids, self.ids), len(token_ids) - 1)
         own = np.take_along_axis(values, where, axis=1)
         return self.logprobs.astype(np.float64) + np.where(token_ids[where] == self.ids, own, 0.0)
@@ -77,13 +83,3 @@ class FirstLists:
 def begins_right(tokens: Ids, accepted: Sequence[Ids]) -> Bools:
     """(p,) whether each token is one of those that begin an accepted answer of its prompt."""
     return np.array([token in wanted for token, wanted in zip(tokens.tolist(), accepted, strict=True)], np.bool_)
-
-
-def _values(ids: npt.NDArray[np.integer], bias: Mapping[int, float]) -> Vector:
-    """(p, k) the bias of each listed token."""
-    tokens = np.array(sorted(bias), np.int64)
-    if not tokens.size:
-        return np.zeros(ids.shape)
-    values = np.array([bias[token] for token in tokens.tolist()], np.float64)
-    where = np.minimum(np.searchsorted(tokens, ids), len(tokens) - 1)
-    return np.where(tokens[where] == ids, values[where], 0.0)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from blackbox_lb.api.limits.budget import prompt_bound
 from blackbox_lb.api.wire import build_request
@@ -67,17 +67,6 @@ class Line:
     most_completion: int
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """An input file that is in place: its SHA-256, and the sums over its lines."""
-
-    sha256: str
-    requests: int
-    completions: int
-    most_prompt: int
-    most_completion: int
-
-
 def asks(prompts: Iterable[Prompt], samples: int, request: str, there: Collection[str], most: int) -> Iterator[tuple[Prompt, Ask]]:
     """Requests for all keys, each once: runs of at most ``most`` samples of one prompt, prompt by prompt."""
     for prompt in dict.fromkeys(prompts):
@@ -104,16 +93,16 @@ def request_line(profile: Profile, draw: Draw, url: str, model: str, prompt: Pro
     return Line(content, ask.count, bound, ask.count * sampling.max_tokens)
 
 
-def write_input(path: Path, lines: Sequence[Line]) -> Written:
-    """Write a file of lines, so that a crash cannot lose it afterwards."""
+def write_input(path: Path, lines: Sequence[Line]) -> dict[str, Any]:
+    """Write a file of lines, so that a crash cannot lose it afterwards. Returns its SHA-256 and the sums over its lines."""
     digest = hashlib.sha256()
     told = explained(f"write {path}", "make room, or give another --out")
     with told, replacing(path) as draft, draft.open("xb") as file:
         for line in lines:
             digest.update(line.content)
             file.write(line.content)
-    totals = (sum(getattr(line, name) for line in lines) for name in ("completions", "most_prompt", "most_completion"))
-    return Written(digest.hexdigest(), len(lines), *totals)
+    totals = {name: sum(getattr(line, name) for line in lines) for name in ("completions", "most_prompt", "most_completion")}
+    return {"sha256": digest.hexdigest(), "requests": len(lines), **totals}
 
 
 def split(lines: Iterable[Line], requests: int | None, size: int | None) -> Iterator[list[Line]]:
@@ -139,9 +128,6 @@ def split(lines: Iterable[Line], requests: int | None, size: int | None) -> Iter
 def names_in(path: Path) -> Iterator[str]:
     """The custom_id of every line of one of our own input files, where it stands first."""
     with path.open("rb") as file:
-        for line in _lines(file):
-            yield line.split(b'"', 4)[3].decode()
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    return (line for line in file if line.strip())
+        for line in file:
+            if line.strip():
+                yield line.split(b'"', 4)[3].decode()

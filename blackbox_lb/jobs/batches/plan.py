@@ -11,7 +11,7 @@ from typing import Any
 
 from blackbox_lb.api.limits.budget import Budget, Spent
 from blackbox_lb.errors import BudgetExhausted, InputError, ProfileError
-from blackbox_lb.jobs.batches.lines import PREFIX, Ask, Line, Written, asks, names_in, request_line, split, write_input
+from blackbox_lb.jobs.batches.lines import PREFIX, Ask, Line, asks, names_in, request_line, split, write_input
 from blackbox_lb.jobs.batches.record import BatchRecord, Jobs
 from blackbox_lb.jobs.records.run_record import host_of
 from blackbox_lb.providers.schema import BatchRules
@@ -99,7 +99,6 @@ class Setup:
 
     def _written(self, group: Sequence[Line]) -> BatchRecord:
         session, name = self.trials.session, token_hex(6)
-        written = write_input(self.jobs.input(name), group)
         job = BatchRecord(
             name=name,
             provider=session.profile.name,
@@ -108,7 +107,7 @@ class Setup:
             prefix=self.request[:PREFIX],
             settings=self.settings,
             written=time.time(),
-            **{each: getattr(written, each) for each in Written.__slots__},
+            **write_input(self.jobs.input(name), group),
         )
         self.jobs.save(job)
         return job

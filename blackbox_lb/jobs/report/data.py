@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from blackbox_lb.bias.document import MAX_BYTES, Bias
 from blackbox_lb.errors import InputError
@@ -54,15 +54,10 @@ def settings_of(settings: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told)
 
 
-def _point(value: object) -> object:
-    """The point of the base; older results give its reward alone."""
-    return {"reward": value} if isinstance(value, int | float) else value
-
-
 class Validation(_Known):
     """``base`` and what was ``tried``, in the order of the sweep."""
 
-    base: Annotated[Point, BeforeValidator(_point)] = Point()
+    base: Point = Point()
     tried: tuple[CandidateRow, ...] = ()
 
 
@@ -98,7 +93,7 @@ class DecisionsPair(_Known):
 
 
 class Result(_Known):
-    """The displayed part of ``result.json``, of any version of it."""
+    """The displayed part of ``result.json``."""
 
     uncompiled_entries: int | None = None
     kl_nats_per_completion: Number | None = None

@@ -172,21 +172,6 @@ def missing(run: Run) -> Iterator[tuple[str, str, str]]:
         yield "the whole learned vector", "learned.json is not in the folder: blb fit writes it.", ""
     if run.result is None:
         yield "how the bias was chosen", "result.json is not in the folder: blb fit writes it.", ""
-    elif absent := _absent(run.result):
-        what = f"result.json does not hold {', '.join(absent)}; the same blb fit again adds what it can, without new requests."
-        yield "details of the fit", what, ""
-
-
-def _absent(result: Result) -> list[str]:
-    """The parts of a result that older versions did not write."""
-    parts = {
-        "the candidates": bool(result.validation.tried),
-        "the base model’s length on the validation prompts": result.validation.base.tokens is not None,
-        "the gain kept against entries": bool(result.entries_curve),
-        "what the fit drew": result.usage is not None,
-        "the command and versions": result.provenance is not None,
-    }
-    return [name for name, there in parts.items() if not there]
 
 
 def origin(run: Run) -> Facts:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.sampled import sampled, unpack_sampled
 from blackbox_lb.errors import StoreCorrupt, StoreError
 from blackbox_lb.store import RolloutStore
-from blackbox_lb.store.packing import Arrays, pack, unpack_sampled
+from blackbox_lb.store.packing import Arrays, pack
 from blackbox_lb.types import Completion, Prompt
 
 SETTINGS = {"model": "m", "tokenizer": "t"}
@@ -61,18 +62,16 @@ def test_a_cut_blob_is_damaged(cut: int) -> None:
         unpack_sampled(pack(arrays_of(50, 2, 1))[:cut])
 
 
-def test_the_store_gives_them_in_order_and_in_parts(tmp_path: Path) -> None:
-    """In the order of the keys asked for, however many are read at a time; a key that is not there is named."""
+def test_they_come_in_order(tmp_path: Path) -> None:
+    """In the order of the keys asked for; a key that is not there is named."""
     each = [arrays_of(5 + n, 2, n, bounded=n == 3) for n in range(7)]
     keys = stored(tmp_path / "s.db", each)
     with RolloutStore(tmp_path / "s.db", read_only=True) as store:
-        for rows in (1, 3, 100):
-            read = [one for part in store.sampled(keys[::-1], rows) for one in part]
-            for one, arrays in zip(read, each[::-1], strict=True):
-                np.testing.assert_array_equal(one.token_ids, arrays.token_ids)
-                np.testing.assert_array_equal(one.logprobs, arrays.logprobs)
-        with pytest.raises(StoreError, match="has no completion nowhere"):
-            list(store.sampled([keys[0], "nowhere"]))
+        for one, arrays in zip(sampled(store, keys[::-1]), each[::-1], strict=True):
+            np.testing.assert_array_equal(one.token_ids, arrays.token_ids)
+            np.testing.assert_array_equal(one.logprobs, arrays.logprobs)
+        with pytest.raises(StoreError, match="has no intact completion nowhere"):
+            list(sampled(store, [keys[0], "nowhere"]))
 
 
 def test_damage_behind_the_sampled_columns_is_found(tmp_path: Path) -> None:
@@ -87,5 +86,5 @@ def test_damage_behind_the_sampled_columns_is_found(tmp_path: Path) -> None:
             zlib.decompress(bytes(damaged[10:]))
         db.execute("UPDATE completions SET tokens = ?", (bytes(damaged),))
     db.close()
-    with RolloutStore(tmp_path / "s.db", read_only=True) as store, pytest.raises(StoreCorrupt, match="is damaged"):
-        list(store.sampled(keys))
+    with RolloutStore(tmp_path / "s.db", read_only=True) as store, pytest.raises(StoreCorrupt, match="has no intact completion"):
+        list(sampled(store, keys))
