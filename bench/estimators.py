@@ -16,11 +16,11 @@ import numpy.typing as npt
 from blackbox_lb.estimate.choice.table import estimator
 from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.ratio import SNIPS, Ratio
-from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection
+from tests.support.statistics import statistics_of
 
 __all__ = ["ESTIMATORS", "Fitted", "shortened"]
 
@@ -74,7 +74,7 @@ def _ips(relative: tuple[float, ...], absolute: tuple[float, ...] = ()) -> Estim
     grid = [(alpha, True) for alpha in relative] + [(alpha, False) for alpha in absolute]
 
     def fits(rollouts: Rollouts, taus: tuple[float, ...]) -> Iterator[Fitted]:
-        ips = IPS(Statistics.of(rollouts, taus))
+        ips = IPS(statistics_of(rollouts, taus))
         for tau, (alpha, is_relative) in itertools.product(taus, grid):
             setting = f"alpha {alpha:g} {'x mean weight' if is_relative else 'absolute'}"
             yield Fitted(tau, setting, ips.token_ids, ips.delta(tau, alpha, relative=is_relative))
@@ -84,7 +84,7 @@ def _ips(relative: tuple[float, ...], absolute: tuple[float, ...] = ()) -> Estim
 
 def _shrunk(kind: type[SNIPS] | type[Ratio], clip: float | None = None) -> Estimator:
     def fits(rollouts: Rollouts, taus: tuple[float, ...]) -> Iterator[Fitted]:
-        estimate = kind(Statistics.of(rollouts, taus, clip=clip))
+        estimate = kind(statistics_of(rollouts, taus, clip=clip))
         for tau in taus:
             for kappa in KAPPA:
                 yield Fitted(tau, f"kappa {kappa:g}", estimate.token_ids, estimate.delta(tau, kappa))

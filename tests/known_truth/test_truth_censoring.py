@@ -12,7 +12,6 @@ from scipy import stats
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.recipe import Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -20,6 +19,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring
 from tests.support.exact import ExactModel
+from tests.support.statistics import statistics_of, zhat_of
 from tests.support.truth import Exact
 
 TAU, TOP = 0.8, 3
@@ -40,9 +40,9 @@ def rollouts(n: int, seed: int, *, censored: bool = True, top: int = TOP) -> Rol
 
 def zhat(data: Rollouts, rule: Unobserved = "bound", positions: int | None = None, seed: int = 0) -> np.ndarray:
     """(v,) Zhat of every token."""
-    ips = IPS(Statistics.of(data, TAU, positions=positions, seed=seed, unobserved=rule))
+    ips = IPS(statistics_of(data, TAU, positions=positions, seed=seed, unobserved=rule))
     out = np.zeros(MODEL.vocab_size)
-    out[ips.token_ids] = ips.zhat(TAU)
+    out[ips.token_ids] = zhat_of(ips, TAU)
     return out
 
 

@@ -15,6 +15,7 @@ from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from tests.support.exact import ExactModel
+from tests.support.statistics import statistics_of, zhat_of
 from tests.support.truth import Exact
 
 TAU = 0.8
@@ -41,12 +42,12 @@ def grouped_reward(tokens: tuple[int, ...], prompt: int) -> float:
 def replicated(size: int, replications: int, *, sharpness: float = 0.7) -> tuple[GroupedModel, list[Statistics]]:
     """Independent rollout sets of one grouped model."""
     model = GroupedModel(VOCABULARY, 3, seed=5, prompts=2, sharpness=sharpness)
-    return model, [Statistics.of(model.rollouts(size, grouped_reward, seed, top=0), TAUS) for seed in range(replications)]
+    return model, [statistics_of(model.rollouts(size, grouped_reward, seed, top=0), TAUS) for seed in range(replications)]
 
 
 def some(size: int = 60, seed: int = 1) -> Statistics:
     """A few rollouts of a context-dependent model in which tokens of a group differ."""
-    return Statistics.of(ExactModel(VOCABULARY, 3, seed=2).rollouts(size, grouped_reward, seed, top=0), TAUS)
+    return statistics_of(ExactModel(VOCABULARY, 3, seed=2).rollouts(size, grouped_reward, seed, top=0), TAUS)
 
 
 def test_tying_tokens_of_equal_value_reduces_the_error() -> None:
@@ -59,8 +60,8 @@ def test_tying_tokens_of_equal_value_reduces_the_error() -> None:
     for statistics in sets:
         alone = np.zeros(VOCABULARY)
         ips = IPS(statistics)
-        alone[ips.token_ids] = ips.zhat(TAU)
-        tied = TiedIPS(statistics, GROUPS).zhat(TAU)
+        alone[ips.token_ids] = zhat_of(ips, TAU)
+        tied = zhat_of(TiedIPS(statistics, GROUPS), TAU)
         errors += ((alone - truth) ** 2).sum(), ((tied - truth) ** 2).sum()
     assert errors[1] < errors[0] / 2
 
@@ -73,7 +74,7 @@ def test_a_mean_over_observed_tokens_only_is_too_high_where_many_are_not() -> No
     for row, statistics in enumerate(sets):
         estimate = TiedIPS(statistics, GROUPS)
         sampled = np.bincount(GROUPS[estimate.counts > 0], minlength=3)
-        tied[row] = estimate.zhat(TAU)[:3]
+        tied[row] = zhat_of(estimate, TAU)[:3]
         whole[row] = tied[row] * sampled / (VOCABULARY / 3)
     error = whole.std(0, ddof=1) / math.sqrt(len(sets))
     assert (np.abs(whole.mean(0) - truth) < 4 * error).all()
@@ -106,13 +107,13 @@ def test_the_tied_bias_is_the_papers() -> None:
     """``log(alpha + Z_tied) - c`` with Zbar(k) as a loop over the cluster's sampled tokens (algorithm "Cluster-tied Zbar")."""
     statistics, labels = some(8), np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3])
     ips = IPS(statistics)
-    zhat = dict(zip(ips.token_ids.tolist(), ips.zhat(TAU).tolist(), strict=True))
+    zhat = dict(zip(ips.token_ids.tolist(), zhat_of(ips, TAU).tolist(), strict=True))
     z = np.zeros(VOCABULARY)
     for token in range(VOCABULARY):
         mates = [zhat[y] for y in range(VOCABULARY) if labels[y] == labels[token] and y in zhat]
         z[token] = sum(mates) / len(mates) if mates else 0.0
     tied = TiedIPS(statistics, labels)
-    np.testing.assert_allclose(tied.zhat(TAU), z, rtol=1e-12)
+    np.testing.assert_allclose(zhat_of(tied, TAU), z, rtol=1e-12)
     paper = np.log(ALPHA + z) - np.log(ALPHA + z).mean()
     np.testing.assert_allclose(centered(tied, TAU, ALPHA, VOCABULARY), paper, rtol=1e-10, atol=1e-14)
     assert center(tied, TAU, ALPHA, VOCABULARY) == pytest.approx(np.log(ALPHA + z).mean(), rel=1e-12)
@@ -122,7 +123,7 @@ def test_the_tied_bias_is_the_papers() -> None:
 def drawn(*tokens: int, rewards: tuple[float, ...] | None = None) -> Statistics:
     """One-token completions, each token with probability 1/2."""
     n = len(tokens)
-    return Statistics.of(
+    return statistics_of(
         Rollouts(
             keys=tuple(f"{i:03d}" for i in range(n)),
             prompts=np.zeros(n, np.int64),
@@ -140,7 +141,7 @@ def drawn(*tokens: int, rewards: tuple[float, ...] | None = None) -> Statistics:
 def test_what_was_not_observed_is_zero_and_counted() -> None:
     """A cluster without a sampled token and an unsampled token without a cluster are at 0; both are counted."""
     tied = TiedIPS(drawn(0, 0, 1, 6), [4, 4, 4, 4, 9, 9, -1, -1])
-    np.testing.assert_allclose(tied.zhat(1.0), [0.75, 0.75, 0.75, 0.75, 0, 0, 0.5, 0])
+    np.testing.assert_allclose(zhat_of(tied, 1.0), [0.75, 0.75, 0.75, 0.75, 0, 0, 0.5, 0])
     assert (tied.delta(1.0, 0.1)[[4, 5, 7]] == 0).all()
     assert (tied.n_clusters, tied.n_unobserved, tied.n_untied) == (2, 1, 1)
     assert tied.observed_share == pytest.approx(2 / 6)
@@ -150,7 +151,7 @@ def test_what_was_not_observed_is_zero_and_counted() -> None:
 def test_a_token_seen_only_in_worthless_completions_is_observed() -> None:
     """It enters its cluster's mean with Zhat = 0, as one of the sampled tokens V_+."""
     tied = TiedIPS(drawn(0, 1, rewards=(0.0, -math.inf)), [0, 0, 0])
-    np.testing.assert_allclose(tied.zhat(1.0), [0.5, 0.5, 0.5])
+    np.testing.assert_allclose(zhat_of(tied, 1.0), [0.5, 0.5, 0.5])
 
 
 def test_a_vocabulary_of_one_token() -> None:

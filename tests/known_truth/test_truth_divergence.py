@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.divergence import divergence
 from tests.support.exact import ExactModel
+from tests.support.statistics import statistics_of
 from tests.support.truth import Exact
 
 RARE = np.where(np.arange(40) < 25, 0.0, -3.0)
@@ -49,7 +49,7 @@ def test_the_divergence_is_the_exact_one(kind: str, top: int, tolerance: float) 
     if kind == "random":
         delta = np.random.default_rng(2).normal(size=40)
     if kind == "ips":
-        ips = IPS(Statistics.of(base, 1.0))
+        ips = IPS(statistics_of(base, 1.0))
         delta[ips.token_ids] = ips.delta(1.0, 0.05)
     truth = Exact(MODEL, ends_low).kl(delta)
     found = divergence(biased_rollouts(delta, 20_000, top, 3), np.arange(40), delta, NextToken.of(base))

@@ -9,11 +9,11 @@ import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.projection import Fit, projection
 from tests.support.exact import ExactModel
+from tests.support.statistics import statistics_of
 from tests.support.truth import Exact
 
 VOCAB, RARE, TAU, N, L2 = 40, 37, 0.5, 20_000, 5.0
@@ -76,7 +76,7 @@ def test_projection_beats_ips_on_its_own_objective(truth: tuple[ExactModel, Exac
     """On 2,000 rollouts with five logprobs a position, projection is closer to the tilted target than ips at any alpha."""
     model, exact, best = truth
     rollouts = model.rollouts(2_000, contains_rare, 1, top=5)
-    ips = IPS(Statistics.of(rollouts, TAU))
+    ips = IPS(statistics_of(rollouts, TAU))
     best_ips = np.inf
     for alpha in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0):
         delta = np.zeros(VOCAB)

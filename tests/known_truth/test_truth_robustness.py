@@ -8,10 +8,10 @@ import pytest
 from bench.problems import PROBLEMS
 from bench.studies.robustness import DISTURBANCES, NAMES, Plan, losses
 from blackbox_lb.estimate.counting.ips import IPS
-from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.projection.projection import projection
 from tests.support.policy import estimate_policy
+from tests.support.statistics import statistics_of
 
 PROBLEM = PROBLEMS["rare"]
 MODEL = PROBLEM.model()
@@ -73,7 +73,7 @@ def _projected(rollouts: Rollouts) -> np.ndarray[tuple[int], np.dtype[np.float64
 
 
 def _inverse(rollouts: Rollouts) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    ips = IPS(Statistics.of(rollouts, 0.35))
+    ips = IPS(statistics_of(rollouts, 0.35))
     return _dense(ips.token_ids, ips.delta(0.35, 0.3, relative=True))
 
 

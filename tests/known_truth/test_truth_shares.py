@@ -13,13 +13,13 @@ import pytest
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.distributed import Share, Whole
-from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token import next_token as normaliser
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.projection.cross_validation import choose_l2
 from blackbox_lb.estimate.projection.projection import projection
 from tests.support.exact import ExactModel
+from tests.support.statistics import statistics_of
 
 
 def liked(tokens: tuple[int, ...], prompt: int) -> float:
@@ -102,7 +102,7 @@ def test_a_share_without_positions_adds_nothing(rollouts: Rollouts) -> None:
     np.testing.assert_array_equal(there.delta, few.delta)
     bias = here.delta[::-1].copy()
     np.testing.assert_allclose(spread.positions.log_normaliser(bias), table.named().log_normaliser(bias), rtol=0, atol=1e-12)
-    found = Statistics.of(together, (0.5, 1.0))
+    found = statistics_of(together, (0.5, 1.0))
     assert found.recipe is not None
     assert found.n_empty == 2
     assert spread.statistics(found.recipe) == found
@@ -140,7 +140,7 @@ def test_a_lost_share_changes_nothing(rollouts: Rollouts) -> None:
 
 def test_statistics_are_the_same_bits(rollouts: Rollouts) -> None:
     """Those of the shares, added up, are those of all rollouts."""
-    one = Statistics.of(rollouts, (0.5, 1.0))
+    one = statistics_of(rollouts, (0.5, 1.0))
     assert one.recipe is not None
     assert whole(Here(cut(rollouts, 4))).statistics(one.recipe) == one
 

@@ -22,6 +22,7 @@ from blackbox_lb.estimate.counting.statistics import REMEMBERED, Statistics
 from blackbox_lb.estimate.counting.token_matrix import Cells
 from blackbox_lb.estimate.inputs.recipe import Recipe, Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from tests.support.statistics import statistics_of, zhat_of
 
 Row = tuple[str, float, Sequence[tuple[Any, ...]]]
 """Key, reward, and (token, logprob) or (token, logprob, bounded) of each position."""
@@ -74,7 +75,7 @@ def of(
     highest: float | None = HIGHEST,
 ) -> Statistics:
     """Statistics of these rows."""
-    return Statistics.of(columns(some), TAU, highest=highest, positions=positions, seed=seed, unobserved=rule, clip=clip)
+    return statistics_of(columns(some), TAU, highest=highest, positions=positions, seed=seed, unobserved=rule, clip=clip)
 
 
 def cells_of(
@@ -123,7 +124,7 @@ def test_any_sharding_and_order_is_the_whole(
     total = sum((of(shard, positions, seed, rule, clip) for shard in shards), Statistics.zero())
     assert total == whole
     if whole.observed and (columns(some).rewards[columns(some).lengths > 0] > -np.inf).any():
-        np.testing.assert_array_equal(IPS(total).zhat(1.3), IPS(whole).zhat(1.3))
+        np.testing.assert_array_equal(zhat_of(IPS(total), 1.3), zhat_of(IPS(whole), 1.3))
         for each in (SNIPS, Ratio):
             np.testing.assert_array_equal(each(total).delta(1.3, 2.0), each(whole).delta(1.3, 2.0))
 
@@ -319,7 +320,7 @@ def test_empty_completions_do_not_enter_n() -> None:
     rows: list[Row] = [("a", 0.5, [(1, -0.5)]), ("b", 0.2, [(0, -1.0)])]
     with_empty = of([*rows, ("c", 3.0, [])])
     assert (with_empty.n_empty, with_empty.n_used) == (1, 2)
-    np.testing.assert_array_equal(IPS(with_empty).zhat(1.3), IPS(of(rows)).zhat(1.3))
+    np.testing.assert_array_equal(zhat_of(IPS(with_empty), 1.3), zhat_of(IPS(of(rows)), 1.3))
     for each in (IPS, SNIPS, Ratio):
         assert each(with_empty).token_ids.tolist() == [0, 1]
         with pytest.raises(InputError, match="no token position"):
@@ -344,11 +345,11 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(InputError, match="positions is 0"):
         of([], 0)
     with pytest.raises(InputError, match="tau is 0"):
-        Statistics.of(columns([]), (1.0, 0.0))
+        statistics_of(columns([]), (1.0, 0.0))
     with pytest.raises(InputError, match=r"gathered for tau 0\.7, 1\.3, and not 2"):
-        IPS(of([("a", 0.0, [(5, -0.5)])])).zhat(2.0)
+        zhat_of(IPS(of([("a", 0.0, [(5, -0.5)])])), 2.0)
     with pytest.raises(InputError, match="not gathered for snips"):
-        SNIPS(Statistics.of(columns([("a", 0.0, [(5, -0.5)])]), 1.0, estimators=["ips"]))
+        SNIPS(statistics_of(columns([("a", 0.0, [(5, -0.5)])]), 1.0, estimators=["ips"]))
     with pytest.raises(InputError, match="highest is nan"):
         of([], highest=np.nan)
     for clip in (0.99, -1.0, np.nan, np.inf):

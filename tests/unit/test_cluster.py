@@ -17,7 +17,6 @@ from click.testing import CliRunner, Result
 
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, NoLogprobs
-from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.projection.projection import projection
 from blackbox_lb.jobs.fitting import training_rollouts as learning
 from blackbox_lb.rollouts import ray_engine as cluster
@@ -26,6 +25,7 @@ from blackbox_lb.rollouts.reading import Reading
 from blackbox_lb.rollouts.training import spread_training, training_set
 from blackbox_lb.store import RolloutStore
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.statistics import statistics_of
 from tests.unit.ray_fits import Losing, keys_of, stored
 
 pytestmark = pytest.mark.needs("ray")
@@ -154,7 +154,7 @@ def test_a_share_without_lists_adds_nothing(tmp_path: Path) -> None:
         one = projection(here.rollouts, tau=0.5, l2=1.0, next_token=here.next_token)
         many = projection(found.whole.rollouts, tau=0.5, l2=1.0, next_token=found.whole.positions)
         np.testing.assert_allclose(many.delta, one.delta, atol=1e-9)
-        statistics = Statistics.of(here.rollouts, 0.5)
+        statistics = statistics_of(here.rollouts, 0.5)
         assert statistics.recipe is not None
         assert found.whole.statistics(statistics.recipe) == statistics
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import InputError, NoLogprobs, StoreError
-from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.next_token import parallel as passes
 from blackbox_lb.estimate.next_token import tails
 from blackbox_lb.estimate.projection.projection import projection
@@ -25,6 +24,7 @@ from blackbox_lb.rollouts.training import Training, censored, training_set
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import UNNAMED, Completion, EndTokens, Example, Prompt
+from tests.support.statistics import statistics_of
 
 SETTINGS = {"model": "m", "tokenizer": "t"}
 EXAMPLES = [Example(str(n), Prompt.user(f"question {n}")) for n in range(3)]
@@ -97,7 +97,7 @@ def test_bounds_are_kept_position_by_position(tmp_path: Path) -> None:
     found = censored(training.rollouts, training.next_token, "drop")
     assert (found.positions, found.outside, found.bounded, found.unobserved) == (5, 3, 2, "drop")
     assert found.mass == pytest.approx(1 - np.exp(-0.4) - np.exp(-1.5), abs=1e-6)
-    assert Statistics.of(training.rollouts, 1.0, unobserved="drop").drawn == 3
+    assert statistics_of(training.rollouts, 1.0, unobserved="drop").drawn == 3
 
 
 def test_what_is_left_out_is_counted_by_reason(tmp_path: Path) -> None:

@@ -4,11 +4,8 @@ import math
 
 import numpy as np
 
-from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.statistics import Statistics
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
-
-LARGEST_EXPONENT = 700.0
 
 
 class IPS:
@@ -27,28 +24,14 @@ class IPS:
         self._inverse = statistics.sums["inverse"].values[self.token_ids]
 
     def scaled(self, tau: float) -> tuple[Vector, float]:
-        """(s,) ``Zhat / exp(log_scale)`` and log_scale = max r / tau in nats, without overflow or loss.
+        """(s,) ``Zhat / exp(log_scale)`` and log_scale = max r / tau in nats, without overflow or loss, with
+        ``Zhat(y) = 1/N sum_n exp(r_n / tau) 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``, unbiased unless clipped.
 
+        A reward of -inf weighs 0 at every tau.
         Raises InputError: the statistics lack this tau, or no completion earned a reward (all are -inf).
         """
         values: Vector = self._inverse[:, self._statistics.column(tau)] / self.n_used
         return values, self._statistics.log_scale(tau)
-
-    def zhat(self, tau: float) -> Vector:
-        """(s,) ``Zhat(y) = 1/N sum_n exp(r_n / tau) 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``, unbiased unless clipped.
-
-        A reward of -inf weighs 0 at every tau. No constant is subtracted from the rewards, so values beyond float64
-        raise InputError: use ``scaled``, or subtract a constant from all rewards (the policy stays the same).
-        """
-        values, log_scale = self.scaled(tau)
-        largest = float(values.max(initial=0.0))
-        highest = log_scale + math.log(largest) if largest > 0 else -math.inf
-        if highest > LARGEST_EXPONENT:
-            raise InputError(
-                f"Zhat reaches exp({highest:.0f}), above the limit exp({LARGEST_EXPONENT:.0f}); raise tau or subtract a constant "
-                f"from every reward, which leaves the policy as it is"
-            )
-        return values * math.exp(log_scale) if largest > 0 else values
 
     def delta(self, tau: float, alpha: float, *, relative: bool = False) -> Vector:
         """(s,) ``log(alpha + Zhat(y)) - log(alpha)`` in nats: the paper's bias shifted so that unsampled tokens are at 0.

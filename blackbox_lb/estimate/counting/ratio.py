@@ -18,17 +18,15 @@ class Shrunk:
     completion: the average of Z(y) over the tokens sampled there. The mean over completions would lie above it where long ones
     are bad, and so every common token below every token that was never sampled.
 
-    token_ids: (s,) the sampled tokens, sorted; all others are at 0. counts: (s,) times sampled. evidence: (s,) e(y).
+    token_ids: (s,) the sampled tokens, sorted; all others are at 0. evidence: (s,) e(y).
     """
 
     token_ids: Ids
-    counts: Ids
     evidence: Vector
 
     def __init__(self, statistics: Statistics, sums: Vector, totals: Vector, evidence: Vector) -> None:
         """sums: (s, j) ``sum_n v_n u_n(y)``, totals: (s,) ``sum_n u_n(y)``, both up to one factor for each token."""
         self.token_ids = statistics.token_ids
-        self.counts = statistics.counts[self.token_ids]
         self.evidence = evidence
         self._statistics, self._sums, self._totals = statistics, sums, totals
 
@@ -71,7 +69,7 @@ class SNIPS(Shrunk):
     credits no token with 1 / |Y| as the paper's Z_avg does where completions end at different lengths. Where P of T_n positions
     were drawn, u_n is T_n / P times their sum.
 
-    One draw at a tiny pi_0 outweighs all others of its token. A ``clip`` in ``Statistics.of`` bounds that; as it falls to 1 the
+    One draw at a tiny pi_0 outweighs all others of its token. A ``clip`` in the recipe bounds that; as it falls to 1 the
     shares become counts and Z(y) the conditional ratio's.
     """
 

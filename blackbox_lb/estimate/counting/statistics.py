@@ -7,10 +7,10 @@ any number of threads and any sharding of the same rollouts give bit-identical n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from queue import SimpleQueue
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.counting.exact_sums import Accumulator, ExactSums
 from blackbox_lb.estimate.counting.token_matrix import Cells
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
-from blackbox_lb.estimate.inputs.recipe import Counted, Recipe, Unobserved
+from blackbox_lb.estimate.inputs.recipe import Counted, Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.parallel import cores, in_order
 
@@ -86,35 +86,11 @@ class Statistics:
         return cls()
 
     @classmethod
-    def of(
-        cls,
-        rollouts: Rollouts,
-        tau: float | Sequence[float],
-        *,
-        highest: float | None = None,
-        positions: int | None = None,
-        seed: int = 0,
-        unobserved: Unobserved = "bound",
-        clip: float | None = None,
-        estimators: Collection[Counted] = get_args(Counted),
-    ) -> Statistics:
-        """Statistics of these rollouts for one or several tau; the settings are those of ``Recipe``.
-
-        ``highest`` None: the highest reward of these rollouts. Parts of a larger set need that of the whole.
-        Raises InputError: a NaN, positive or missing (-inf, -9999) logprob (with the rollout key), or rollouts of another policy
-        than the base, whose logprobs are not pi_0's.
-        """
-        if highest is None:
-            highest = float(rollouts.rewards[rollouts.lengths > 0].max(initial=-np.inf))
-        taus = (tau,) if isinstance(tau, int | float) else tuple(tau)
-        recipe = Recipe(taus, highest, positions, seed, unobserved, clip, tuple(estimators))
-        return cls.gather(rollouts.blocks(BLOCK_POSITIONS), recipe) if rollouts.keys else cls.zero()
-
-    @classmethod
     def gather(cls, blocks: Iterable[Rollouts], recipe: Recipe, *, threads: int | None = None) -> Statistics:
         """Statistics of all ``blocks``, each processed by one of ``threads`` (None: one a core).
 
-        Few blocks are held at a time. No rollout may be in two of them. Raises InputError: as ``of``, the first block's first.
+        Few blocks are held at a time. No rollout may be in two of them. Raises InputError: a NaN, positive or missing (-inf, -9999)
+        logprob (with the rollout key), the first block's first.
         """
         workers = threads or cores()
         tables = [_Tables(recipe) for _ in range(workers)]
@@ -214,9 +190,7 @@ class Statistics:
                 f"--estimator ratio, which needs none"
             )
         if self.recipe is None or estimator not in self.recipe.estimators:
-            raise InputError(
-                f"these statistics were not gathered for {estimator}; name it among the estimators of ``Statistics.of``"
-            )
+            raise InputError(f"these statistics were not gathered for {estimator}; name it among the estimators of the recipe")
 
 
 class _Tables:

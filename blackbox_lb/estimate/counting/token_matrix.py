@@ -50,7 +50,7 @@ class Cells:
     def of(
         cls, rollouts: Rollouts, *, positions: int | None = None, seed: int = 0, drop: bool = False, clip: float = np.inf
     ) -> Cells:
-        """The cells of these rollouts; see ``Statistics.of`` for the settings and errors."""
+        """The cells of these rollouts; see ``Recipe`` for the settings, ``Statistics.gather`` for the errors."""
         n, rows, ids = len(rollouts.keys), rollouts.rollout_of, _checked(rollouts)
         inverse = inverse_propensities(rollouts, rows)
         kept = _kept(rollouts, positions, seed, drop)
