@@ -34,12 +34,12 @@ from blackbox_lb.cli.terminal import Terminal
 from blackbox_lb.estimate.choice.candidates import candidates
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.jobs.fitting.depends import classified, dependent_candidate, surely_right
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone, choose_predicted, given_answers
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.prompt_features import PromptFeatures
 from blackbox_lb.jobs.fitting.run import limits_of
-from blackbox_lb.rollouts.given_answers import FirstTokens, first_tokens
+from blackbox_lb.jobs.fitting.varying.depends import classified, dependent_candidate, surely_right
+from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
+from blackbox_lb.rollouts.answers.given_answers import FirstTokens, first_tokens
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example

@@ -10,7 +10,7 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.decisions.feasibility import Feasibility, feasibility
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.inputs.checks import Bools
-from blackbox_lb.rollouts.given_answers import FirstTokens, first_tokens
+from blackbox_lb.rollouts.answers.given_answers import FirstTokens, first_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY
 from blackbox_lb.tasks.sets.labels import Labels

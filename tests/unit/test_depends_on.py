@@ -18,10 +18,10 @@ from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.cli import main
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.jobs.fitting.depends import DependentCandidate, dependent_candidate
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone
-from blackbox_lb.jobs.fitting.prompt_features import PromptFeatures
-from blackbox_lb.rollouts.given_answers import FirstTokens
+from blackbox_lb.jobs.fitting.varying.depends import DependentCandidate, dependent_candidate
+from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
+from blackbox_lb.rollouts.answers.given_answers import FirstTokens
 from blackbox_lb.types import Example, Prompt
 from tests.support.exact import ExactModel, ExactServer
 
@@ -80,7 +80,7 @@ def test_what_the_prompt_decides_is_learned(
     vector is wanted.
     """
     monkeypatch.setattr("blackbox_lb.vocabulary.embedding.load_encoder", lambda name: colours)
-    monkeypatch.setattr("blackbox_lb.jobs.fitting.prompt_features.find_spec", lambda name: name)
+    monkeypatch.setattr("blackbox_lb.jobs.fitting.varying.prompt_features.find_spec", lambda name: name)
     out = tmp_path / "run"
     result = fit(server, data, out, "--depends-on", kind, "--json")
     assert result.exit_code == 0, result.output
@@ -228,7 +228,7 @@ def test_words_that_say_nothing_are_declined(runs: int) -> None:
 
 def test_a_bias_that_no_file_would_hold_has_fewer_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that move most stay, as where a provider takes fewer."""
-    monkeypatch.setattr("blackbox_lb.jobs.fitting.depends.MOST_NUMBERS", 300)
+    monkeypatch.setattr("blackbox_lb.jobs.fitting.varying.depends.MOST_NUMBERS", 300)
     found = planted(0, signal=True)
     assert isinstance(found, DependentCandidate)
     assert len(found.bias.ids) == 300 // len(found.bias.depends.features) < 8

@@ -21,8 +21,8 @@ from blackbox_lb.jobs.doctor.asking.findings import Report, RowFinding
 from blackbox_lb.jobs.doctor.run import CHECKS, examine
 from blackbox_lb.jobs.doctor.save import save_profile
 from blackbox_lb.providers.profile import Profile, load_profile
-from blackbox_lb.rollouts.continued import lists_along, scored_along, worth_it
-from blackbox_lb.rollouts.given_answers import first_lists
+from blackbox_lb.rollouts.answers.continued import lists_along, scored_along, worth_it
+from blackbox_lb.rollouts.answers.given_answers import first_lists
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.store import RolloutStore

@@ -18,7 +18,7 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.check import judged
 from blackbox_lb.jobs.fitting.choosing.choice import Choice, Measured, TriedCandidate
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.rollouts.given_answers import MOST_LISTED, FirstTokens, first_tokens, followed
+from blackbox_lb.rollouts.answers.given_answers import MOST_LISTED, FirstTokens, first_tokens, followed
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Task

@@ -20,18 +20,18 @@ from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.jobs.compiling.compile import Kept, gain_by_entries, losses
 from blackbox_lb.jobs.fitting.choosing.choice import Choice
 from blackbox_lb.jobs.fitting.choosing.choose import choose
-from blackbox_lb.jobs.fitting.depends import DependentCandidate, against_others, dependent_candidate
-from blackbox_lb.jobs.fitting.depends_on_samples import sampled_candidate
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, choose_predicted
 from blackbox_lb.jobs.fitting.list_fidelity import Fidelity, fidelity
-from blackbox_lb.jobs.fitting.phases import PhasedCandidate, phased_candidate
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.prompt_features import PromptFeatures
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
 from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
+from blackbox_lb.jobs.fitting.varying.depends import DependentCandidate, against_others, dependent_candidate
+from blackbox_lb.jobs.fitting.varying.depends_on_samples import sampled_candidate
+from blackbox_lb.jobs.fitting.varying.phases import PhasedCandidate, phased_candidate
+from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
 from blackbox_lb.jobs.fitting.vectors import sent_entries, uncompiled_of
-from blackbox_lb.rollouts.given_answers import first_tokens
+from blackbox_lb.rollouts.answers.given_answers import first_tokens
 from blackbox_lb.rollouts.judging.decisions import decision_scores
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED

@@ -14,7 +14,7 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.jobs.fitting.explain import room_for_gain
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, alone, check_answers, given_answers
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.prompt_features import check_features
+from blackbox_lb.jobs.fitting.varying.prompt_features import check_features
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, check_values
 from blackbox_lb.rollouts.phased import check_continues

@@ -11,7 +11,7 @@ import numpy as np
 from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import ConnectionFailed, CorruptResponse, InputError, RequestRejected, ServerFailed
 from blackbox_lb.jobs.doctor.asking.exam import STORY, WORDS, Exam, listed
-from blackbox_lb.rollouts.continued import scored_along
+from blackbox_lb.rollouts.answers.continued import scored_along
 from blackbox_lb.rollouts.reference import FARTHEST
 from blackbox_lb.types import Completion, Draw, Message, Prompt, Sampling
 

@@ -10,7 +10,7 @@ from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.jobs.evaluation.arms import Decided
 from blackbox_lb.jobs.evaluation.rivals.case import Case
-from blackbox_lb.rollouts.given_answers import bound_of, first_lists
+from blackbox_lb.rollouts.answers.given_answers import bound_of, first_lists
 from blackbox_lb.rollouts.judging.decisions import label_tokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels

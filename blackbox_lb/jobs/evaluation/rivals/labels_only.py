@@ -7,7 +7,7 @@ from itertools import zip_longest
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.arms import Alternative
 from blackbox_lb.jobs.evaluation.rivals.case import Case
-from blackbox_lb.rollouts.given_answers import AnswerTokens
+from blackbox_lb.rollouts.answers.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks.sets.labels import Labels
 

@@ -1,1 +1,1 @@
-"""The choice of a candidate, by logged and fresh completions of the validation prompts."""
+"""The choice of a candidate, by fresh completions of the validation prompts."""

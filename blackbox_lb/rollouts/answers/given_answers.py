@@ -18,8 +18,8 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError, NoLogprobs, RequestRejected
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
+from blackbox_lb.rollouts.answers.continued import lists_along
 from blackbox_lb.rollouts.columns import columns
-from blackbox_lb.rollouts.continued import lists_along
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.tasks.sets.labels import spellings

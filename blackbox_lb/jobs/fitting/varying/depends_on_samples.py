@@ -8,9 +8,9 @@ from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits
 from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.estimate.projection.projection import reward_weights
 from blackbox_lb.estimate.projection.prompt_dependent import PromptPositions, fit_prompts
-from blackbox_lb.jobs.fitting.depends import FOLDS, NO_FEATURE, SLOPE_L2, SURE, DependentCandidate, learned_bias
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.prompt_features import PromptFeatures
+from blackbox_lb.jobs.fitting.varying.depends import FOLDS, NO_FEATURE, SLOPE_L2, SURE, DependentCandidate, learned_bias
+from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import paired
 from blackbox_lb.rollouts.progress import short

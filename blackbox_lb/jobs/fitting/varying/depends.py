@@ -24,8 +24,8 @@ from blackbox_lb.estimate.projection.projection import reward_weights
 from blackbox_lb.estimate.projection.prompt_dependent import FeatureTable, PromptFit, PromptPositions, fit_prompts, standard_errors
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers
 from blackbox_lb.jobs.fitting.plan import FitPlan
-from blackbox_lb.jobs.fitting.prompt_features import PromptFeatures
-from blackbox_lb.rollouts.given_answers import FirstTokens
+from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
+from blackbox_lb.rollouts.answers.given_answers import FirstTokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import compare
 from blackbox_lb.tasks import Task

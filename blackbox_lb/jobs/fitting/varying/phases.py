@@ -14,9 +14,9 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
 from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.jobs.fitting.depends_on_samples import Earned, earned_over
 from blackbox_lb.jobs.fitting.explain import sent_errors
 from blackbox_lb.jobs.fitting.plan import FitPlan
+from blackbox_lb.jobs.fitting.varying.depends_on_samples import Earned, earned_over
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.phased import phases_of
 from blackbox_lb.rollouts.progress import short
