@@ -206,14 +206,18 @@ def as_recorded(bias: AnyBias) -> object:
 
 
 def strongest(bias: Bias, shown: int = 3) -> list[tuple[str, str]]:
-    """The features, those that move a token most first: the name of each, and the tokens that it moves most, in nats of a prompt
-    that has nothing else, with standard errors where they are known."""
+    """The features of the prompt, or the phases, those that move a token most first: the name of each, and the tokens that it moves
+    most, in nats, with standard errors where they are known."""
+    features = bias.depends.features if bias.depends else ()
+    parts = list[tuple[str, tuple[float, ...], tuple[float | None, ...]]]()
+    parts += [(each.name, each.values, each.errors) for each in features]
+    parts += [(f"{each.phase} ({each.positions:,} positions)", each.values, each.errors) for each in bias.phases]
     rows = []
-    for feature in bias.depends.features if bias.depends else ():
-        errors = [f" ± {error:.2f}" for error in feature.errors] or [""] * len(feature.values)
-        moved = sorted(zip(bias.entries, feature.values, errors, strict=True), key=lambda row: -abs(row[1]))[:shown]
+    for name, values, known in parts:
+        errors = ["" if error is None else f" ± {error:.2f}" for error in known] or [""] * len(values)
+        moved = sorted(zip(bias.entries, values, errors, strict=True), key=lambda row: -abs(row[1]))[:shown]
         told = ", ".join(f"'{entry.readable}' {value:+.2f}{error}" for entry, value, error in moved if value)
-        rows.append((abs(moved[0][1]) if moved else 0.0, feature.name, told))
+        rows.append((abs(moved[0][1]) if moved else 0.0, name, told))
     return [(name, told) for _, name, told in sorted(rows, key=lambda row: -row[0])]
 
 

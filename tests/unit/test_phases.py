@@ -213,9 +213,11 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(server: Exact
     told = blb("eval", out / "bias.json", *where, "--deploy", "temperature=1", "--out", out, "--seed", 1, "--quiet")
     assert (told.exit_code, "HELPS" in told.output) == (0, True), told.output
     told = blb("show", out / "bias.json")
-    assert "Phase first, learned from 400 positions" in told.output
+    assert "The phases; the tokens below are those of the rest" in told.output
+    assert "first (400 positions)" in told.output
     assert "Promoted tokens of the rest" in told.output
     assert blb("report", out).exit_code == 0
+    assert "What each phase moves; the bias below is that of the rest" in (out / "report.html").read_text()
     for line in (
         ("export", out / "bias.json", "--format", "curl"),
         ("compile", out / "bias.json", "--provider", "fireworks"),

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import PhaseVector
 from blackbox_lb.bias.prompt_bias import strongest
 from blackbox_lb.bias.records import Entry, Learned
 from blackbox_lb.cli.json_output import print_json
@@ -29,9 +28,7 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
         click.echo("UNVERIFIED: no fresh completions were compared; run blb eval with --save")
     findings_list(bias.findings, everything=True)
     ranked = sorted(bias.entries, key=lambda entry: entry.bias)
-    _features(bias, top)
-    for phase in bias.phases:
-        _phase(bias, phase, top)
+    _parts(bias, top)
     rest = " of the rest" if bias.phases else ""
     _tokens(f"Promoted tokens{rest}", [entry for entry in reversed(ranked) if entry.bias > 0], top)
     _tokens(f"Suppressed tokens{rest}", [entry for entry in ranked if entry.bias < 0], top)
@@ -53,33 +50,18 @@ def _origin(bias: Bias) -> None:
     click.echo(f"made       {bias.created:%Y-%m-%d %H:%M} UTC by blackbox_lb {printable(bias.blackbox_lb)}")
 
 
-def _features(bias: Bias, top: int) -> None:
-    """The features that move most, each with the tokens that it moves most, in nats of a prompt that has nothing else."""
-    if bias.depends is None:
-        return
-    rows = [(printable(name), told) for name, told in strongest(bias)]
-    print_table(
-        f"Depends on {printable(bias.depends.on)}: {min(top, len(rows))} of {len(rows)} features; the tokens below are what all "
-        "prompts have in common",
-        ("feature", "moves most (nats)"),
-        rows[:top],
-    )
-
-
-def _phase(bias: Bias, phase: PhaseVector, top: int) -> None:
-    """The tokens that a phase moves most, beside what the rest does with them."""
-    errors = phase.errors or (None,) * len(phase.values)
-    rows = sorted(zip(bias.entries, phase.values, errors, strict=True), key=lambda row: -abs(row[1]))
-    print_table(
-        f"Phase {printable(phase.phase)}, learned from {phase.positions:,} positions: {min(top, len(rows))} of "
-        f"{sum(value != 0 for value in phase.values)}",
-        ("token", "id", "bias (nats)", "standard error", "rest"),
-        [
-            (f"'{entry.readable}'", str(entry.id), f"{value:+.3f}", "" if error is None else f"{error:.3f}", f"{entry.bias:+.3f}")
-            for entry, value, error in rows[:top]
-            if value
-        ],
-    )
+def _parts(bias: Bias, top: int) -> None:
+    """The features or phases that move most, each with the tokens that it moves most, in nats."""
+    rows = [(printable(name), told) for name, told in strongest(bias, 8 if bias.phases else 3)]
+    if bias.phases:
+        print_table("The phases; the tokens below are those of the rest", ("phase", "moves most (nats)"), rows)
+    elif bias.depends is not None:
+        print_table(
+            f"Depends on {printable(bias.depends.on)}: {min(top, len(rows))} of {len(rows)} features; the tokens below are what "
+            "all prompts have in common",
+            ("feature", "moves most (nats of a prompt that has nothing else)"),
+            rows[:top],
+        )
 
 
 def _statistics(learned: Learned) -> str:

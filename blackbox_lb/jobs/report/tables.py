@@ -221,15 +221,17 @@ def entries_table(bias: Bias) -> PageTable:
 def token_tables(bias: Bias, analysis: Analysis | None) -> list[PageTable]:
     """The bias itself, and its tokens in an analysis."""
     of = () if analysis is None else (scores_table, bands_table, families_table, pairs_table, delta_table)
-    features = [features_table(bias)] if bias.depends is not None else []
+    features = [features_table(bias)] if bias.version > 1 else []
     return [*features, entries_table(bias), *(found for each in of if analysis and (found := each(analysis)).rows)]
 
 
 def features_table(bias: Bias) -> PageTable:
-    """The features of the prompt and the tokens that they move, the strongest first."""
+    """The features of the prompt, or the phases, and the tokens that they move, the strongest first."""
     rows = [[Cell(name), Cell(told.replace("-", "−"))] for name, told in strongest(bias)]
-    caption = f"What each feature of the prompt moves (depends on {bias.depends.on if bias.depends else 'nothing'})"
-    return table("features", caption, ("feature", "tokens moved most (nats)"), rows, searchable=True, where="bias.json")
+    kind, caption = "phase", "What each phase moves; the bias below is that of the rest"
+    if bias.depends is not None:
+        kind, caption = "feature", f"What each feature of the prompt moves (depends on {bias.depends.on})"
+    return table("features", caption, (kind, "tokens moved most (nats)"), rows, searchable=True, where="bias.json")
 
 
 def _entry(entry: Entry) -> Cell:
