@@ -56,10 +56,10 @@ async def drawn_by_phase(session: Session, prompt: Prompt, draw: Draw, bias: Pha
             met, number = phases.second(before) != phases.second(state), number + 1
             changed = not last and phases.of_state(state, len(taken) + number) != here
         taken += tokens[:number]
-        if met and stop:  # it ended at the text that changes the phase, which is no end
-            part = replace(part, finish_reason="length")
-        ended = number == len(tokens) and part.finish_reason != "length"
-        parts.append(part if number == len(tokens) else await _cut(session, part, number))
+        if number < len(tokens) or (met and stop):  # it did not end here; the text lacks the stop text
+            part = await _cut(session, part, number)
+        parts.append(part)
+        ended = part.finish_reason != "length"
         if not changed or ended or not part.whole or part.filtered or len(taken) >= sampling.max_tokens:
             return await _joined(session, parts)
 
@@ -95,8 +95,8 @@ async def _joined(session: Session, parts: Sequence[Completion]) -> Completion:
     counts = [part.n_tokens for part in parts]
     last, text = parts[-1], "".join(part.text for part in parts)
     ids = np.concatenate([part.token_ids for part in parts])
-    if any(part.text.endswith("\ufffd") for part in parts[:-1]):  # a character of several tokens
-        text = await session.decode(ids.tolist())
+    if any(part.text.endswith("\ufffd") for part in parts[:-1]) or len(parts) > 2:
+        text = await session.decode(ids[: len(ids) - len(last.token_ids)].tolist()) + last.text
     return replace(
         last,
         text=text,

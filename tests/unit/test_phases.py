@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from blackbox_lb.cli import main
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.profile import load_profile
 from blackbox_lb.rollouts.phased import check_continues, drawn_by_phase
-from blackbox_lb.types import Draw, Prompt, Sampling
+from blackbox_lb.types import Completion, Draw, Prompt, Sampling
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.exact.model import log_softmax
 
@@ -113,30 +115,74 @@ def chances(phases: Phases) -> dict[tuple[int, ...], float]:
     return found
 
 
+WORDS = (" a", " b", " c", " d", "")
+
+
+class Listing:
+    """A session with a server that lists the tokens of a stop text and cuts the text before it, as vLLM does."""
+
+    profile = SimpleNamespace(
+        reference=SimpleNamespace(endpoint="completions"), logprobs=SimpleNamespace(stop_text_listed=True), follows_ids=bool
+    )
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(8)
+
+    async def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """The prompt is one token."""
+        return [0]
+
+    async def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens."""
+        return "".join(WORDS[token] for token in tokens)
+
+    async def bytes_of(self, tokens: Sequence[int]) -> list[bytes]:
+        """The bytes of each."""
+        return [WORDS[token].encode() for token in tokens]
+
+    async def complete_many(self, prompt: Sequence[int], draw: Draw) -> list[Completion]:
+        """One completion."""
+        before, tokens, rows, reason = list(prompt[1:]), list[int](), list[np.ndarray](), "length"
+        stop = draw.sampling.stop[0] if draw.sampling.stop else None
+        while reason == "length" and len(tokens) < draw.sampling.max_tokens:
+            rows.append(MODEL.logprobs([*before, *tokens]))
+            bias = np.array([(draw.bias or {}).get(token, 0.0) for token in range(5)])
+            tokens.append(int((rows[-1] + bias + self._rng.gumbel(size=5)).argmax()))
+            text = await self.decode(tokens)
+            reason = "stop" if tokens[-1] == 4 or (stop and stop in text) else "length"
+        text = text.partition(stop)[0] if stop else text
+        ids, own = np.array(tokens, np.int32), np.array([row[t] for row, t in zip(rows, tokens, strict=True)], np.float32)
+        table = np.array(rows, np.float32)
+        return [Completion(text, reason, ids, own, np.tile(np.arange(5, dtype=np.int32), (len(ids), 1)), table, generated=len(ids))]
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["llama.cpp", "stop texts listed"])
 @pytest.mark.parametrize("spec", ["first", "opening:2", "until:b", "first,inside: a..c", "first,after:d"])
-def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str) -> None:
-    """By chi-square over whole completions; logprobs stay those of the model without a bias."""
+def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str, listed: bool) -> None:
+    """By chi-square over whole completions; logprobs stay those of the model without a bias, and no text is lost."""
     phases, draws = Phases.parse([spec]), 600
     bias, exact = PhasedBias(phases, VECTORS[: len(phases.names)]), chances(phases)
     assert sum(exact.values()) == pytest.approx(1.0)
-    profile = load_profile("llamacpp")
+    prompt, sent = Prompt.user("thing"), Draw(Sampling(1.0, MODEL.horizon, 5))
 
-    async def draw() -> list[tuple[int, ...]]:
+    async def draw() -> list[Completion]:
+        if listed:
+            return await many(Listing())
         with ExactServer(MODEL, seed=5) as server:
-            async with Session(profile, base_url=server.base_url) as session:
-                prompt, sent = Prompt.user("thing"), Draw(Sampling(1.0, MODEL.horizon, 5))
-                found = [await drawn_by_phase(session, prompt, sent, bias) for _ in range(draws)]
-                one = found[0]
-                rows = [MODEL.logprobs(one.token_ids[:place].tolist()) for place in range(len(one.token_ids))]
-                own = [row[token] for row, token in zip(rows, one.token_ids.tolist(), strict=True)]
-                assert one.logprobs == pytest.approx(own, abs=1e-5)
-                assert all(each.whole and each.n_tokens == len(each.token_ids) for each in found)
-                texts = {each.text == "".join(server.texts[token] for token in each.token_ids.tolist()) for each in found}
-                ends = {each.finish_reason == ("stop" if each.token_ids[-1] == 4 else "length") for each in found}
-                assert (texts, ends) == ({True}, {True})
-                return [tuple(each.token_ids.tolist()) for each in found]
+            async with Session(load_profile("llamacpp"), base_url=server.base_url) as session:
+                return await many(session)
 
-    counts = Counter(asyncio.run(draw()))
+    async def many(session: Any) -> list[Completion]:
+        return [await drawn_by_phase(session, prompt, sent, bias) for _ in range(draws)]
+
+    found = asyncio.run(draw())
+    for one in found:
+        tokens = one.token_ids.tolist()
+        own = [MODEL.logprobs(tokens[:place])[token] for place, token in enumerate(tokens)]
+        assert one.logprobs == pytest.approx(own, abs=1e-5)
+        assert (one.whole, one.n_tokens, one.text) == (True, len(tokens), "".join(WORDS[token] for token in tokens))
+        assert one.finish_reason == ("stop" if tokens[-1] == 4 else "length")
+    counts = Counter(tuple(each.token_ids.tolist()) for each in found)
     assert set(counts) <= set(exact)
     rows = sorted(exact, key=exact.__getitem__, reverse=True)
     likely = [row for row in rows if exact[row] * draws >= 5]
