@@ -12,23 +12,6 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "AnyBias",
-    "BiasOfPrompt",
-    "BoolArray",
-    "Completion",
-    "Draw",
-    "EndTokens",
-    "Endpoint",
-    "Example",
-    "FloatArray",
-    "IntArray",
-    "Message",
-    "Prompt",
-    "Sampling",
-    "Split",
-]
-
 Endpoint: TypeAlias = Literal["chat", "completions", "responses"]
 Split: TypeAlias = Literal["train", "validation", "test"]
 IntArray: TypeAlias = npt.NDArray[np.int32]

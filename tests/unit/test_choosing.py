@@ -90,7 +90,7 @@ def test_every_candidate_is_sampled_and_the_best_one_wins(chosen: Chooser) -> No
     choice, said, asked = chosen(FEWER_ENDS, MORE_ENDS, WILD)
     assert choice.candidate.logit_bias == MORE_ENDS
     assert choice.tried[1].fate == "chosen"
-    assert choice.tried[1].reward > choice.base_reward
+    assert choice.tried[1].reward > choice.base.reward
     assert "its validation number is too good: the test prompts say what it is worth" in said[-1]
     assert len(chosen(FEWER_ENDS, MORE_ENDS, WILD)[2]) == len(asked)
     json.dumps([row.as_json() for row in choice.tried], allow_nan=False)
@@ -200,7 +200,7 @@ def test_a_candidate_without_completions_is_never_preferred(rewards: tuple[float
     trials = cast(Trials, _Told(0.15, *rewards))
     choice = asyncio.run(choose(trials, EXAMPLES[:1], field, TAIL, samples=1))
     assert choice.candidate is field[best]
-    assert choice.base_reward == 0.15
+    assert choice.base.reward == 0.15
     json.dumps([row.as_json() for row in choice.tried], allow_nan=False)
 
 

@@ -75,11 +75,6 @@ class Choice:
     base: Measured
     base_by_setting: tuple[Measured, ...] = ()
 
-    @property
-    def base_reward(self) -> float:
-        """The base's mean reward on the validation prompts, NaN where it was not drawn."""
-        return self.base.reward
-
 
 def _known(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else value
