@@ -90,9 +90,12 @@ class Phases:
         return cls((*named, REST), **{"stretches": (rest, rest), **found})
 
     @classmethod
-    def of(cls, rows: Iterable[PhaseVector]) -> Phases:
-        """Of a bias file. Raises InputError as ``parse`` does."""
-        return cls.parse(row.phase for row in rows)
+    def of(cls, rows: Sequence[PhaseVector]) -> Phases:
+        """Of a bias file. Raises InputError as ``parse`` does, and where a row is of several phases or of the rest."""
+        found, names = cls.parse(row.phase for row in rows), [row.phase for row in rows]
+        if names != [*found.names[:-1]]:
+            raise InputError(f"{len(names)} rows are of the phases {printable(found.spec)}; give each phase one row")
+        return found
 
     @property
     def spec(self) -> str:
@@ -197,7 +200,8 @@ def _parsed(name: str, number: int, rest: int) -> dict[str, Any]:
 
 
 def _spelled(text: str) -> bool:
-    return 0 < len(text.encode("utf-8", "surrogatepass")) <= LONGEST
+    """Whether it has bytes, and not too many; half of a surrogate pair has none."""
+    return 0 < len(text.encode("utf-8", "ignore")) <= LONGEST and text.encode("utf-8", "ignore").decode() == text
 
 
 def _overlap(named: Sequence[str]) -> InputError:

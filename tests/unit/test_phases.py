@@ -21,7 +21,8 @@ from scipy import stats
 from blackbox_lb import logit_bias
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.phases import PhasedBias, Phases
+from blackbox_lb.bias.phases import PhasedBias, Phases, PhaseVector
+from blackbox_lb.bias.records import Entry
 from blackbox_lb.cli import main
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.providers.profile import load_profile
@@ -79,6 +80,7 @@ def test_counted_phases_come_first() -> None:
         ("inside:..b", "is not known"),
         ("after:" + "x" * 101, "is not known"),
         ("rest", "names none"),
+        ("until:\udc80", "is not known"),
         ("first,first", "names one twice"),
         ("first,opening:3", "overlap"),
         ("first,until:x", "overlap"),
@@ -91,6 +93,17 @@ def test_what_is_no_phase(spec: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as raised:
         Phases.parse([spec])
     assert "give" in str(raised.value)
+
+
+@pytest.mark.parametrize("names", [["rest"], ["first", "rest"], ["first,after:x"], ["first", "first"], ["second"]])
+def test_a_file_with_other_rows_than_phases_is_refused(names: list[str]) -> None:
+    """Each phase has one row; one with as many values as there are entries."""
+    fields: dict[str, Any] = {"provider": "p", "model": "m", "tokenizer": "t", "reward": "r", "estimator": "e"}
+    entries = (Entry(id=1, bias=1.0),)
+    with pytest.raises(BiasError, match="phase"):
+        Bias(version=3, entries=entries, phases=tuple(PhaseVector(phase=name, values=(0.5,)) for name in names), **fields)
+    with pytest.raises(BiasError, match="has not one value for each of the 1 entries"):
+        Bias(version=3, entries=entries, phases=(PhaseVector(phase="first", values=()),), **fields)
 
 
 MODEL = ExactModel(5, 3, seed=7, end=True, sharpness=0.7)
