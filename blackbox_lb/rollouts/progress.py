@@ -26,10 +26,7 @@ class Reporter(Protocol):
 class Silent:
     @contextmanager
     def stage(self, title: str, completions: int) -> Iterator[Watcher]:
-        def ignore(completion: Completion) -> None:
-            del completion
-
-        yield ignore
+        yield lambda completion: None
 
     def remark(self, text: str) -> None:
         """Ignore the remark."""

@@ -14,13 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 from blackbox_lb.bias.document import Bias
+from blackbox_lb.bias.records import Verdict
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.report.data import read_run
 from blackbox_lb.jobs.report.examples import Side, compared
 from blackbox_lb.jobs.report.page import render, tame, write_report
 from blackbox_lb.jobs.report.tables import MOST_ROWS, entries_table, token
-from blackbox_lb.jobs.report.verdict_text import VerdictRow, amount, change, headline, judged, plain, row_of, rows_of
+from blackbox_lb.jobs.report.verdict_text import amount, change, headline, judged, plain, rows_of
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 from tests.unit.report_runs import HOSTILE, Kind, bias_of, entries, verdicts, write_run
@@ -32,9 +33,15 @@ def text_of(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", bare)).split())
 
 
-def row(**fields: Any) -> VerdictRow:
+HELPS = Verdict(
+    setting="greedy", metric="accuracy", base=0.4, biased=0.5, difference=0.1, low=0.05, high=0.15, p=0.001,
+    n_prompts=73, n_base=73, n_biased=73, better="higher", verdict="HELPS",
+)  # fmt: skip
+
+
+def row(**fields: Any) -> Verdict:
     """An accuracy row that helps, with some fields changed."""
-    return replace(VerdictRow("greedy", "accuracy", 0.4, 0.5, 0.1, 0.05, 0.15, 0.001, 73, "higher", "HELPS"), **fields)
+    return HELPS.model_copy(update=fields)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +54,7 @@ def row(**fields: Any) -> VerdictRow:
 )
 def test_the_verdict_is_one_sentence(kind: Kind, sentence: str) -> None:
     """Which setting it helps, hurts or leaves as it is reads the same way for good and bad news."""
-    parts = judged([row_of(each) for each in verdicts(kind)])
+    parts = judged(verdicts(kind))
     assert headline(parts).replace("\N{NO-BREAK SPACE}", " ") == sentence
     assert headline(()) == "Nobody has checked yet whether this bias helps."
 

@@ -142,18 +142,21 @@ def resolvable(prompts: int, rows: int) -> bool:
     return bootstrap(np.ones(prompts)).p * rows <= LEVEL
 
 
-def verdicts(found: Evaluation, name: str) -> list[Verdict]:
-    """The verdicts for a bias file: the rows of the bias ``name`` against the base, as in the evaluation."""
+def as_verdicts(found: Evaluation) -> Iterator[Verdict]:
+    """Each comparison in the form of a bias file, its second policy as the biased one."""
     completions = {(row.setting, row.name): row.completions for row in found.policies}
     alike = Verdict.model_fields.keys() & Comparison.model_fields.keys() - {"base"}
-    return [
-        Verdict(
+    for row in found.comparisons:
+        yield Verdict(
             **row.model_dump(include=alike),
             base=row.base_mean,
             biased=row.other_mean,
-            n_base=completions[row.setting, BASE],
-            n_biased=completions[row.setting, name],
+            n_base=completions.get((row.setting, row.base), 0),
+            n_biased=completions.get((row.setting, row.other), 0),
         )
-        for row in found.comparisons
-        if (row.base, row.other) == (BASE, name)
-    ]
+
+
+def verdicts(found: Evaluation, name: str) -> list[Verdict]:
+    """The verdicts for a bias file: the rows of the bias ``name`` against the base, as in the evaluation."""
+    pairs = zip(found.comparisons, as_verdicts(found), strict=True)
+    return [verdict for row, verdict in pairs if (row.base, row.other) == (BASE, name)]

@@ -54,7 +54,7 @@ def costs(run: Run) -> Facts:
     yield "learned from", f"{run.bias.rollouts:,} completions with {run.bias.tokens:,} tokens"
     for row in rows_of(run):
         if row.metric == "tokens" and row.base > 0:
-            told = f"{row.base:,.1f} → {row.other:,.1f} ({row.difference / row.base:+.0%})"
+            told = f"{row.base:,.1f} → {row.biased:,.1f} ({row.difference / row.base:+.0%})"
             yield f"completion tokens, {row.setting}", told.replace("-", "−")
     if evaluation is not None:
         priced = [(each, each.cost) for each in evaluation.policies if each.cost is not None]

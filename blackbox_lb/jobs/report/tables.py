@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import strongest
-from blackbox_lb.bias.records import Entry
+from blackbox_lb.bias.records import Entry, Verdict
 from blackbox_lb.jobs.analysis.document import Analysis
+from blackbox_lb.jobs.evaluation.compare import as_verdicts
 from blackbox_lb.jobs.evaluation.document import Decisions, Evaluation, LabelScores, Mean, PolicyResult
 from blackbox_lb.jobs.report.data import CandidateRow, DecisionsPair
-from blackbox_lb.jobs.report.verdict_text import VerdictRow, amount, change, interval, row_of
+from blackbox_lb.jobs.report.verdict_text import amount, change, interval
 from blackbox_lb.rollouts.progress import short
 
 MOST_ROWS = 2_000
@@ -29,10 +30,16 @@ class Bar:
     label: str
 
     @classmethod
-    def of(cls, row: VerdictRow, widest: float) -> Bar:
-        """The bar of a row; ``widest``: the largest end of an interval of the same metric."""
+    def of(cls, row: Verdict, widest: float | None = None) -> Bar:
+        """The bar of a row; ``widest``: the largest end of an interval of the same metric, by default the row's own."""
+        widest = farthest(row) if widest is None else widest
         low, point, high = (value / widest if widest else 0.0 for value in (row.low, row.difference, row.high))
         return cls(low, point, high, f"{change(row.metric, row.difference)}, interval {interval(row)}")
+
+
+def farthest(row: Verdict) -> float:
+    """The end of the interval that is farthest from 0."""
+    return max(abs(row.low), abs(row.high), abs(row.difference))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +119,10 @@ def _plain(value: str | float) -> Cell:
     return count(value) if isinstance(value, int) else number(value)
 
 
-def _bars(rows: Sequence[VerdictRow]) -> list[Cell]:
+def _bars(rows: Sequence[Verdict]) -> list[Cell]:
     widest: dict[str, float] = {}
     for row in rows:
-        widest[row.metric] = max(widest.get(row.metric, 0.0), row.widest)
+        widest[row.metric] = max(widest.get(row.metric, 0.0), farthest(row))
     return [Cell(interval(row), row.low, "bar", row.verdict, Bar.of(row, widest[row.metric])) for row in rows]
 
 
@@ -123,19 +130,19 @@ def _p(value: float | None) -> Cell:
     return number(value, None if value is None else f"{value:.3f}" if value >= 0.0005 else "<0.001")
 
 
-def _metric(row: VerdictRow) -> Cell:
+def _metric(row: Verdict) -> Cell:
     return Cell(row.metric, note="higher is better" if row.better == "higher" else "fewer is better")
 
 
-def _means(row: VerdictRow) -> list[Cell]:
+def _means(row: Verdict) -> list[Cell]:
     return [
         number(row.base, amount(row.metric, row.base)),
-        number(row.other, amount(row.metric, row.other)),
+        number(row.biased, amount(row.metric, row.biased)),
         number(row.difference, change(row.metric, row.difference)),
     ]
 
 
-def verdict_table(rows: Sequence[VerdictRow]) -> PageTable:
+def verdict_table(rows: Sequence[Verdict]) -> PageTable:
     """The bias against the base, a row for each metric and setting."""
     columns = ("setting", "metric", "verdict", "without", "with bias", "difference", "95 % interval", "p", "prompts")
     cells = [
@@ -146,7 +153,7 @@ def verdict_table(rows: Sequence[VerdictRow]) -> PageTable:
 
 
 def comparisons_table(evaluation: Evaluation) -> PageTable:
-    pairs = [(each, row_of(each)) for each in evaluation.comparisons]
+    pairs = list(zip(evaluation.comparisons, as_verdicts(evaluation), strict=True))
     wished = any(each.needed_for_effect is not None for each, _ in pairs)
     columns = (
         "setting", "instead of", "this", "metric", "verdict", "from", "to", "difference", "95 % interval", "percentile interval",
@@ -155,7 +162,9 @@ def comparisons_table(evaluation: Evaluation) -> PageTable:
     cells = [
         [
             Cell(row.setting), Cell(each.base), Cell(each.other), _metric(row), word(row.verdict), *_means(row), bar,
-            number(each.percentile_low, interval(replace(row, low=each.percentile_low, high=each.percentile_high))),
+            number(
+                each.percentile_low, interval(row.model_copy(update={"low": each.percentile_low, "high": each.percentile_high}))
+            ),
             _p(row.p), _p(each.p_sign), count(row.n_prompts), count(each.needed),
             *([count(each.needed_for_effect)] if wished else []),
         ]

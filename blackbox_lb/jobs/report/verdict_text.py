@@ -2,13 +2,11 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeAlias
 
 from blackbox_lb.bias.records import Verdict
-from blackbox_lb.jobs.evaluation.arms import BASE
-from blackbox_lb.jobs.evaluation.document import Comparison
+from blackbox_lb.jobs.evaluation.compare import verdicts
 from blackbox_lb.jobs.report.data import Run
 
 GLOSSES = {
@@ -20,55 +18,24 @@ GLOSSES = {
 """Metric -> its meaning."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictRow:
-    """One metric at one setting: policy ``other`` against policy ``base``; see ``bias.Verdict`` and ``evaluation.Comparison``."""
-
-    setting: str
-    metric: str
-    base: float
-    other: float
-    difference: float
-    low: float
-    high: float
-    p: float
-    n_prompts: int
-    better: str
-    verdict: str
-
-    @property
-    def unchanged(self) -> bool:
-        """Whether both sides are the same on every prompt."""
-        return self.difference == self.low == self.high == 0
-
-    @property
-    def widest(self) -> float:
-        """The end of the interval that is farthest from 0."""
-        return max(abs(self.low), abs(self.high), abs(self.difference))
-
-
-Judged: TypeAlias = tuple[VerdictRow, ...]
+Judged: TypeAlias = tuple[Verdict, ...]
 """All rows of one setting; the first is the one that counts."""
 
 
-def row_of(row: Verdict | Comparison) -> VerdictRow:
-    base, other = (row.base, row.biased) if isinstance(row, Verdict) else (row.base_mean, row.other_mean)
-    return VerdictRow(
-        row.setting, row.metric, base, other, row.difference, row.low, row.high, row.p, row.n_prompts, row.better, row.verdict
-    )
+def unchanged(row: Verdict) -> bool:
+    """Whether both sides are the same on every prompt."""
+    return row.difference == row.low == row.high == 0
 
 
-def rows_of(run: Run) -> tuple[VerdictRow, ...]:
+def rows_of(run: Run) -> tuple[Verdict, ...]:
     """The bias against the base: the verdict in the bias file, else the evaluation's comparison of the two; maybe nothing."""
-    if run.bias.verdict:
-        return tuple(map(row_of, run.bias.verdict))
-    if run.evaluation is None:
-        return ()
+    if run.bias.verdict or run.evaluation is None:
+        return run.bias.verdict
     biases = [each.bias for each in run.evaluation.policies if each.bias is not None and each.name == each.bias]
-    return tuple(row_of(row) for row in run.evaluation.comparisons if row.base == BASE and row.other in biases[:1])
+    return tuple(verdicts(run.evaluation, biases[0])) if biases else ()
 
 
-def judged(rows: Iterable[VerdictRow]) -> tuple[Judged, ...]:
+def judged(rows: Iterable[Verdict]) -> tuple[Judged, ...]:
     """The rows by setting, in their order."""
     return tuple(tuple(group) for _, group in groupby(rows, key=lambda row: row.setting))
 
@@ -106,15 +73,15 @@ def _unit(metric: str) -> str:
     return {"accuracy": " percentage points", "tokens": " tokens"}.get(metric, "")
 
 
-def interval(row: VerdictRow) -> str:
+def interval(row: Verdict) -> str:
     return f"{change(row.metric, row.low)} to {change(row.metric, row.high)}"
 
 
-def changed(row: VerdictRow) -> str:
+def changed(row: Verdict) -> str:
     return f"{change(row.metric, row.difference)}{_unit(row.metric)}; 95 % interval {interval(row)}"
 
 
-def _share(row: VerdictRow) -> str:
+def _share(row: Verdict) -> str:
     """The change relative to the base, where that is meaningful."""
     if row.metric == "accuracy" or row.base <= 0 or not math.isfinite(row.difference / row.base):
         return ""
@@ -122,20 +89,20 @@ def _share(row: VerdictRow) -> str:
     return f", {'−' if share < 0 else '+'}{abs(share):.0%}".replace("%", " %") if abs(share) >= 0.005 else ""
 
 
-def measured(row: VerdictRow) -> str:
+def measured(row: Verdict) -> str:
     """The measurement: base, biased, difference, interval."""
-    if row.unchanged:
+    if unchanged(row):
         return f"{amount(row.metric, row.base)} without and with the bias; no test prompt shows any change"
     return (
-        f"{amount(row.metric, row.base)} → {amount(row.metric, row.other)} "
+        f"{amount(row.metric, row.base)} → {amount(row.metric, row.biased)} "
         f"({change(row.metric, row.difference)}{_unit(row.metric)}{_share(row)}; 95 % interval {interval(row)})"
     )
 
 
-def plain(row: VerdictRow, compared: int) -> str:
+def plain(row: Verdict, compared: int) -> str:
     """A row in plain language; ``compared``: number of rows judged together."""
     prompts = f"{row.n_prompts:,} prompts that were not used to learn it"
-    if row.unchanged:
+    if unchanged(row):
         return f"The bias changed nothing that this measures: on all {prompts} both sides came out the same."
     if row.verdict == "NO EVIDENCE":
         return f"Measured on {prompts}. {_doubt(row, compared)} Do not count on a benefit here."
@@ -147,7 +114,7 @@ def plain(row: VerdictRow, compared: int) -> str:
     )
 
 
-def _doubt(row: VerdictRow, compared: int) -> str:
+def _doubt(row: Verdict, compared: int) -> str:
     if row.low <= 0 <= row.high:
         return (
             f"The difference of {change(row.metric, row.difference)}{_unit(row.metric)} may be luck: everything from "
@@ -171,7 +138,7 @@ def headline(parts: Sequence[Judged]) -> str:
 
 
 def _said(part: Judged) -> str:
-    return "NOTHING" if all(row.unchanged for row in part) else part[0].verdict
+    return "NOTHING" if all(unchanged(row) for row in part) else part[0].verdict
 
 
 def _aside(parts: Sequence[Judged]) -> str:
