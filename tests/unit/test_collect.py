@@ -231,7 +231,23 @@ def test_one_bad_answer_is_asked_for_again(tmp_path: Path, spoil: Any) -> None:
     assert all(completion.whole for completion in completions)
 
 
-@pytest.mark.parametrize(("spoil", "error", "tries"), [(_nan, CorruptResponse, 3), (_none, NoLogprobs, 1)])
+def _part(answer: dict[str, Any]) -> dict[str, Any]:
+    """As llama.cpp answers where the only token is a part of a character."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": "\ufffd"}, "finish_reason": "length"}
+    return {**answer, "choices": [choice]}
+
+
+def test_a_first_answer_that_is_a_part_of_a_character_is_asked_for_again(tmp_path: Path) -> None:
+    """It says nothing of the model, though no answer came before it."""
+    with ExactServer(MODEL, faults=lambda number, answer: _part(answer) if number == 0 else answer) as server:
+        done, completions = run(server, tmp_path)
+        assert (done.received, len(asked(server))) == (10, 11)
+    assert all(completion.whole for completion in completions)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "tries"), [(_nan, CorruptResponse, 3), (_part, CorruptResponse, 3), (_none, NoLogprobs, 1)]
+)
 def test_a_server_that_never_answers_well_is_not_paid_for_long(
     tmp_path: Path, spoil: Any, error: type[BlbError], tries: int
 ) -> None:

@@ -167,6 +167,8 @@ def _attempt(
             text = text_of(choice)
             if isinstance(fault, NoLogprobs) and is_cut(text, choice.get("finish_reason"), thought=thought):
                 fault = NoLogprobs(f"{reader.profile.name} cut the answer inside its thinking, before any text: {REMEDY}")
+            elif isinstance(fault, NoLogprobs) and choice.get("finish_reason") == "length" and not text.strip("\ufffd"):
+                fault = CorruptResponse(f"{reader.profile.name} lists no token: the only one may be a part of a character")
             return _completion(text, choice, [] if is_blank(choice, text) else None), fault
         return _completion("", choice, None), fault
 
