@@ -173,7 +173,7 @@ class Listing:
 @pytest.mark.parametrize("spec", ["first", "opening:2", "until:b", "first,inside: a..c", "first,after:d"])
 def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str, listed: bool) -> None:
     """By chi-square over whole completions; logprobs stay those of the model without a bias, and no text is lost."""
-    phases, draws = Phases.parse([spec]), 600
+    phases, draws = Phases.parse([spec]), 400
     bias, exact = PhasedBias(phases, VECTORS[: len(phases.names)]), chances(phases)
     assert sum(exact.values()) == pytest.approx(1.0)
     prompt, sent = Prompt.user("thing"), Draw(Sampling(1.0, MODEL.horizon, 5))
@@ -206,7 +206,7 @@ def test_drawn_by_phase_is_the_bias_that_changes_inside(spec: str, listed: bool)
 
 OPENER = ExactModel(8, 4, seed=2, sharpness=0.5)
 """Tokens " a" to " h". Wanted is " a" at the beginning and nowhere else, which no single vector can say."""
-SPLITS = (("train", range(40)), ("validation", range(40, 70)), ("test", range(70, 120)))
+SPLITS = (("train", range(30)), ("validation", range(30, 50)), ("test", range(50, 75)))
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +234,8 @@ def blb(*line: object) -> Result:
 def fit(server: ExactServer, data: Path, out: Path, *more: object) -> Result:
     """A fit at temperature 1."""
     where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", out, "--reward", "regex:^ a[^a]*$")
-    return blb("fit", *where, "--max-tokens", 4, "--deploy", "temperature=1", "--seed", 1, *more)
+    drawn = ("--samples-per-prompt", 10, "--validation-samples", 3, "--test-samples", 3)
+    return blb("fit", *where, *drawn, "--max-tokens", 4, "--l2", 5, "--deploy", "temperature=1", "--seed", 1, *more)
 
 
 def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(server: ExactServer, data: Path, tmp_path: Path) -> None:
@@ -250,7 +251,7 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(server: Exact
     assert beside["base"] + 0.2 < beside["biased"]
     bias = Bias.load(out / "bias.json")
     (first,) = bias.phases
-    assert (bias.version, first.phase, first.positions, bias.settings["phases"]) == (3, "first", 400, "first")
+    assert (bias.version, first.phase, first.positions, bias.settings["phases"]) == (3, "first", 300, "first")
     at = [entry.id for entry in bias.entries].index(0)
     assert first.values[at] > 1 > 0 > bias.entries[at].bias
     assert first.errors[at] is not None
@@ -273,7 +274,7 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(server: Exact
     assert (told.exit_code, "HELPS" in told.output) == (0, True), told.output
     told = blb("show", out / "bias.json")
     assert "The phases; the tokens below are those of the rest" in told.output
-    assert "first (400 positions)" in told.output
+    assert "first (300 positions)" in told.output
     assert "Promoted tokens of the rest" in told.output
     assert blb("report", out).exit_code == 0
     assert "What each phase moves; the bias below is that of the rest" in (out / "report.html").read_text()
@@ -295,7 +296,7 @@ def test_a_phase_without_positions_gets_the_common_vector(server: ExactServer, d
     assert result.exit_code == 0, result.output
     assert "phase after:zzz: 0 positions are too few, 100 are needed; it gets the common vector" in result.stderr
     after, first = Bias.load(tmp_path / "bias.json").phases
-    assert (after.positions, after.errors, first.positions) == (0, (), 400)
+    assert (after.positions, after.errors, first.positions) == (0, (), 300)
     nothing = fit(server, data, tmp_path / "none", "--phases", "after:zzz", "--tau", 0.1, "--json")
     assert "phases declined: " in nothing.stderr
     assert Bias.load(tmp_path / "none" / "bias.json").version == 1
