@@ -21,12 +21,19 @@ MOST_PARTS = 16
 """Requests of one completion; where a text returns more often, the last phase has all that follows."""
 
 
-def check_continues(session: Session) -> None:
-    """Raise InputError where the server takes no prompt of token ids, so that no part could be continued as it was drawn."""
+def check_continues(session: Session, phases: Phases) -> None:
+    """Raise InputError where the server takes no prompt of token ids, so that no part could be continued as it was drawn, or where
+    a text of the phases could not be found in its tokens."""
     if not session.profile.follows_ids(session.vocabulary):
         raise InputError(
             f"{session.profile.name} is not known to continue token ids, and another split of the same text would be another "
             "prompt: a bias with phases cannot be drawn there; use vllm, llamacpp or local, or leave out --phases"
+        )
+    exact = session.vocabulary is not None or session.profile.tokens.bytes_exact
+    if not exact and not (phases.until + phases.back).isascii():
+        raise InputError(
+            f"{session.profile.name} tells no bytes of parts of a character, so that the text of {phases.spec!r} could go unseen; "
+            "give the model's vocabulary with --tokenizer, or texts of ASCII characters"
         )
 
 

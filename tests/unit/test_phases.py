@@ -313,4 +313,8 @@ def test_what_cannot_be_learned_by_phase(server: ExactServer, data: Path, tmp_pa
         assert (result.exit_code, sentence in result.output) == (2, True), result.output
     monkeypatch.setenv("FIREWORKS_API_KEY", "made-up")
     with pytest.raises(InputError, match="fireworks is not known to continue token ids"):
-        check_continues(Session(load_profile("fireworks"), model="m"))
+        check_continues(Session(load_profile("fireworks"), model="m"), Phases.parse(["first"]))
+    session = Session(load_profile("vllm"), model="m")
+    check_continues(session, Phases.parse(["until:x"]))
+    with pytest.raises(InputError, match="give the model's vocabulary with --tokenizer"):
+        check_continues(session, Phases.parse(["until:\u00e9"]))

@@ -60,7 +60,7 @@ def _check_phases(trials: Trials, plan: FitPlan) -> None:
     for option, given in beside.items():
         if given:
             raise InputError(f"--phases are learned from samples, in one process and without stop texts; leave out {option}")
-    check_continues(trials.session)
+    check_continues(trials.session, plan.phases)
 
 
 def _check_engine(trials: Trials, plan: FitPlan) -> None:

@@ -80,7 +80,7 @@ class Trials:
         if bias is None or isinstance(bias, Mapping):
             return Draw(sampling, bias, endpoint)
         if isinstance(bias, PhasedBias):
-            check_continues(self.session)
+            check_continues(self.session, bias.phases)
         return Draw(sampling, endpoint=endpoint, bias_of=bias)
 
     async def collect(
