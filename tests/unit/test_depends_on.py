@@ -159,7 +159,7 @@ SAYS = ExactModel(14, 2, seed=3, prompts=1, unigram=OFTEN, end=True)
 @pytest.mark.parametrize(("kind", "source"), [("words", "samples"), ("groups:colour", "samples"), ("words", "both")])
 def test_it_is_learned_from_samples_too(kind: str, source: str, data: Path, tmp_path: Path) -> None:
     """Where opposite answers are rewarded, and judged by fresh completions at temperature 1; a feature of noise is declined."""
-    drawn = ("--samples-per-prompt", 8, "--validation-samples", 2, "--test-samples", 1)
+    drawn = ("--samples-per-prompt", 8, "--validation-samples", 2, "--test-samples", 1, "--seed", 3)
     more = ("--learn-from", source, "--deploy", "temperature=1", "--tau", 0.25, "--l2", 1.25, *drawn, "--json")
     with ExactServer(SAYS) as running:
         result = fit(running, data, tmp_path / "run", "--depends-on", kind, *more)
