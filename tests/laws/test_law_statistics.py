@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any, get_args
 
 import numpy as np
@@ -14,15 +13,13 @@ from hypothesis import strategies as st
 
 from bench.paper.centering import fits
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting import exact_sums as exact
-from blackbox_lb.estimate.counting.exact_sums import BLOCK, Accumulator, ExactSums
 from blackbox_lb.estimate.counting.ips import IPS
 from blackbox_lb.estimate.counting.ratio import SNIPS, Ratio
 from blackbox_lb.estimate.counting.statistics import REMEMBERED, Statistics
 from blackbox_lb.estimate.counting.token_matrix import Cells
 from blackbox_lb.estimate.inputs.recipe import Recipe, Unobserved
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from tests.support.statistics import statistics_of, zhat_of
+from tests.support.statistics import close, statistics_of, zhat_of
 
 Row = tuple[str, float, Sequence[tuple[Any, ...]]]
 """Key, reward, and (token, logprob) or (token, logprob, bounded) of each position."""
@@ -94,48 +91,49 @@ def tokens_of(cells: Cells) -> np.ndarray:
 def test_zero_is_neutral(some: list[Row], positions: int | None, rule: Unobserved, clip: float | None) -> None:
     """zero + s = s + zero = s, and no rollouts give zero."""
     s = of(some, positions, rule=rule, clip=clip)
-    assert Statistics.zero() + s == s
-    assert s + Statistics.zero() == s
-    assert of([]) == Statistics.zero()
+    assert close(Statistics.zero() + s, s)
+    assert close(s + Statistics.zero(), s)
+    assert close(of([]), Statistics.zero())
 
 
 @given(rows, rows, rows, rules, clips)
 def test_addition_is_associative_and_commutative(
     a: list[Row], b: list[Row], c: list[Row], rule: Unobserved, clip: float | None
 ) -> None:
-    """Grouping and order of shards do not matter, bit for bit."""
+    """Grouping and order of shards do not matter."""
     x, y, z = (
         of([(name + key, reward, tokens) for key, reward, tokens in part], rule=rule, clip=clip)
         for name, part in zip("abc", (a, b, c), strict=True)
     )
-    assert (x + y) + z == x + (y + z)
-    assert x + y == y + x
+    assert close((x + y) + z, x + (y + z))
+    assert close(x + y, y + x)
 
 
 @given(rows, draws, st.integers(0, 3), rules, clips, st.data())
 def test_any_sharding_and_order_is_the_whole(
     some: list[Row], positions: int | None, seed: int, rule: Unobserved, clip: float | None, data: st.DataObject
 ) -> None:
-    """Shards in any order and of any size, some empty, add up to the statistics of all rollouts at once, bit for bit."""
+    """Shards in any order and of any size, some empty, add up to the statistics of all rollouts at once."""
     whole = of(some, positions, seed, rule, clip)
     shuffled = data.draw(st.permutations(some))
     where = [data.draw(st.integers(0, 3)) for _ in some]
     shards = [[row for row, at in zip(shuffled, where, strict=True) if i == at] for i in range(4)]
     total = sum((of(shard, positions, seed, rule, clip) for shard in shards), Statistics.zero())
-    assert total == whole
+    assert close(total, whole)
     if whole.observed and (columns(some).rewards[columns(some).lengths > 0] > -np.inf).any():
-        np.testing.assert_array_equal(zhat_of(IPS(total), 1.3), zhat_of(IPS(whole), 1.3))
+        np.testing.assert_allclose(zhat_of(IPS(total), 1.3), zhat_of(IPS(whole), 1.3), rtol=1e-12)
         for each in (SNIPS, Ratio):
-            np.testing.assert_array_equal(each(total).delta(1.3, 2.0), each(whole).delta(1.3, 2.0))
+            np.testing.assert_allclose(each(total).delta(1.3, 2.0), each(whole).delta(1.3, 2.0), rtol=1e-9, atol=1e-12)
 
 
 @settings(max_examples=30)
 @given(rows, st.integers(1, 12), st.integers(1, 3), clips)
 def test_blocks_and_threads_cannot_be_told(some: list[Row], positions: int, threads: int, clip: float | None) -> None:
-    """Blocks of any size, taken up by any number of threads, give the same bits."""
+    """Blocks of any size give the same sums, and any number of threads the same bits."""
     recipe = Recipe(TAU, HIGHEST, clip=clip)
-    gathered = Statistics.gather(columns(some).blocks(positions), recipe, threads=threads)
-    assert gathered == of(some, clip=clip)
+    gathered, alone = (Statistics.gather(columns(some).blocks(positions), recipe, threads=each) for each in (threads, 1))
+    assert close(gathered, of(some, clip=clip))
+    assert all(np.array_equal(gathered.sums[name], alone.sums[name]) for name in alone.sums)
 
 
 def test_a_rollout_in_two_parts_is_refused() -> None:
@@ -144,7 +142,7 @@ def test_a_rollout_in_two_parts_is_refused() -> None:
     with pytest.raises(InputError, match="rollout 00000 is in both parts"):
         of(some) + of(some[:1])
     first, second = of(some[::2]), of(some[1::2])
-    assert first + second == of(some)
+    assert close(first + second, of(some))
     with pytest.raises(InputError, match="rollout 00001 is in both parts"):
         (first + second) + of(some[1:4])
 
@@ -161,43 +159,6 @@ def test_parts_of_two_recipes_are_refused() -> None:
         of(other, highest=0.5)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1e300), st.floats(0, 1)), max_size=40), st.randoms(), st.integers(1, 7))
-def test_sums_are_exact(terms: list[tuple[int, float, float]], shuffle: Any, size: int) -> None:
-    """Any order and any blocks give the same integers, and they are as near to the true sum as float64 is to its terms."""
-
-    def summed(some: list[tuple[int, float, float]], size: int) -> ExactSums:
-        gathered = Accumulator(1)
-        for at in range(0, len(some), size):
-            part = sorted(some[at : at + size], key=lambda term: term[0])
-            starts = np.searchsorted([term[0] for term in part], np.arange(5))
-            values, factors = (np.array([term[i] for term in part], np.float64) for i in (1, 2))
-            gathered.add(starts, np.arange(len(part), dtype=np.int32), values, factors[:, None])
-        return gathered.sums()
-
-    whole = summed(terms, len(terms) or 1)
-    shuffled = list(terms)
-    shuffle.shuffle(shuffled)
-    assert summed(shuffled, size) == whole
-    if terms:
-        for token in range(4):
-            true = sum(Fraction(value * factor) for key, value, factor in terms if key == token)
-            error = abs(Fraction(float(whole.values[token, 0])) - true)
-            allowed = sum(Fraction(max(value, 1.0)) for key, value, _ in terms if key == token)
-            assert error <= (allowed + true) * Fraction(2) ** -51
-
-
-def test_sums_do_not_end_with_a_block_or_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More cells of a token than a block holds, and more rollouts than a table: the sums are those of integers."""
-    n = 2 * BLOCK + 7
-    for room in (exact.ROOM, n // 2, 1):
-        monkeypatch.setattr(exact, "ROOM", room)
-        gathered = Accumulator(2)
-        for _ in range(3):
-            factors = np.column_stack((np.ones(n), np.full(n, 0.5)))
-            gathered.add(np.array([0, 0, n]), np.arange(n, dtype=np.int32), np.full(n, 16_383.0), factors)
-        assert gathered.sums().values.tolist() == [[0.0, 0.0], [3 * n * 16_383.0, 1.5 * n * 16_383.0]]
-
-
 @given(rows, draws, rules, st.floats(1, 1e6))
 def test_clipping_only_lowers(some: list[Row], positions: int | None, rule: Unobserved, clip: float) -> None:
     """A rollout without a clipped token keeps its row, every other one is lower or the same, and no clip is one beyond all."""
@@ -208,7 +169,7 @@ def test_clipping_only_lowers(some: list[Row], positions: int | None, rule: Unob
     kept = ~beyond[clipped.rows]
     np.testing.assert_array_equal(clipped.inverse[kept], whole.inverse[kept])
     same, far = of(some, positions, rule=rule), of(some, positions, rule=rule, clip=1e300)
-    assert all(same.sums[name] == far.sums[name] for name in same.sums)
+    assert all(np.array_equal(same.sums[name], far.sums[name]) for name in same.sums)
 
 
 @given(rows, rules)
@@ -221,13 +182,13 @@ def test_the_strictest_clip_counts(some: list[Row], rule: Unobserved) -> None:
 
 @given(rows, draws, st.integers(0, 3))
 def test_without_bounded_positions_there_is_one_answer(some: list[Row], positions: int | None, seed: int) -> None:
-    """Where every logprob was given, what would be done about a missing one does not matter, bit for bit."""
+    """Where every logprob was given, what would be done about a missing one does not matter."""
     given_: list[Row] = [(key, reward, [token[:2] for token in tokens]) for key, reward, tokens in some]
     bound, drop = (of(given_, positions, seed, rule) for rule in get_args(Unobserved))
-    assert drop == replace(bound, recipe=drop.recipe)
+    assert close(drop, replace(bound, recipe=drop.recipe))
     with_bounds = of(some, positions, seed)
     assert bound.observed == sum(len(row[2]) for row in some)
-    assert bound == replace(with_bounds, observed=with_bounds.tokens), "read like a logprob"
+    assert close(bound, replace(with_bounds, observed=with_bounds.tokens)), "read like a logprob"
 
 
 @given(rows, draws, st.integers(0, 3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import fields
 from typing import get_args
 
 import numpy as np
@@ -32,6 +33,22 @@ def statistics_of(
     taus = (tau,) if isinstance(tau, int | float) else tuple(tau)
     recipe = Recipe(taus, highest, positions, seed, unobserved, clip, tuple(estimators))
     return Statistics.gather(rollouts.blocks(BLOCK_POSITIONS), recipe) if rollouts.keys else Statistics.zero()
+
+
+def close(one: Statistics, other: Statistics) -> bool:
+    """Whether all sums are the same to 1e-12 of their value, and all counts, keys and settings the same."""
+    for each in fields(Statistics):
+        mine, theirs = getattr(one, each.name), getattr(other, each.name)
+        tables = mine if isinstance(mine, dict) else {"": mine}
+        others = theirs if isinstance(theirs, dict) else {"": theirs}
+        for name in tables.keys() | others.keys():
+            a, b = tables.get(name), others.get(name)
+            if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+                if a.shape != b.shape or not np.allclose(a, b, rtol=1e-12, atol=0):
+                    return False
+            elif a != b:
+                return False
+    return True
 
 
 def zhat_of(ips: IPS, tau: float) -> Vector:

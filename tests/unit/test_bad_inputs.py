@@ -405,7 +405,6 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("doctor", "--provider", "llamacpp", "--save", "mine.json"),
     ("doctor", "--provider", "llamacpp", "--save", "none/mine.toml"),
     ("compile", "bias.json", "--provider", "nobody"),
-    ("compile", "bias.json", "--plot", "x.exe"),
     ("compile", "bias.json", "--store", "none.db"),
     ("compile", "bias.json", "--out", "none/out.json"),
     ("export", "bias.json", "--format", "json", "--provider", "openai", "--tokenizer", "nothing"),

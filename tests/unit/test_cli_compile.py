@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,22 +141,6 @@ def test_a_bias_that_was_compiled_before_says_so(fitted: tuple[Path, ExactServer
     assert Bias.load(folder / "b50.json").logit_bias == Bias.load(folder / "bias.json").logit_bias
 
 
-def test_a_picture(fitted: tuple[Path, ExactServer], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written where matplotlib is there; where it is not, the remedy is named before anything is computed or written."""
-    folder, _ = fitted
-    pytest.importorskip("matplotlib")
-    learned, out = folder / "learned.json", folder / "p.json"
-    assert "drew" in blb("compile", learned, "--entries", 3, "--out", out, "--plot", folder / "gain.png").stdout
-    assert (folder / "gain.png").read_bytes().startswith(b"\x89PNG")
-    out.unlink()
-    assert "ends in .pdf, .png, .svg" in refused("compile", learned, "--out", out, "--plot", folder / "gain.bmp")
-    assert "no folder" in refused("compile", learned, "--out", out, "--plot", folder / "no" / "gain.png")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    said = refused("compile", learned, "--out", out, "--plot", folder / "gain.png")
-    assert "pip install 'blackbox-lb[report]'" in said
-    assert not out.exists()
-
-
 def test_errors_name_the_remedy(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
     """Too many entries, no store, the wrong file to write, a provider that is no name, one of which too little is known."""
     folder, _ = fitted
@@ -202,7 +185,6 @@ def test_a_profile_of_ones_own(fitted: tuple[Path, ExactServer], tmp_path: Path)
 def test_names_of_any_kind(fitted: tuple[Path, ExactServer], tmp_path: Path) -> None:
     """Dollars are no formula in the picture, backslashes stay in the command, and no file can send a terminal anything."""
     folder, _ = fitted
-    pytest.importorskip("matplotlib")
     learned, store = tmp_path / "learned.json", tmp_path / "rollouts.db"
     for model, reward, shown in (("a$_{b", r"regex:\d", r"'regex:\d'"), ("\x1b[2Jm", "\x9b2J", "REWARD")):
         bias = Bias.load(folder / "learned.json").replacing(model=model, reward=reward)
@@ -211,7 +193,7 @@ def test_names_of_any_kind(fitted: tuple[Path, ExactServer], tmp_path: Path) -> 
             for request, settings in old.requests().items():
                 for sample, (key, prompt) in enumerate(old.prompts(request).items()):
                     new.add(settings | {"model": model}, prompt, sample, *old.completions([key]))
-        result = blb("compile", learned, "--entries", 3, "--plot", tmp_path / "gain.png")
+        result = blb("compile", learned, "--entries", 3)
         assert result.exit_code == 0, result.output
         assert f"--reward {shown} " in result.stdout
         assert not {"\x1b", "\x9b"} & set(result.stdout)
@@ -233,8 +215,7 @@ def test_tokens_that_no_list_holds_are_told(fitted: tuple[Path, ExactServer], tm
     assert f"0 of {len(bias.entries) + 2} dropped 2 that are sent were on no logged prefix listed" in everything
     assert "(2 of them on no logged prefix listed, or sampled)" in said((*bias.entries, *unseen), "--entries", 2)
     assert "nothing is known of what it does" in said(unseen)
-    pytest.importorskip("matplotlib")
-    empty = said((), "--plot", tmp_path / "empty.svg")
+    empty = said(())
     assert "nothing is known of what it does" in empty
     assert "compiled for llamacpp: 0 values" in empty
 

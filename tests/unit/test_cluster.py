@@ -25,7 +25,7 @@ from blackbox_lb.rollouts.reading import Reading
 from blackbox_lb.rollouts.training import spread_training, training_set
 from blackbox_lb.store import RolloutStore
 from tests.support.exact import ExactModel, ExactServer
-from tests.support.statistics import statistics_of
+from tests.support.statistics import close, statistics_of
 from tests.unit.ray_fits import Losing, keys_of, stored
 
 pytestmark = pytest.mark.needs("ray")
@@ -156,7 +156,7 @@ def test_a_share_without_lists_adds_nothing(tmp_path: Path) -> None:
         np.testing.assert_allclose(many.delta, one.delta, atol=1e-9)
         statistics = statistics_of(here.rollouts, 0.5)
         assert statistics.recipe is not None
-        assert found.whole.statistics(statistics.recipe) == statistics
+        assert close(found.whole.statistics(statistics.recipe), statistics)
 
 
 @pytest.mark.usefixtures("started")

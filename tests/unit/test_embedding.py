@@ -15,8 +15,8 @@ import pytest
 
 from bench.paper import clustering as tying
 from bench.paper.clustering import Clustering, cluster_vocabulary, special_texts, token_texts, words
+from bench.paper.k_means import cluster_labels
 from blackbox_lb.errors import ConnectionFailed, InputError
-from blackbox_lb.jobs.analysis.clustering import cluster_labels
 from blackbox_lb.vocabulary import Vocabulary, embedding
 from blackbox_lb.vocabulary.embedding import load_encoder, resolve_encoder
 

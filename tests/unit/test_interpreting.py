@@ -91,19 +91,6 @@ def test_families_by_surface() -> None:
     assert found[1].examples == (" Paris", " France")
 
 
-def test_families_by_embedding() -> None:
-    """Neighbours of one side are one family, which its most used tokens name."""
-    pytest.importorskip("sklearn")
-    order = [1, 2, 3, 4, 5, 10, 0, 11]
-
-    def encoder(texts: Sequence[str]) -> np.ndarray[Any, Any]:
-        return np.array([[1.0, 0.01 * len(text)] if text[0].isupper() else [0.0, 0.01 * len(text)] for text in texts])
-
-    found = rows(rollouts([*order, 5, 5, 2]), [0.1] * 11, encoder=lambda: encoder)
-    assert {found[token].family for token in (0, 3, 5, 10)} == {"Paris, The, France"}
-    assert {found[token].family for token in (1, 2, 4, 11)} == {"of, capital, is"}
-
-
 def test_minimal_pairs() -> None:
     """Opposite signs only; by use times distance; the weight of the one below is (2 + 1) (0.2 + 0.4)."""
     found = rows(rollouts([1, 11, 1, 0, 5]), [0.1, -0.4, 0.3, 0.5, -0.2])

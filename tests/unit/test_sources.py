@@ -23,7 +23,6 @@ from blackbox_lb.errors import InputError, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
 from blackbox_lb.store.elsewhere.joined import Gathered, open_sources
 from blackbox_lb.store.elsewhere.parquet_exchange import export_store, import_store
-from blackbox_lb.store.elsewhere.parquet_reading import ParquetSource
 from blackbox_lb.types import Completion, Prompt
 from tests.support.exact import ExactModel, ExactServer
 from tests.unit.test_store import SETTINGS, arrays, arrays_of, assert_same, completion
@@ -98,7 +97,7 @@ def test_what_is_read_of_parquet_is_what_was_exported(tmp_path_factory: pytest.T
             for number, (each, whole, generated) in enumerate(rows)
         ]
         export_store(folder / "s.db", folder / "out")
-        (source,) = open_sources([str(folder / "out")])
+        (source,) = open_sources([str(folder / "out")], folder)
         assert source.keys(REQUEST) == set(keys)
         for before, after in zip(store.completions(keys), source.completions(keys), strict=True):
             assert_same(arrays_of(before), arrays_of(after))
@@ -106,27 +105,20 @@ def test_what_is_read_of_parquet_is_what_was_exported(tmp_path_factory: pytest.T
         source.close()
 
 
-def test_reading_in_order_reads_each_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sorted by place, a file of many row groups is read once, however the keys come."""
+def test_an_export_is_imported_once(tmp_path: Path) -> None:
+    """And anew where it has changed."""
     filled(tmp_path / "s.db", [(p, s) for p in range(10) for s in range(4)])
-    monkeypatch.setattr("blackbox_lb.store.elsewhere.parquet_exchange.MOST_ROWS", 3)
     export_store(tmp_path / "s.db", tmp_path / "out")
-    (source,) = open_sources([str(tmp_path / "out" / "completions.parquet")])
-    assert isinstance(source, ParquetSource)
-    reads: list[int] = []
-    read = source._read
-
-    def counted(path: str, file: Any, group: int, names: Sequence[str]) -> pa.Table:
-        reads.append(group)
-        return read(path, file, group, names)
-
-    monkeypatch.setattr(source, "_read", counted)
-    keys = sorted(source.keys(REQUEST))
-    places = source.order(keys)
-    texts = [each.text for each in source.completions(sorted(places, key=lambda key: places[key]))]
-    assert len(texts) == 40
-    assert reads == sorted(set(reads)), "each row group once, in order"
-    assert len(reads) == 14
+    for _ in range(2):
+        (source,) = open_sources([str(tmp_path / "out")], tmp_path)
+        assert {each.text for each in source.completions(source.keys(REQUEST))} == {f"{p}.{s}" for p in range(10) for s in range(4)}
+        source.close()
+        (imported,) = tmp_path.glob("imported-*.db")
+    path = tmp_path / "out" / "completions.parquet"
+    pq.write_table(pq.read_table(path).slice(0, 7), path)
+    (source,) = open_sources([str(tmp_path / "out")], tmp_path)
+    assert (len(source.keys(REQUEST)), source.path == imported) == (7, False)
+    source.close()
 
 
 @pytest.fixture
@@ -140,10 +132,10 @@ def bucket(tmp_path: Path) -> Iterator[str]:
     memory.rm("/bucket", recursive=True)
 
 
-def test_object_storage(bucket: str) -> None:
-    """A URL is read where it lies: a folder, a file of it, or all that a pattern names."""
+def test_object_storage(bucket: str, tmp_path: Path) -> None:
+    """A URL stands for a folder, a file of it, or all that a pattern names."""
     for name in (bucket, f"{bucket}/completions.parquet", "memory://bucket/r*", f"{bucket}/*.parquet"):
-        (source,) = open_sources([name])
+        (source,) = open_sources([name], tmp_path)
         assert [each.text for each in source.completions(sorted(source.keys(REQUEST)))] in (["3.0", "3.1"], ["3.1", "3.0"])
         source.close()
 
@@ -170,17 +162,17 @@ def test_what_is_no_source_is_named(name: str, said: str, tmp_path: Path, monkey
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
     before = sorted(tmp_path.iterdir())
     with pytest.raises((InputError, StoreError), match=said):
-        open_sources([name])
+        open_sources([name], tmp_path)
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_remote_store_is_refused() -> None:
+def test_a_remote_store_is_refused(tmp_path: Path) -> None:
     """SQLite reads no object storage; the remedy is named."""
     memory = fsspec.filesystem("memory")
     memory.pipe("/there/rollouts.db", b"x")
     try:
         with pytest.raises(InputError, match="blb store export"):
-            open_sources(["memory://there"])
+            open_sources(["memory://there"], tmp_path)
     finally:
         memory.rm("/there", recursive=True)
 
@@ -196,10 +188,9 @@ def test_columns_out_of_step_are_told(column: str, tmp_path: Path) -> None:
     for value in ([], [None] * 3):
         changed = [{**rows[0], column: [value] * 3 if column == "top_ids" else value}]
         pq.write_table(pa.Table.from_pylist(changed, schema=table.schema), path)
-        (source,) = open_sources([str(path)])
-        with pytest.raises(InputError, match="export it again"):
-            list(source.completions(source.keys(REQUEST)))
-        source.close()
+        with pytest.raises(InputError, match=r"export (it )?again"):
+            open_sources([str(path)], tmp_path)
+    assert not [*tmp_path.glob("imported-*")]
 
 
 def blb(*arguments: object) -> Result:

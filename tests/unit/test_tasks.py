@@ -8,7 +8,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,9 @@ from blackbox_lb import tasks
 from blackbox_lb.errors import DataError, InputError
 from blackbox_lb.tasks import Task, load_examples, load_task
 from blackbox_lb.tasks.load import BUILT_IN
-from blackbox_lb.tasks.records.files import content_hash
+from blackbox_lb.tasks.records.files import SourcedExample, content_hash
 from blackbox_lb.tasks.rewards.matching import normalise, parse_matcher
+from blackbox_lb.tasks.sets.task import DEFAULT_FRACTIONS, divide
 from blackbox_lb.types import Example, Message, Prompt
 
 Write = Callable[[str, str], Path]
@@ -36,6 +37,15 @@ def write(tmp_path: Path) -> Write:
         return path
 
     return _write
+
+
+def from_examples(
+    name: str, examples: Iterable[Example | SourcedExample], seed: int = 0, fractions: Sequence[float] = DEFAULT_FRACTIONS
+) -> Task:
+    """A task of examples that are split three ways."""
+    numbered = enumerate(examples, start=1)
+    rows = [each if isinstance(each, SourcedExample) else SourcedExample(each, f"example {n} ({each.id})") for n, each in numbered]
+    return Task.from_splits(name, divide(name, rows, seed, fractions))
 
 
 def jsonl(*rows: object) -> str:
@@ -228,17 +238,17 @@ def test_a_file_over_the_limit_is_refused(tmp_path: Path) -> None:
 def test_adding_rows_moves_no_other(count: int, more: int, seed: int) -> None:
     """A row's split depends on the seed and its id alone: rows added before or after leave it where it was."""
     try:
-        small = Task.from_examples("t", numbered(count, start=100), seed=seed)
+        small = from_examples("t", numbered(count, start=100), seed=seed)
     except DataError:
         return
-    large = Task.from_examples("t", numbered(more) + numbered(count, start=100) + numbered(more, start=1000), seed=seed)
+    large = from_examples("t", numbered(more) + numbered(count, start=100) + numbered(more, start=1000), seed=seed)
     for split in ("train", "validation", "test"):
         assert [e for e in large.split(split) if e in small.split(split)] == list(small.split(split))
 
 
 def test_the_shares_are_the_fractions() -> None:
     """Of 20,000 examples half go to train, a fifth to validation and .3 to test, within four standard errors."""
-    task = Task.from_examples("t", numbered(20_000))
+    task = from_examples("t", numbered(20_000))
     assert len(task.train) == pytest.approx(10_000, abs=283)
     assert len(task.validation) == pytest.approx(4_000, abs=226)
     assert len(task.test) == pytest.approx(6_000, abs=260)
@@ -247,13 +257,13 @@ def test_the_shares_are_the_fractions() -> None:
 
 def test_another_seed_gives_another_split() -> None:
     """The seed enters the hash."""
-    assert Task.from_examples("t", numbered(60), seed=0).train != Task.from_examples("t", numbered(60), seed=1).train
+    assert from_examples("t", numbered(60), seed=0).train != from_examples("t", numbered(60), seed=1).train
 
 
 def test_too_few_rows_are_refused_with_the_number_needed() -> None:
     """Two rows cannot fill three splits; the message says how many rows do, with 99 % probability."""
     with pytest.raises(DataError, match=r"t has 2 rows and none of them in .*: give 26 rows or more"):
-        Task.from_examples("t", numbered(2))
+        from_examples("t", numbered(2))
     assert 3 * 0.8**26 < 0.01 <= 3 * 0.8**25
 
 
@@ -261,7 +271,7 @@ def test_too_few_rows_are_refused_with_the_number_needed() -> None:
 def test_fractions_must_be_positive_and_sum_to_one(fractions: tuple[float, ...]) -> None:
     """Shares that cannot be shares are refused."""
     with pytest.raises(InputError, match="give 3 positive shares that sum to 1"):
-        Task.from_examples("t", numbered(50), fractions=fractions)
+        from_examples("t", numbered(50), fractions=fractions)
 
 
 def test_a_split_column_is_obeyed(write: Write) -> None:

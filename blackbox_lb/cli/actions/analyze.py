@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -31,7 +30,6 @@ from blackbox_lb.safety.atomic_file import write_whole
 from blackbox_lb.safety.printable import legible
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import Task, parse_reward
-from blackbox_lb.vocabulary.embedding import load_encoder
 
 T = TypeVar("T")
 Columns: TypeAlias = Sequence[tuple[str, Callable[[T], str]]]
@@ -118,8 +116,7 @@ async def _run(bias: Bias, options: AnalyzeOptions, listener: Remembering, budge
     generated = {token for token in biased.rollouts.token_ids.tolist() if token >= 0}
     untold = () if vocabulary else sorted(generated - known.keys())
     names = await _texts(bias, untold, ours, listener) if options.base_url and untold else {}
-    encoder = None if options.families == "surface" else partial(load_encoder, options.embedding)
-    return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.remarks), encoder, names)
+    return analyze(bias, biased, shifts, known, vocabulary, provenance(listener.remarks), names)
 
 
 async def _texts(bias: Bias, tokens: Sequence[int], options: ModelOptions, listener: Remembering) -> dict[int, str]:

@@ -19,7 +19,6 @@ from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.compiling.compile import Kept, compile_bias, compile_dependent, gain_by_entries
 from blackbox_lb.jobs.compiling.logged_prefixes import Prefixes, logged_prefixes
-from blackbox_lb.jobs.compiling.plot import check_plot, gain_plot
 from blackbox_lb.providers.names import profile_names
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.safety.printable import legible, printable
@@ -45,8 +44,6 @@ def execute(options: CompileOptions) -> None:
     if bias.depends is not None:
         _compile_dependent(bias, profile, highest_id(profile, vocabulary), out, options)
         return
-    if options.plot:
-        check_plot(options.plot)
     prefixes = logged_prefixes(store, bias, profile, vocabulary)
     if not options.as_json and not options.quiet:
         _explain(bias, bias_file, prefixes, store, options.entries)
@@ -54,17 +51,12 @@ def execute(options: CompileOptions) -> None:
     made = compile_bias(bias, profile, table, entries=options.entries, integers=options.integers, highest_id=highest)
     made.save(out)
     rows = gain_by_entries(bias, profile, table, made, highest_id=highest)
-    if options.plot:
-        title = f"{printable(bias.model)}, compiled for {profile.name}"
-        gain_plot(rows, profile.bias.entries, title, options.plot)
     judge = _judge(made, profile, options.provider, out)
     if options.as_json:
         print_json(_document(bias, made, prefixes, rows, highest) | {"bias": str(out), "judge": judge})
         return
     _table(rows, profile)
     _result(_document(bias, made, prefixes, rows, highest), made, profile)
-    if options.plot:
-        click.echo(f"drew {options.plot}")
     click.echo(f"wrote {out}, UNVERIFIED: judge it with\n  {judge}")
 
 

@@ -21,7 +21,7 @@ class IPS:
         self.n_used = statistics.n_used
         self.token_ids: Ids = np.flatnonzero(statistics.drawn_tokens)
         self.counts: Ids = statistics.counts[self.token_ids]
-        self._inverse = statistics.sums["inverse"].values[self.token_ids]
+        self._inverse = statistics.sums["inverse"][self.token_ids]
 
     def scaled(self, tau: float) -> tuple[Vector, float]:
         """(s,) ``Zhat / exp(log_scale)`` and log_scale = max r / tau in nats, without overflow or loss, with

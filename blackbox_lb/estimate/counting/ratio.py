@@ -57,7 +57,7 @@ class Ratio(Shrunk):
         statistics.require("ratio")
         sampled = statistics.token_ids
         counts = statistics.counts[sampled].astype(np.float64)
-        super().__init__(statistics, statistics.sums["counted"].values[sampled], counts, counts)
+        super().__init__(statistics, statistics.sums["counted"][sampled], counts, counts)
 
 
 class SNIPS(Shrunk):
@@ -77,18 +77,11 @@ class SNIPS(Shrunk):
         """Raise InputError if there is no completion with a token, or no token with a logprob."""
         statistics.require("snips")
         sampled = statistics.token_ids
-        # Z and ess do not depend on a token's scale; 1 / pi_0 may be beyond what float64 can square.
-        sums, exponents = statistics.sums["shares"].scaled
-        totals = sums[sampled, -1]
-        ess = _effective_sizes(totals, exponents[sampled], statistics, sampled)
-        super().__init__(statistics, sums[sampled, :-1], totals, ess)
-
-
-def _effective_sizes(totals: Vector, exponents: Ids, statistics: Statistics, sampled: Ids) -> Vector:
-    """(s,) ``(sum_n u)^2 / sum_n u^2``, 0 for a token without a share; ``sum_n u = totals 2**exponents``."""
-    squares, powers = statistics.sums["squares"].scaled
-    shared = totals > 0
-    ratio = np.divide(totals**2, squares[sampled, 0], out=np.zeros_like(totals), where=shared)
-    ess: Vector = np.ldexp(ratio, 2 * exponents - powers[sampled])
-    # By Cauchy and Schwarz; rounding may leave the interval by an ulp.
-    return np.where(shared, np.clip(ess, 1.0, statistics.cells[sampled]), 0.0)
+        sums = statistics.sums["shares"][sampled]
+        totals = sums[:, -1]
+        squares = statistics.sums["squares"][sampled, 0]
+        shared = totals > 0
+        ess = np.divide(totals**2, squares, out=np.zeros_like(totals), where=shared)
+        # By Cauchy and Schwarz; rounding may leave the interval by an ulp.
+        ess = np.where(shared, np.clip(ess, 1.0, statistics.cells[sampled]), 0.0)
+        super().__init__(statistics, sums[:, :-1], totals, ess)

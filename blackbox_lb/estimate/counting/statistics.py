@@ -1,26 +1,25 @@
 """Statistics: the sums over rollouts from which the estimators compute a token's value.
 
-They are gathered block by block in memory that does not grow with the rollouts, and are exact, so that any order, any block size,
-any number of threads and any sharding of the same rollouts give bit-identical numbers.
+They are gathered block by block in memory that does not grow with the rollouts. Blocks are added in their order, so that any number
+of threads gives the same bits; other blocks, another order or shards differ by rounding.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from queue import SimpleQueue
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.counting.exact_sums import Accumulator, ExactSums
 from blackbox_lb.estimate.counting.token_matrix import Cells
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, positive
 from blackbox_lb.estimate.inputs.recipe import Counted, Recipe
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.parallel import cores, in_order
+from blackbox_lb.estimate.next_token.parallel import in_order
 
 BLOCK_POSITIONS = 1 << 20
 """Positions in a thread's work at a time, in about 100 MB."""
@@ -40,7 +39,7 @@ class Statistics:
     counts, drawn_tokens, cells: (v,) times each token was sampled, times drawn, and number of rollouts that sampled it.
     keys: the least keys, at most 4,096.
     weights: (2, j) ``sum_n v_n`` and ``sum_n T_n v_n`` with v = exp((r - highest) / tau) and T_n the positions. sums: by name,
-    (v, j) or fewer columns, see ``_tables``:
+    (v, j) or fewer columns:
 
         inverse  ``sum_n v_n inverse_n(y)``, ``inverse_n(y) = 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``: N times Zhat,
         shares   ``sum_n v_n u_n(y)``, and without v in one column more, with ``u_n = T_n inverse_n``; squares: ``sum_n u_n^2``,
@@ -77,8 +76,8 @@ class Statistics:
     drawn_tokens: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
     cells: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
     keys: tuple[str, ...] = ()
-    weights: ExactSums = field(default_factory=lambda: ExactSums.zero(0))
-    sums: Mapping[str, ExactSums] = field(default_factory=dict)
+    weights: Vector = field(default_factory=lambda: np.zeros((2, 0)))
+    sums: Mapping[str, Vector] = field(default_factory=dict)
 
     @classmethod
     def zero(cls) -> Statistics:
@@ -92,23 +91,51 @@ class Statistics:
         Few blocks are held at a time. No rollout may be in two of them. Raises InputError: a NaN, positive or missing (-inf, -9999)
         logprob (with the rollout key), the first block's first.
         """
-        workers = threads or cores()
-        tables = [_Tables(recipe) for _ in range(workers)]
-        free: SimpleQueue[_Tables] = SimpleQueue()
-        for each in tables:
-            free.put(each)
+        total = cls.zero()
+        for each in in_order(partial(cls._of, recipe), blocks, ahead=1, threads=threads):
+            total = total + each
+        return total
 
-        def take(block: Rollouts) -> None:
-            table = free.get()
-            try:
-                table.add(block)
-            finally:
-                free.put(table)
+    @classmethod
+    def _of(cls, recipe: Recipe, block: Rollouts) -> Statistics:
+        cells = Cells.of(
+            block,
+            positions=recipe.positions,
+            seed=recipe.seed,
+            drop=recipe.unobserved == "drop",
+            clip=np.inf if recipe.clip is None else recipe.clip,
+        )
+        weights, lengths, n = recipe.weights(block), block.lengths.astype(np.float64), len(block.keys)
+        if not n:
+            return cls.zero()
 
-        deque(in_order(take, blocks, ahead=1, threads=workers), maxlen=0)
-        for each in tables[1:]:
-            tables[0].absorb(each)
-        return tables[0].statistics()
+        def sums(values: Vector, factors: Vector) -> Vector:
+            """(v, j) ``sum_c values[c] factors[rows[c], j]`` over the cells of each token."""
+            return np.asarray(sparse.csr_array((values, cells.rows, cells.starts), shape=(len(cells.starts) - 1, n)) @ factors)
+
+        found = dict[str, Vector]()
+        if "ips" in recipe.estimators:
+            found["inverse"] = sums(cells.inverse, weights)
+        if "ratio" in recipe.estimators:
+            found["counted"] = sums(cells.counts.astype(np.float64), weights)
+        if "snips" in recipe.estimators:
+            shares = cells.inverse * lengths[cells.rows]
+            found["shares"] = sums(shares, np.column_stack((weights, np.ones(n))))
+            found["squares"] = sums(shares**2, np.ones((n, 1)))
+        return cls(
+            recipe=recipe,
+            rollouts=n,
+            n_empty=int((block.lengths == 0).sum()),
+            tokens=len(block.token_ids),
+            observed=len(block.token_ids) - (0 if block.bounded is None else int(block.bounded.sum())),
+            drawn=int(cells.drawn.sum()),
+            counts=cells.sampled,
+            drawn_tokens=cells.drawn_tokens,
+            cells=np.diff(cells.starts),
+            keys=tuple(sorted(block.keys)[:REMEMBERED]),
+            weights=np.stack((weights.sum(axis=0), lengths @ weights)),
+            sums=found,
+        )
 
     def __add__(self, other: Statistics) -> Statistics:
         """The statistics of both sets. Raises InputError: different recipes, or a rollout known to be in both."""
@@ -131,18 +158,9 @@ class Statistics:
             recipe=self.recipe,
             keys=tuple(sorted(self.keys + other.keys)[:REMEMBERED]),
             weights=self.weights + other.weights,
-            sums={name: self.sums[name] + other.sums[name] for name in self.sums},
+            sums={name: _padded_sum(self.sums[name], other.sums[name]) for name in self.sums},
             **counted,
         )
-
-    def __eq__(self, other: object) -> bool:
-        """Bit-identical contents."""
-        if not isinstance(other, Statistics):
-            return NotImplemented
-        pairs = [(getattr(self, each.name), getattr(other, each.name)) for each in fields(Statistics)]
-        return all(np.array_equal(one, two) if isinstance(one, np.ndarray) else one == two for one, two in pairs)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
         """The number of rollouts."""
@@ -177,7 +195,7 @@ class Statistics:
 
     def total_weights(self, tau: float) -> tuple[float, float]:
         """``sum_n v_n`` and ``sum_n T_n v_n``, both over exp(log_scale)."""
-        plain, by_length = self.weights.values[:, self.column(tau)]
+        plain, by_length = self.weights[:, self.column(tau)]
         return float(plain), float(by_length)
 
     def require(self, estimator: Counted) -> None:
@@ -193,80 +211,8 @@ class Statistics:
             raise InputError(f"these statistics were not gathered for {estimator}; name it among the estimators of the recipe")
 
 
-class _Tables:
-    """The sums of one thread's blocks."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe, j = recipe, len(recipe.tau)
-        columns = {"inverse": j, "shares": j + 1, "squares": 1, "counted": j}
-        wanted = {"ips": ("inverse",), "snips": ("shares", "squares")}
-        names = [name for each in recipe.estimators for name in wanted.get(each, ("counted",))]
-        self._sums = {name: Accumulator(columns[name]) for name in names}
-        self._weights = Accumulator(j)
-        self._rest = Statistics(recipe, weights=ExactSums.zero(j), sums={name: ExactSums.zero(columns[name]) for name in names})
-
-    def add(self, block: Rollouts) -> None:
-        recipe = self.recipe
-        cells = Cells.of(
-            block,
-            positions=recipe.positions,
-            seed=recipe.seed,
-            drop=recipe.unobserved == "drop",
-            clip=np.inf if recipe.clip is None else recipe.clip,
-        )
-        weights, lengths = recipe.weights(block), block.lengths.astype(np.float64)
-        n = len(lengths)
-        every = np.tile(np.arange(n, dtype=np.int32), 2)
-        self._weights.add(np.array([0, n, 2 * n]), every, np.concatenate((np.ones(n), lengths)), weights)
-        self._add_cells(cells, weights, lengths)
-        part = Statistics(
-            recipe=recipe,
-            rollouts=n,
-            n_empty=int((block.lengths == 0).sum()),
-            tokens=len(block.token_ids),
-            observed=len(block.token_ids) - (0 if block.bounded is None else int(block.bounded.sum())),
-            drawn=int(cells.drawn.sum()),
-            counts=cells.sampled,
-            drawn_tokens=cells.drawn_tokens,
-            cells=np.diff(cells.starts),
-            keys=_least(block.keys, self._rest.keys),
-            weights=self._rest.weights,
-            sums=self._rest.sums,
-        )
-        self._rest = self._rest + part
-
-    def _add_cells(self, cells: Cells, weights: Vector, lengths: Vector) -> None:
-        sums, starts, rows = self._sums, cells.starts, cells.rows
-        if "inverse" in sums:
-            sums["inverse"].add(starts, rows, cells.inverse, weights)
-        if "counted" in sums:
-            sums["counted"].add(starts, rows, cells.counts.astype(np.float64), weights)
-        if "shares" in sums:
-            shares = cells.inverse * lengths[rows]
-            sums["shares"].add(starts, rows, shares, np.column_stack((weights, np.ones(len(weights)))))
-            mantissas, exponents = np.frexp(shares)  # a square may be beyond float64
-            sums["squares"].add(starts, rows, mantissas**2, np.ones((len(weights), 1)), 2 * exponents)
-
-    def absorb(self, other: _Tables) -> None:
-        self._rest = self._rest + other._rest
-        self._weights.absorb(other._weights)
-        for name, sums in self._sums.items():
-            sums.absorb(other._sums[name])
-
-    def statistics(self) -> Statistics:
-        if not self._rest.rollouts:
-            return Statistics.zero()
-        sums = {name: each.sums() for name, each in self._sums.items()}
-        return replace(self._rest, weights=self._weights.sums(), sums=sums)
-
-
-def _least(keys: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """The ``keys`` that may be among the least of all, given the least so far, ``known``."""
-    bound = known[-1] if len(known) == REMEMBERED else None
-    return tuple(sorted(key for key in keys if bound is None or key < bound)[:REMEMBERED])
-
-
-def _padded_sum(one: Ids, other: Ids) -> Ids:
+def _padded_sum(one: Any, other: Any) -> Any:
+    """The sum of two tables with a row a token; the rows that one lacks count as 0."""
     short, long = sorted((one, other), key=len)
     total = long.copy()
     total[: len(short)] += short

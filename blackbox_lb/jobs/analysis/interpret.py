@@ -2,9 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -14,19 +13,13 @@ from blackbox_lb.estimate.reweighting.intervention import InterventionScores
 from blackbox_lb.jobs.analysis.document import Band, Family, MinimalPair, Side, TokenScore
 from blackbox_lb.jobs.analysis.token_classes import nearly_equal, surface_class
 from blackbox_lb.safety.printable import printable
-from blackbox_lb.vocabulary.embedding import Encoder
 
-Grouping: TypeAlias = Literal["surface", "embedding"]
 CONTEXTS = 3
 """Contexts a token, each of another completion where there are as many."""
 BEFORE, AFTER = 40, 20
 """Characters of a context before and after the token."""
 EXAMPLES = 8
 """Tokens shown of a family."""
-CLUSTERS, LEAST_MEMBERS = 12, 4
-"""Most embedding clusters of one side, and least tokens in one on average; the paper has nine to twelve families a side."""
-NAMED_BY = 3
-"""Most used tokens that name an embedding cluster."""
 
 BANDS: tuple[tuple[float | None, float | None, str, str], ...] = (
     (1.0, None, "S >= 1", "strongest promoted tokens"),
@@ -81,22 +74,11 @@ def bands(scores: Vector) -> tuple[Band, ...]:
 
 
 def token_scores(
-    scores: InterventionScores,
-    bias: Mapping[int, float],
-    texts: Texts,
-    rollouts: Rollouts,
-    scored: Vector,
-    encoder: Callable[[], Encoder] | None = None,
+    scores: InterventionScores, bias: Mapping[int, float], texts: Texts, rollouts: Rollouts, scored: Vector
 ) -> tuple[TokenScore, ...]:
-    """A row for each token of ``scores``, the most promoted first. scored: (m,) the shifts of the positions, NaN where unknown.
-
-    encoder: loads the model that makes families of neighbours; None: families are surface classes.
-
-    Raises InputError: see ``load_encoder``.
-    """
+    """A row for each token of ``scores``, the most promoted first. scored: (m,) the shifts of the positions, NaN where unknown."""
     where = _positions(rollouts, np.isfinite(scored))
     surface = {token: texts.surface(token) for token in scores.token_ids.tolist()}
-    family = surface if encoder is None else _clustered(scores, texts, encoder())
     order = np.argsort(-scores.scores, kind="stable").tolist()
     return tuple(
         TokenScore(
@@ -108,7 +90,7 @@ def token_scores(
             se=None if math.isnan(scores.errors[row]) else float(scores.errors[row]),
             count=int(scores.counts[row]),
             surface=surface[token],
-            family=family[token],
+            family=surface[token],
             contexts=_contexts(rollouts, texts, where[token]),
         )
         for row, token in ((row, int(scores.token_ids[row])) for row in order)
@@ -157,27 +139,6 @@ def _joined(texts: Texts, tokens: Sequence[int]) -> str:
 def _unread(texts: Texts, token: int) -> str:
     """A token without bytes: its name, or a sign for an unknown text."""
     return texts.names.get(token, "" if token in texts.special else NOT_TOLD)
-
-
-def _clustered(scores: InterventionScores, texts: Texts, encoder: Encoder) -> dict[int, str]:
-    """Token -> the name of its embedding cluster on its side: the texts used most."""
-    from blackbox_lb.jobs.analysis.clustering import cluster_labels
-
-    names: dict[int, str] = {}
-    for side in ("promoted", "suppressed", "unmoved"):
-        rows = [row for row, score in enumerate(scores.scores.tolist()) if side_of(score) == side]
-        if not rows:
-            continue
-        read = [texts.readable(int(scores.token_ids[row])).strip() or "whitespace" for row in rows]
-        different = {text.casefold() for text in read}  # many encoders read no capitals
-        k = max(1, min(CLUSTERS, len(different) // LEAST_MEMBERS))
-        labels = cluster_labels(read, read, encoder=encoder, k=k)
-        for label in np.unique(labels).tolist():
-            members = [(row, text) for row, text, of in zip(rows, read, labels.tolist(), strict=True) if of == label]
-            members.sort(key=lambda each: -int(scores.counts[each[0]]))
-            name = ", ".join(list(dict.fromkeys(text for _, text in members))[:NAMED_BY])
-            names.update({int(scores.token_ids[row]): name for row, _ in members})
-    return names
 
 
 def families(tokens: Iterable[TokenScore]) -> tuple[Family, ...]:

@@ -1,6 +1,6 @@
 """Analyzing: from the shift of each generated token to all tables and sentences."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,9 @@ from blackbox_lb.estimate.reweighting.intervention import InterventionScores, in
 from blackbox_lb.estimate.reweighting.weight_diagnostics import delta_statistics
 from blackbox_lb.jobs.analysis.biased_completions import Biased, Shifts
 from blackbox_lb.jobs.analysis.document import Analysis, DeltaRow, PolicyEffect, TokenScore
-from blackbox_lb.jobs.analysis.interpret import Grouping, Texts, bands, families, minimal_pairs, token_scores
+from blackbox_lb.jobs.analysis.interpret import Texts, bands, families, minimal_pairs, token_scores
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.vocabulary import Vocabulary
-from blackbox_lb.vocabulary.embedding import Encoder
 
 
 def analyze(
@@ -25,22 +24,20 @@ def analyze(
     known: Mapping[int, bytes],
     vocabulary: Vocabulary | None,
     provenance: dict[str, Any],
-    encoder: Callable[[], Encoder] | None = None,
     names: Mapping[int, str] | None = None,
 ) -> Analysis:
     """Build the analysis from the shifts.
 
-    known: the bytes of tokens, as the store has them; names: texts of others. encoder: see ``token_scores``.
+    known: the bytes of tokens, as the store has them; names: texts of others.
     """
     rollouts, values = biased.rollouts, shifts.values
     owner = rollouts.rollout_of
     scores = intervention_scores(rollouts.token_ids, owner, values)
     texts = _texts(bias, scores, rollouts, known, vocabulary, names or {})
-    tokens = token_scores(scores, bias.logit_bias, texts, rollouts, values, encoder)
+    tokens = token_scores(scores, bias.logit_bias, texts, rollouts, values)
     scored_here = np.isfinite(values)
     usage = _usage(rollouts, owner, values, scores)
     outside = ~(rollouts.top_ids == rollouts.token_ids[:, None]).any(axis=1)
-    grouping: Grouping = "surface" if encoder is None else "embedding"
     pairs = minimal_pairs(tokens, texts)
     visited = len(np.unique(rollouts.token_ids[rollouts.token_ids >= 0]))
     return Analysis(
@@ -57,7 +54,7 @@ def analyze(
         usage=usage,
         delta=_delta(bias),
         bands=bands(scores.scores),
-        grouping=grouping,
+        grouping="surface",
         families=families(tokens),
         pairs=pairs,
         tokens=tokens,

@@ -1,1 +1,1 @@
-"""``blb compile``: a bias within a provider's limits, the gain that it keeps, and its plot."""
+"""``blb compile``: a bias within a provider's limits, and the gain that it keeps."""

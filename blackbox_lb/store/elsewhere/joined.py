@@ -8,42 +8,38 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.store.rollouts import RolloutStore
 from blackbox_lb.types import Completion
 
-if TYPE_CHECKING:
-    from blackbox_lb.store.elsewhere.parquet_reading import ParquetSource
-
 PARQUET = ".parquet"
 
 
-Source: TypeAlias = "RolloutStore | ParquetSource"
-"""A source of rollouts."""
-
-
-def open_sources(names: Sequence[str]) -> list[Source]:
+def open_sources(names: Sequence[str], beside: Path) -> list[RolloutStore]:
     """Open stores and exports, each for reading only, in the order of ``names``.
+
+    An export is imported once, into a store in the folder ``beside`` that is named after its files, their sizes and dates.
 
     A name is a store (a file, or the folder of a run), an export (its folder, or a Parquet file of it), or a URL of an export that
     fsspec knows (https://filesystem-spec.readthedocs.io), as in s3://bucket/folder. ``*`` and ``?`` in it stand for several.
 
-    Raises InputError: nothing is there, or nothing of these kinds. StoreError: a store cannot be read.
+    Raises InputError: nothing is there, nothing of these kinds, or an export was changed. StoreError: a store cannot be read.
     """
     with ExitStack() as opened:
-        found: list[Source] = []
+        found: list[RolloutStore] = []
         for name in names:
-            for each in _opened(name):
+            for each in _opened(name, beside):
                 opened.callback(each.close)
                 found.append(each)
         opened.pop_all()
         return found
 
 
-def _opened(name: str) -> Iterator[Source]:
+def _opened(name: str, beside: Path) -> Iterator[RolloutStore]:
     system, path = _filesystem(name)
     here = _is_local(system)
     paths = sorted(system.glob(path)) if set("*?") & set(path) else [path]
@@ -67,9 +63,19 @@ def _opened(name: str) -> Iterator[Source]:
     if not paths:
         raise InputError(f"nothing is called {name}; give a store, an export of one, or a URL of an export")
     if parquet:
-        from blackbox_lb.store.elsewhere.parquet_reading import ParquetSource
+        yield _imported(system, parquet, beside)
 
-        yield ParquetSource(name, system, parquet)
+
+def _imported(system: Any, paths: Sequence[str], beside: Path) -> RolloutStore:
+    from blackbox_lb.safety.atomic_file import replacing
+    from blackbox_lb.store.elsewhere.parquet_exchange import import_files
+
+    versions = "\n".join(f"{path} {system.ukey(path)}" for path in paths)
+    target = beside / f"imported-{sha256(versions.encode()).hexdigest()[:16]}.db"
+    if not target.exists():
+        with replacing(target) as draft:
+            import_files(paths, draft, system)
+    return RolloutStore(target, read_only=True)
 
 
 def _store(path: str, here: bool) -> RolloutStore:
@@ -115,7 +121,7 @@ class Gathered(RolloutStore):
     ) -> None:
         self.names = tuple(_absolute(name) for name in names)
         self._home = dict(home or {})
-        self.sources = tuple(open_sources(names))
+        self.sources = tuple(open_sources(names, Path(path).parent))
         try:
             super().__init__(path, read_only=read_only)
         except BaseException:

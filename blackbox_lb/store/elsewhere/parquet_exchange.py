@@ -180,32 +180,34 @@ def import_store(source: Path, path: Path) -> Transferred:
     Rows may have been left out and columns added by other tools. Raises InputError: no such file, a column is missing or of
     another type, or a row's key does not follow from its contents; everything before it is stored.
     """
-    files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
-    known = {each.stem: each for each in files if each.stem in schemas()}
-    if source.is_file():
-        known = {opened_parquet(source)[0]: source}
-    if not known:
+    files = [each for each in sorted(source.glob("*.parquet")) if each.stem in schemas()] if source.is_dir() else [source]
+    if not files or not source.exists():
         raise InputError(
             f"there is no {' or '.join(f'{name}.parquet' for name in schemas())} in {source}; give what blb store export wrote"
         )
+    return import_files(files, path)
+
+
+def import_files(files: Sequence[Path | str], path: Path, filesystem: Any = None) -> Transferred:
+    """``import_store`` of these files, on a filesystem of fsspec's. Each is looked into before any is imported."""
+    tables = [(_table_of(each, filesystem), each) for each in files]
     done = Transferred()
     with RolloutStore(path) as store:
-        for table, file in known.items():
-            _read(store, table, file, done)
+        for table, file in tables:
+            _read(store, table, file, filesystem, done)
     return done
 
 
-def opened_parquet(path: Path | str, filesystem: Any = None) -> tuple[str, Any]:
-    """The table in a file, by its columns, and the file. Raises InputError: it cannot be read, or has no table's columns."""
-    file = _opened(path, filesystem)
-    names = set(file.schema_arrow.names)
+def _table_of(path: Path | str, filesystem: Any) -> str:
+    """The table in a file, by its name, else by its columns. Raises InputError: it cannot be read, or is none."""
+    names = set(_opened(path, filesystem).schema_arrow.names)
     for table, schema in schemas().items():
-        if names >= set(schema.names):
-            return table, file
+        if table == Path(path).stem or (names >= set(schema.names) and Path(path).stem not in schemas()):
+            return table
     raise InputError(f"{path} has not the columns of any table of an export; docs/store.md lists them")
 
 
-def _opened(path: Path | str, filesystem: Any = None) -> Any:
+def _opened(path: Path | str, filesystem: Any) -> Any:
     pa = arrow()
     try:
         return pa.parquet.ParquetFile(path, filesystem=filesystem)
@@ -213,8 +215,8 @@ def _opened(path: Path | str, filesystem: Any = None) -> Any:
         raise InputError(f"cannot read {path} as Parquet: {error}; give what blb store export wrote") from error
 
 
-def _read(store: RolloutStore, table: str, path: Path, done: Transferred) -> None:
-    pa, schema, file = arrow(), schemas()[table], _opened(path)
+def _read(store: RolloutStore, table: str, path: Path | str, filesystem: Any, done: Transferred) -> None:
+    pa, schema, file = arrow(), schemas()[table], _opened(path, filesystem)
     missing = [name for name in schema.names if name not in file.schema_arrow.names]
     if missing:
         raise InputError(f"{path} lacks the columns {', '.join(missing)}; docs/store.md lists what an export has")
@@ -233,7 +235,7 @@ def _read(store: RolloutStore, table: str, path: Path, done: Transferred) -> Non
         raise InputError(f"cannot read {path} after {number:,} rows: {error}; export it again") from error
 
 
-def _row(table: str, columns: pa.Table, place: int, path: Path, number: int) -> dict[str, dict[str, Any]]:
+def _row(table: str, columns: pa.Table, place: int, path: Path | str, number: int) -> dict[str, dict[str, Any]]:
     """The store's rows for one row of a file, by table."""
     values = {name: columns[name][place].as_py() for name in columns.column_names if name not in ARRAYS}
     arrays = {name: columns[name][place] for name in columns.column_names if name in ARRAYS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -38,29 +38,6 @@ class Task:
     max_tokens: int = DEFAULT_MAX_TOKENS
     stop: tuple[str, ...] = ()
     note: str = ""
-
-    @classmethod
-    def from_examples(
-        cls,
-        name: str,
-        examples: Iterable[Example | SourcedExample],
-        *,
-        seed: int = 0,
-        fractions: Sequence[float] = DEFAULT_FRACTIONS,
-        correct: str = "contains",
-        max_tokens: int = DEFAULT_MAX_TOKENS,
-    ) -> Task:
-        """Split examples three ways, each split in the order given.
-
-        Rows that carry a split keep it. Otherwise a hash of (seed, id) decides, so adding examples moves no other; ``fractions``
-        are the expected shares of train, validation and test. DataError: an empty split, a split on some rows only, or one
-        prompt or id in two splits. InputError: fractions that are not positive or do not sum to 1.
-        """
-        rows = [
-            each if isinstance(each, SourcedExample) else SourcedExample(each, f"example {number} ({each.id})")
-            for number, each in enumerate(examples, start=1)
-        ]
-        return cls.from_splits(name, divide(name, rows, seed, fractions), correct=correct, max_tokens=max_tokens)
 
     @classmethod
     def from_splits(

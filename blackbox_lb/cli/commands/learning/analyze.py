@@ -31,13 +31,6 @@ class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions
         flag_value=POSITIONS,
         metavar="[POSITIONS]",
     )
-    families: str = option(
-        HelpGroup.ANALYSIS,
-        "Families of tokens: by what they look like, or clusters of an embedding model (extra clusters).",
-        type=click.Choice(["surface", "embedding"]),
-        default="surface",
-    )
-    embedding: str | None = option(HelpGroup.ANALYSIS, "Embedding model: a folder or a hub name. [default: as in blb fit]")
     top: int = option(HelpGroup.ANALYSIS, "Rows of each table of tokens.", type=COUNT, default=15)
     csv_file: Path | None = option(HelpGroup.OUTPUT, "Write all visited tokens into this file.", "--csv")
     samples: int = option(

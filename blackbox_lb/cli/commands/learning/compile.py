@@ -18,7 +18,6 @@ class CompileOptions:
     store: Path | None = option(None, "Rollout store. [default: rollouts.db beside BIAS]")
     tokenizer: str | None = option(None, "The model's vocabulary, where its name is not enough: as in blb fit.")
     out: Path | None = option(None, "Where to write. [default: as in learned-openai-300.json]")
-    plot: Path | None = option(None, "Draw the table into this .png, .svg or .pdf.")
     as_json: bool = option(None, "Print the result as JSON on stdout.", "--json")
     quiet: bool = option(None, "No remarks.")
 
