@@ -2,7 +2,8 @@
 
 Each is a subclass of the SDK's class of the same name and takes the same arguments; requests, streaming, retries and
 ``with_options()`` are the SDK's. The rules for the bias are those of ``blackbox_lb.apply``, whose options are here called
-``bias_models``, ``bias_others``, ``bias_on_conflict`` and ``bias_as_pairs``. Closing such a client closes its connections.
+``bias_models``, ``bias_others``, ``bias_on_conflict``, ``bias_as_pairs`` and ``bias_provider``. Closing such a client closes its
+connections.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class _Options(TypedDict, total=False):
     bias_others: Others
     bias_on_conflict: OnConflict
     bias_as_pairs: bool
+    bias_provider: str | None
     admin_api_key: str | None
     workload_identity: Any
     organization: str | None
@@ -95,10 +97,12 @@ class _Biased:
             bias_others: Others = "warn",
             bias_on_conflict: OnConflict = "raise",
             bias_as_pairs: bool = False,
+            bias_provider: str | None = None,
             **options: Any,
         ) -> None:
             super().__init__(**options)
             rules = {"models": bias_models, "others": bias_others, "on_conflict": bias_on_conflict, "as_pairs": bias_as_pairs}
+            rules["provider"] = bias_provider
             # A copy keeps the policy of its original, and mostly its HTTP client.
             self._policy = bias if isinstance(bias, RequestPolicy) else RequestPolicy.of(bias, **rules)
             if not any(policy is self._policy for policy in policies_of(self._client)):

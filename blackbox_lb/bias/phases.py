@@ -30,6 +30,8 @@ LONGEST = 100
 """Bytes of a text that begins or ends a phase: each is a row of a table over the vocabulary."""
 MOST_FIRST = 1_000
 """Tokens of an opening."""
+MOST_PARTS = 16
+"""Requests of one completion; where a text returns more often, the last phase has all that follows."""
 _KINDS = re.compile(r",(?=(?:first|rest)(?:,|$)|(?:opening|until|after|inside):)")
 
 

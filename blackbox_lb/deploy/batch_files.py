@@ -47,7 +47,10 @@ def apply_batch(
     Raises InputError: a line (named by its number) that is no batch request, a refused model, endpoint or conflict; or a file that
     cannot be read or written. BiasError: a bias file that cannot be read.
     """
-    policy = RequestPolicy.of(bias, models=models, others=others, on_conflict=on_conflict, as_pairs=as_pairs)
+    loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
+    if loaded.phases:
+        loaded.same_for_all("a line of a batch file")
+    policy = RequestPolicy.of(loaded, models=models, others=others, on_conflict=on_conflict, as_pairs=as_pairs)
     target = Path(target)
     try:
         with Path(source).open("rb") as lines, replacing(target) as draft, draft.open("xb") as output:

@@ -27,6 +27,7 @@ def apply(
     others: Others = "warn",
     on_conflict: OnConflict = "raise",
     as_pairs: bool = False,
+    provider: str | None = None,
 ) -> C:
     """Return a client of the same type that sends the bias; the caller's own client stays unchanged.
 
@@ -38,6 +39,7 @@ def apply(
     on_conflict: the rule for a request with a ``logit_bias`` of its own: "raise"; send "ours" or "theirs" alone; or "add", the
     sum per id.
     as_pairs: send ``[[id, value], ...]`` instead of an object; llama.cpp reads a long list far faster, other servers refuse it.
+    provider: the profile of the server, where it is not that of the bias file; it says how a bias with phases is sent.
 
     The two clients share one connection pool. Closing the biased client stops only that client; closing the caller's stops
     both. Endpoints that generate but take no ``logit_bias`` (Responses, Assistants, Realtime and the like) raise for a biased
@@ -48,7 +50,7 @@ def apply(
     Raises InputError here for a wrong argument, and from the request itself for a refused model, conflict, endpoint or
     unreadable body. Raises BiasError for a bias file that cannot be read.
     """
-    policy = RequestPolicy.of(bias, models=models, others=others, on_conflict=on_conflict, as_pairs=as_pairs)
+    policy = RequestPolicy.of(bias, models=models, others=others, on_conflict=on_conflict, as_pairs=as_pairs, provider=provider)
     if not isinstance(client, openai.OpenAI | openai.AsyncOpenAI):
         raise InputError(f"cannot bias a {type(client).__name__}; give an openai.OpenAI or openai.AsyncOpenAI client")
     # The SDK has no public access to its HTTP client.

@@ -8,16 +8,23 @@ either: the wrapper is a subclass of its library's ``Client`` or ``AsyncClient``
 
 import asyncio
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from types import ModuleType
 from typing import Any, Literal
 
 from blackbox_lb.deploy.batch_files import check_upload
+from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.deploy.request_policy import RequestPolicy, UrlPurpose, endpoint
 from blackbox_lb.errors import InputError
 
 Kind = Literal["Client", "AsyncClient"]
+
+OK = 200
+ENCODED = ("content-encoding", "content-length", "transfer-encoding")
+"""Headers of a body as it came over the wire."""
 
 
 def kind_of(client: object) -> tuple[ModuleType, Kind] | None:
@@ -50,7 +57,7 @@ def wrapped(inner: Any, policy: RequestPolicy, *, owned: bool) -> Any:
         )
     client, transport = _classes(*found)
     outer = client(transport=transport(inner, found[0], owned), timeout=inner.timeout)
-    outer._inner, outer._root = inner, getattr(inner, "_root", inner)
+    outer._inner, outer._root, outer._library = inner, getattr(inner, "_root", inner), found[0]
     outer._policies = (*policies_of(inner), policy)
     return outer
 
@@ -70,6 +77,7 @@ class _Building:
 
     _inner: Any
     _root: Any
+    _library: Any
     _policies: tuple[RequestPolicy, ...]
     _stopped = False
 
@@ -93,7 +101,14 @@ class _Building:
 
     def _later(self, policy: RequestPolicy) -> bool:
         """Whether the bias enters the body when the request is sent."""
-        return False
+        return policy.phased is not None
+
+    def _in_parts(self, request: Any) -> PhasedRequest | None:
+        """The request in parts, None where this client's bias has no phases or does not concern it."""
+        place, policy = endpoint(str(request.url)), self._policies[-1]
+        if policy.phased is None or not place.generates or request.method != "POST":
+            return None
+        return policy.in_parts(place, request.content)
 
     def _read(self, method: str, url: Any, options: Mapping[str, Any]) -> bytes:
         """The JSON body, empty where there is none. Raises InputError: reading it would use it up."""
@@ -119,9 +134,54 @@ class _Building:
 
 
 class _Sync(_Building):
-    def send(self, request: Any, **options: Any) -> Any:
+    def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
         self._check_open()
-        return self._inner.send(request, **options)
+        parts = self._in_parts(request)
+        if parts is None:
+            return self._inner.send(request, stream=stream, **options)
+        answer = self._part(parts, request, options)
+        if parts.streams and answer.status_code == OK:
+            answer = _replaced(answer, stream=_stream(self._library)(self._streamed(parts, answer, request, options), answer))
+        while not parts.streams and answer.status_code == OK and _taken(parts, answer.read()):
+            if not parts.more:
+                return _replaced(answer, content=parts.answer)
+            answer = self._part(parts, request, options)
+        if not stream:
+            answer.read()
+        return answer
+
+    def _part(self, parts: PhasedRequest, request: Any, options: Mapping[str, Any]) -> Any:
+        """The answer to the next part, unread; one that fails is asked for again."""
+        sent, tried = _with_body(request, parts.body()), 0
+        while True:
+            tried += 1
+            try:
+                answer = self._inner.send(sent, stream=True, **options)
+                pause = parts.pause(tried, answer.status_code, answer.headers.get("retry-after"))
+            except self._library.TransportError:
+                pause = parts.pause(tried)
+                if pause is None:
+                    raise
+            else:
+                if pause is None:
+                    return answer
+                answer.close()
+            time.sleep(pause)
+
+    def _streamed(self, parts: PhasedRequest, answer: Any, request: Any, options: Mapping[str, Any]) -> Iterator[bytes]:
+        while True:
+            try:
+                if answer.status_code != OK:
+                    yield parts.failed(answer.read())
+                    return
+                for piece in answer.iter_bytes():
+                    yield parts.feed(piece)
+                yield parts.end()
+            finally:
+                answer.close()
+            if not parts.more:
+                return
+            answer = self._part(parts, request, options)
 
     def close(self) -> None:
         self._stopped = True
@@ -130,21 +190,112 @@ class _Sync(_Building):
 
 class _Async(_Building):
     def _later(self, policy: RequestPolicy) -> bool:
-        """Where a text is embedded, which takes milliseconds that the event loop does not wait for."""
-        return policy.injection.embeds
+        """Where a text is embedded, too, which takes milliseconds that the event loop does not wait for."""
+        return policy.injection.embeds or super()._later(policy)
 
-    async def send(self, request: Any, **options: Any) -> Any:
+    async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
         self._check_open()
         place, policy = endpoint(str(request.url)), self._policies[-1]
-        if place.generates and request.method == "POST" and self._later(policy):
-            content = await asyncio.to_thread(policy.rewritten, place, request.content)
-            headers = {**request.headers, "content-length": str(len(content))}
-            request = type(request)("POST", request.url, headers=headers, content=content, extensions=request.extensions)
-        return await self._inner.send(request, **options)
+        if place.generates and request.method == "POST" and policy.injection.embeds:
+            request = _with_body(request, await asyncio.to_thread(policy.rewritten, place, request.content))
+        parts = self._in_parts(request)
+        if parts is None:
+            return await self._inner.send(request, stream=stream, **options)
+        answer = await self._part(parts, request, options)
+        if parts.streams and answer.status_code == OK:
+            answer = _replaced(answer, stream=_stream(self._library)(self._streamed(parts, answer, request, options), answer))
+        while not parts.streams and answer.status_code == OK and _taken(parts, await answer.aread()):
+            if not parts.more:
+                return _replaced(answer, content=parts.answer)
+            answer = await self._part(parts, request, options)
+        if not stream:
+            await answer.aread()
+        return answer
+
+    async def _part(self, parts: PhasedRequest, request: Any, options: Mapping[str, Any]) -> Any:
+        """The answer to the next part, unread; one that fails is asked for again."""
+        sent, tried = _with_body(request, parts.body()), 0
+        while True:
+            tried += 1
+            try:
+                answer = await self._inner.send(sent, stream=True, **options)
+                pause = parts.pause(tried, answer.status_code, answer.headers.get("retry-after"))
+            except self._library.TransportError:
+                pause = parts.pause(tried)
+                if pause is None:
+                    raise
+            else:
+                if pause is None:
+                    return answer
+                await answer.aclose()
+            await asyncio.sleep(pause)
+
+    async def _streamed(self, parts: PhasedRequest, answer: Any, request: Any, options: Mapping[str, Any]) -> AsyncIterator[bytes]:
+        while True:
+            try:
+                if answer.status_code != OK:
+                    yield parts.failed(await answer.aread())
+                    return
+                async for piece in answer.aiter_bytes():
+                    yield parts.feed(piece)
+                yield parts.end()
+            finally:
+                await answer.aclose()
+            if not parts.more:
+                return
+            answer = await self._part(parts, request, options)
 
     async def aclose(self) -> None:
         self._stopped = True
         await super().aclose()  # type: ignore[misc]  # as above
+
+
+def _with_body(request: Any, content: bytes) -> Any:
+    headers = {**request.headers, "content-length": str(len(content))}
+    return type(request)(request.method, request.url, headers=headers, content=content, extensions=request.extensions)
+
+
+def _replaced(answer: Any, **body: Any) -> Any:
+    """An answer with another body. Its headers are decoded already, so that none tells an encoding or a length."""
+    kept = [(name, value) for name, value in answer.headers.multi_items() if name.lower() not in ENCODED]
+    made = type(answer)(answer.status_code, headers=kept, request=answer.request, extensions=answer.extensions, **body)
+    with suppress(RuntimeError):  # not read yet
+        made.elapsed = answer.elapsed
+    return made
+
+
+def _taken(parts: PhasedRequest, content: bytes) -> bool:
+    """Whether the content was an answer; what is none goes to the caller as it came."""
+    try:
+        parts.take(content)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return False
+    return True
+
+
+@cache
+def _stream(library: ModuleType) -> Any:
+    """A stream made of an iterator, synchronous or not, of the HTTP library."""
+
+    class Pieces(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
+        def __init__(self, pieces: Any, first: Any) -> None:
+            self._pieces, self._first = pieces, first
+
+        def __iter__(self) -> Iterator[bytes]:
+            return iter(self._pieces)
+
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return aiter(self._pieces)
+
+        def close(self) -> None:
+            self._pieces.close()
+            self._first.close()  # of pieces that nobody began to read
+
+        async def aclose(self) -> None:
+            await self._pieces.aclose()
+            await self._first.aclose()
+
+    return Pieces
 
 
 class _Borrowed:

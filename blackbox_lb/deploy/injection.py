@@ -59,11 +59,9 @@ class Injection:
 
     @classmethod
     def of(cls, bias: Bias, on_conflict: OnConflict = "raise", as_pairs: bool = False) -> Injection:
-        """Of a bias file."""
+        """Of a bias file: of the rest, where its bias has phases."""
         from blackbox_lb.bias.prompt_bias import PromptBias
 
-        if bias.phases:
-            bias.same_for_all("a request")
         return cls(bias.logit_bias, on_conflict, as_pairs, PromptBias.of(bias))
 
     @property

@@ -16,6 +16,7 @@ from pydantic_core import from_json
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import GROUP
 from blackbox_lb.deploy.injection import Injection, OnConflict, quoted, route
+from blackbox_lb.deploy.phase_requests import PhasedRequest, PhasedRequests
 from blackbox_lb.errors import InputError
 
 Others: TypeAlias = Literal["warn", "pass", "raise"]
@@ -65,11 +66,12 @@ def endpoint(url: str) -> UrlPurpose:
 
 @dataclass(frozen=True, slots=True)
 class RequestPolicy:
-    """A bias, the models that get it, and the rule for requests to others."""
+    """A bias, the models that get it, and the rule for requests to others. ``phased``: how a bias with phases is sent."""
 
     injection: Injection
     models: frozenset[str]
     others: Others
+    phased: PhasedRequests | None = None
     _told: set[str | None] = field(default_factory=set, init=False, repr=False, compare=False)
     _starts: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
 
@@ -79,13 +81,28 @@ class RequestPolicy:
 
     @classmethod
     def of(
-        cls, bias: Bias | str | Path, *, models: Iterable[str] | None, others: Others, on_conflict: OnConflict, as_pairs: bool
+        cls,
+        bias: Bias | str | Path,
+        *,
+        models: Iterable[str] | None,
+        others: Others,
+        on_conflict: OnConflict,
+        as_pairs: bool,
+        provider: str | None = None,
     ) -> RequestPolicy:
         """Check the arguments of ``apply``. Raises InputError: a wrong one. BiasError: a file that cannot be read."""
         _check_choice("others", others, get_args(Others))
         _check_choice("on_conflict", on_conflict, get_args(OnConflict))
         loaded = bias if isinstance(bias, Bias) else Bias.load(bias)
-        return cls(Injection.of(loaded, on_conflict, as_pairs), _names(models, loaded.model), others)
+        phased = PhasedRequests.of(loaded, provider, on_conflict, as_pairs)
+        return cls(Injection.of(loaded, on_conflict, as_pairs), _names(models, loaded.model), others, phased)
+
+    def in_parts(self, place: UrlPurpose, content: bytes) -> PhasedRequest | None:
+        """The request in parts, None where it goes out as it is. Raises InputError as ``rewritten`` does."""
+        document = parsed(content)
+        if self.phased is None or document is None or not self.wanted(place, document):
+            return None
+        return PhasedRequest(self.phased, document)
 
     def rewritten(self, place: UrlPurpose, content: bytes) -> bytes:
         """The body to send in place of ``content``; one that is no JSON object stays, and the server judges it.

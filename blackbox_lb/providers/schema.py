@@ -205,12 +205,16 @@ class AnswerRules(ProfileRow):
 
     prompt_logprobs: the field of a request with token ids that asks for so many alternatives at each of them, and the field of
     the choice that holds them: null for the first id, then ``{id: {"logprob": nats}}``.
-    continues: the fields that make the chat endpoint continue a trailing assistant message.
+    continues: the fields that make the chat endpoint continue a trailing assistant message. repeats: an answer that is no stream
+    then begins with that message.
+    stop_reason: the field of a choice that holds the stop text that ended it.
     prompt_ids: the field of its answer, or of the choice, that lists the ids of the prompt.
     """
 
     prompt_logprobs: str | Literal[False] = False
     continues: dict[str, Json] | Literal[False] = False
+    repeats: bool = False
+    stop_reason: str | Literal[False] = False
     prompt_ids: str | Literal[False] = False
 
 

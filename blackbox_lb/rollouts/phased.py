@@ -12,13 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.api.session import Session
-from blackbox_lb.bias.phases import PhasedBias, Phases
+from blackbox_lb.bias.phases import MOST_PARTS, PhasedBias, Phases
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.rollouts import Rollouts, padded
 from blackbox_lb.types import NO_TOKEN, Completion, Draw, Prompt
-
-MOST_PARTS = 16
-"""Requests of one completion; where a text returns more often, the last phase has all that follows."""
 
 
 def check_continues(session: Session, phases: Phases) -> None:

@@ -14,12 +14,17 @@ from tests.support.exact.server import Answer
 GivenLie = Literal["starts anew", "one place on", "other tokens"]
 """A closed assistant turn; prompt logprobs of the next position; a message whose text is read as other tokens."""
 CHAT, TEXT = COMPLETIONS
-ROWS = AnswerRules(prompt_logprobs="prompt_logprobs", continues={"continue_final_message": True}, prompt_ids="prompt_token_ids")
+ROWS = AnswerRules(
+    prompt_logprobs="prompt_logprobs", continues={"continue_final_message": True}, repeats=True, prompt_ids="prompt_token_ids"
+)
 WAYS: dict[str, dict[str, Any]] = {
     "prompt logprobs": {"answers": AnswerRules(prompt_logprobs="prompt_logprobs")},
     "token ids": {"answers": AnswerRules()},
-    "assistant message": {"answers": AnswerRules(continues=ROWS.continues, prompt_ids=ROWS.prompt_ids), "reference": None},
-    "unproven message": {"answers": AnswerRules(continues=ROWS.continues), "reference": None},
+    "assistant message": {
+        "answers": AnswerRules(continues=ROWS.continues, repeats=True, prompt_ids=ROWS.prompt_ids),
+        "reference": None,
+    },
+    "unproven message": {"answers": AnswerRules(continues=ROWS.continues, repeats=True), "reference": None},
 }
 """Rows of the server's profile that leave one way each."""
 

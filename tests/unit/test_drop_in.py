@@ -55,7 +55,7 @@ def ask(client: openai.OpenAI, **options: Any) -> Any:
 def test_the_sdks_arguments_are_all_declared(kind: type, declared: Any) -> None:
     """What a type checker lets through is exactly what the SDK's constructor takes, and nothing of ours hides one."""
     taken = {name for name in inspect.signature(kind).parameters if not name.startswith("_")}
-    ours = {"bias", "bias_models", "bias_others", "bias_on_conflict", "bias_as_pairs"}
+    ours = {"bias", "bias_models", "bias_others", "bias_on_conflict", "bias_as_pairs", "bias_provider"}
     assert declared.__annotations__.keys() >= ours
     assert taken == declared.__annotations__.keys() - ours
 

@@ -169,9 +169,14 @@ def findings(report: Report) -> dict[str, RowFinding]:
 def test_the_doctor_confirms_what_is_true(seed: int) -> None:
     """No false alarm, and a host that nobody knows of is found to continue."""
     found = findings(self_test(seed, profile()))
-    assert {row: each.status for row, each in found.items()} == {"continues": "CONFIRMED", "prompt_logprobs": "CONFIRMED"}
+    assert {row: each.status for row, each in found.items()} == dict.fromkeys(
+        ("continues", "repeats", "prompt_logprobs"), "CONFIRMED"
+    )
     unknown = findings(self_test(seed, profile("token ids")))
-    assert {row: (each.status, each.found) for row, each in unknown.items()} == {"continues": ("MEASURED", {})}
+    assert {row: (each.status, each.found) for row, each in unknown.items()} == {
+        "continues": ("MEASURED", {}),
+        "repeats": ("MEASURED", True),
+    }
 
 
 @pytest.mark.parametrize("seed", SEEDS)

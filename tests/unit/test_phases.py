@@ -282,7 +282,6 @@ def test_a_vector_for_the_first_token_says_what_one_for_all_cannot(server: Exact
         ("export", out / "bias.json", "--format", "curl"),
         ("compile", out / "bias.json", "--provider", "fireworks"),
         ("analyze", out / "bias.json"),
-        ("proxy", "--bias", out / "bias.json", "--upstream", server.base_url),
     ):
         refused = blb(*line)
         assert (refused.exit_code, "has phases (first)" in refused.output) == (2, True), (line, refused.output)

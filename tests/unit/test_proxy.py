@@ -12,10 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 from openai import OpenAI
 
+from blackbox_lb.deploy import phase_requests
+from blackbox_lb.deploy.injection import Injection
+from blackbox_lb.deploy.phase_requests import PhasedRequests
+from blackbox_lb.deploy.proxy.names import ServedBias
 from blackbox_lb.deploy.proxy.server import HEADER
 from blackbox_lb.errors import InputError
 from tests.support.exact import ExactModel, ExactServer
@@ -36,6 +41,7 @@ from tests.unit.proxy_upstream import (
     request,
     running,
 )
+from tests.unit.test_phase_requests import Host, forced
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
@@ -528,3 +534,40 @@ def test_an_environments_proxy_server_is_used(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1")
     with pytest.raises(InputError, match="socks5 proxy server"):
         proxy_for("http://upstream.example:81/v1")
+
+
+def test_the_parts_of_an_answer_in_phases_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole and as a stream, by an alias; a refused second part ends a stream with its error; bad requests are a 400."""
+    host = Host(refusals={3: 503})
+    monkeypatch.setattr(phase_requests, "PAUSES", (0.0,))
+
+    def answer(arrived: Arrived, connection: socket.socket) -> None:
+        assert arrived.headers["accept-encoding"] == "identity"
+        found = host.handle(httpx2.Request("POST", "http://h/v1/chat/completions", content=arrived.body))
+        plain(f"{found.status_code} said", found.content, f"Content-Type: {found.headers['content-type']}")(arrived, connection)
+
+    phased = PhasedRequests.of(forced(), None, "raise", False)
+    injection = Injection.of(forced())
+    common: dict[str, Any] = {"model": "m@short", "messages": MESSAGES, "max_tokens": 3}
+    with Origin(answer).running() as origin, ExitStack() as stack:
+        proxy = proxy_for(origin.address + "/v1", ServedBias("m", "short", forced(), injection, phased))
+        with running(proxy) as port:
+            client = stack.enter_context(sdk(port))
+            raw = client.chat.completions.with_raw_response.create(**common)
+            assert (raw.parse().choices[0].message.content, raw.headers[HEADER]) == (" b c c", "m@short")
+            for _ in range(2):
+                events = list(client.chat.completions.create(**common, stream=True))
+                assert "".join(event.choices[0].delta.content or "" for event in events) == " b c c"
+            assert {body["model"] for body in host.bodies if body} == {"m"}
+            with pytest.raises(openai.BadRequestError, match="several completions"):
+                client.chat.completions.create(**common, n=2)
+            with pytest.raises(openai.BadRequestError, match="logit_bias of its own"):
+                client.chat.completions.create(**common, logit_bias={"1": 1})
+            host.refusals = {len(host.bodies) + 1: 503, len(host.bodies) + 2: 503}
+            seen = list[str]()
+            with pytest.raises(openai.APIError, match="not now"):
+                seen.extend(event.choices[0].delta.content or "" for event in client.chat.completions.create(**common, stream=True))
+            host.refusals = {len(host.bodies): 503}
+            with pytest.raises(openai.InternalServerError, match="not now"):
+                client.chat.completions.create(**common)
+    assert proxy.health["requests"]["biased"] == 5

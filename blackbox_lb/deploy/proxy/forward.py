@@ -7,7 +7,7 @@ stored, no redirect followed, no body decompressed.
 import logging
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.request import getproxies, proxy_bypass
 
@@ -28,10 +28,10 @@ _CONNECT = 10.0
 _IDLE = 4.0
 """Seconds that an idle connection to the upstream is kept: uvicorn (vLLM) and llama.cpp close theirs after 5 s, and a request
 must never meet a connection that is being closed."""
-_HOP_BY_HOP = frozenset(
+HOP_BY_HOP = frozenset(
     ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer")
 ) | {"transfer-encoding", "upgrade"}
-_NOT_SENT = _HOP_BY_HOP | {"host", "content-length", "expect"}
+_NOT_SENT = HOP_BY_HOP | {"host", "content-length", "expect"}
 _SURROGATE = re.compile("[\udc80-\udcff]")
 _NOT_ADDED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
@@ -88,20 +88,35 @@ class Forwarder:
         self, request: web.BaseRequest, answer: aiohttp.ClientResponse, extra: Mapping[str, str] | None = None
     ) -> web.StreamResponse:
         """Send the answer on, piece by piece; ``extra``: headers to add. A broken answer stays visibly broken."""
-        headers = _end_to_end(answer.headers, _HOP_BY_HOP)
-        headers.update(extra or {})
-        out = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
-        await out.prepare(request)
+        out = await self.begin(request, answer, extra, HOP_BY_HOP)
+        await self.copy(request, answer, out, bytes)
+        return out
+
+    async def copy(
+        self, request: web.BaseRequest, answer: aiohttp.ClientResponse, out: web.StreamResponse, edit: Callable[[bytes], bytes]
+    ) -> bool:
+        """Send the body on through ``edit``; whether it came whole."""
         try:
             # Not iter_chunks(): on the second empty body of a process it never ends (aiohttp 3.14).
             while not answer.content.at_eof():
                 piece, _ = await answer.content.readchunk()
-                await out.write(piece)
+                await out.write(edit(piece))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             # The status is sent already, so only a body without its end can show the failure.
             if request.transport is not None and not request.transport.is_closing():
                 log.warning("the answer to a %s broke off (%s)", request.method, type(error).__name__)
                 request.transport.close()
+            return False
+        return True
+
+    async def begin(
+        self, request: web.BaseRequest, answer: aiohttp.ClientResponse, extra: Mapping[str, str] | None, dropped: frozenset[str]
+    ) -> web.StreamResponse:
+        """An answer with the status and the headers of the upstream's but those ``dropped``."""
+        headers = _end_to_end(answer.headers, dropped)
+        headers.update(extra or {})
+        out = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
+        await out.prepare(request)
         return out
 
     @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import check_bias
 from blackbox_lb.deploy.injection import Injection, OnConflict, quoted
+from blackbox_lb.deploy.phase_requests import PhasedRequests
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.errors import InputError
 from blackbox_lb.providers.profile import load_profile
@@ -18,12 +19,13 @@ _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class ServedBias:
-    """One bias under one name. A request for ``name`` is sent on for ``model`` with the bias of ``injection``."""
+    """One bias under one name. A request for ``name`` is sent on for ``model`` with the bias of ``injection``, or by ``phased``."""
 
     model: str
     alias: str | None
     bias: Bias
     injection: Injection
+    phased: PhasedRequests | None = None
 
     @property
     def name(self) -> str:
@@ -54,7 +56,8 @@ def load_served(
             highest = profile.bias.highest_id
             check_bias(bias, profile, highest if isinstance(highest, int) else None)
         injection = Injection.of(bias, on_conflict, pairs)
-        rows += [ServedBias(model, alias, bias, injection) for model in models or (bias.model,)]
+        phased = PhasedRequests.of(bias, provider, on_conflict, pairs)
+        rows += [ServedBias(model, alias, bias, injection, phased) for model in models or (bias.model,)]
     return rows
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 from blackbox_lb.deploy.injection import quoted, route
+from blackbox_lb.deploy.phase_requests import PhasedRequest, PhasedRequests
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
 from blackbox_lb.deploy.proxy.names import ServedBias, ServedNames
 from blackbox_lb.errors import InputError
@@ -76,11 +77,15 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The request to the upstream: the target, the body, and the bias in it, None where none was added."""
+    """The request to the upstream: the target, the body, and the bias in it, None where none was added.
+
+    parts: the same request in parts, where the bias has phases; ``content`` is then empty.
+    """
 
     target: str
     content: bytes
     served: ServedBias | None
+    parts: PhasedRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,8 @@ class Rule:
                 document["model"] = served.model
                 content = json.dumps(document, separators=(",", ":")).encode()
         biased = _injected(served, content, document)
+        if served.phased is not None:
+            return Edit(target, b"", served, _in_parts(served.phased, document))
         return Edit(target, biased, None if biased is content else served)
 
     def _unbiased(self, target: str, content: bytes, name: object) -> Edit:
@@ -158,6 +165,13 @@ def _deployment(target: str) -> str | None:
 
 def _renamed(segment: str, served: ServedBias) -> str:
     return quote(served.model, safe="") if unquote(segment) == served.name else segment
+
+
+def _in_parts(phased: PhasedRequests, document: dict[str, Any]) -> PhasedRequest:
+    try:
+        return PhasedRequest(phased, document)
+    except InputError as error:
+        raise ErrorAnswer(400, str(error), code="not_in_parts") from error
 
 
 def _injected(served: ServedBias, content: bytes, document: dict[str, Any]) -> bytes:

@@ -10,17 +10,19 @@ import re
 import signal
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from types import FrameType
 from typing import Any
 
+import aiohttp
 from aiohttp import web
 
 from blackbox_lb._version import __version__
 from blackbox_lb.deploy.injection import quoted
+from blackbox_lb.deploy.phase_requests import PhasedRequest
 from blackbox_lb.deploy.proxy.error_answers import ErrorAnswer
-from blackbox_lb.deploy.proxy.forward import MAX_HEADER, Forwarder
+from blackbox_lb.deploy.proxy.forward import HOP_BY_HOP, MAX_HEADER, Forwarder
 from blackbox_lb.deploy.proxy.models import answer_models, wanted_model
 from blackbox_lb.deploy.proxy.requests import PREFIX, Rule, Upstream
 from blackbox_lb.errors import InputError
@@ -180,17 +182,66 @@ class Proxy:
             self.counts["unbiased"] += 1
         else:
             self.biased[edit.served.name] += 1
+        if edit.parts is not None and edit.served is not None:
+            return await self._in_parts(request, edit.target, edit.parts, {HEADER: printable(edit.served.name)})
         async with await self._forwarder.ask(request, edit.target, edit.content) as answer:
             if edit.served is None:
                 return await self._forwarder.stream(request, answer)
-            if 300 <= answer.status < 400:
-                raise ErrorAnswer(
-                    502,
-                    f"the upstream answers {answer.status}, go elsewhere, where the request would arrive without its bias; give "
-                    "blb proxy the final address as --upstream",
-                    code="upstream_redirect",
-                )
+            _check_no_redirect(answer.status)
             return await self._forwarder.stream(request, answer, {HEADER: printable(edit.served.name)})
+
+    async def _in_parts(
+        self, request: web.BaseRequest, target: str, parts: PhasedRequest, extra: Mapping[str, str]
+    ) -> web.StreamResponse:
+        """The answer to a request that is sent phase by phase, joined as it comes."""
+        out: web.StreamResponse | None = None
+        while True:
+            try:
+                asked = await self._part(request, target, parts)
+            except ErrorAnswer as error:
+                if out is None:
+                    raise
+                await out.write(parts.failed(error.body))
+                return out
+            async with asked as answer:
+                _check_no_redirect(answer.status)
+                if answer.status != web.HTTPOk.status_code and out is not None:
+                    await out.write(parts.failed(await answer.read()))
+                    return out
+                if answer.status != web.HTTPOk.status_code:
+                    return await self._forwarder.stream(request, answer, extra)
+                if parts.streams:
+                    out = out or await self._forwarder.begin(request, answer, extra, HOP_BY_HOP | {"content-length"})
+                    if not await self._forwarder.copy(request, answer, out, parts.feed):
+                        return out
+                    await out.write(parts.end())
+                else:
+                    with self._forwarder.faults():
+                        content = await answer.read()
+                    try:
+                        parts.take(content)
+                    except (ValueError, TypeError, KeyError, AttributeError):
+                        return web.Response(body=content, content_type=answer.content_type, headers=dict(extra))
+            if not parts.more:
+                return out or web.Response(body=parts.answer, content_type="application/json", headers=dict(extra))
+
+    async def _part(self, request: web.BaseRequest, target: str, parts: PhasedRequest) -> aiohttp.ClientResponse:
+        """The upstream's answer to the next part, unread; one that fails is asked for again."""
+        body, tried = parts.body(), 0
+        while True:
+            tried += 1
+            try:
+                answer = await self._forwarder.ask(request, target, body, {"Accept-Encoding": "identity"})
+                pause = parts.pause(tried, answer.status, answer.headers.get("Retry-After"))
+            except ErrorAnswer:
+                pause = parts.pause(tried)
+                if pause is None:
+                    raise
+            else:
+                if pause is None:
+                    return answer
+                answer.close()
+            await asyncio.sleep(pause)
 
     async def _content(self, request: web.BaseRequest) -> bytes | None:
         """The body, None where there is none; at most ``max_body`` bytes of it are ever held."""
@@ -214,6 +265,17 @@ class Proxy:
                 f"the request body is larger than {self.max_body:,} bytes, the limit; start blb proxy with a larger --max-body",
                 code="request_too_large",
             )
+
+
+def _check_no_redirect(status: int) -> None:
+    """Raise ErrorAnswer 502 where the upstream sends a biased request elsewhere."""
+    if 300 <= status < 400:
+        raise ErrorAnswer(
+            502,
+            f"the upstream answers {status}, go elsewhere, where the request would arrive without its bias; give blb proxy the "
+            "final address as --upstream",
+            code="upstream_redirect",
+        )
 
 
 async def _listen(runner: web.ServerRunner, host: str, port: int) -> int:

@@ -58,7 +58,7 @@ CHECKS = (
     Check("tokens outside the list", ("logprobs.censored",), 2, 2, check_outside),
     Check("neutral sampling", ("neutral",), REQUESTS + MORE + 2, MOST_TOKENS, check_neutral),
     Check("strength of a bias", ("bias",), STRENGTH_REQUESTS, STRENGTH_REQUESTS * STRENGTH_TOKENS, check_strength),
-    Check("continued answers", ("answers.continues",), 2, 1, check_continues),
+    Check("continued answers", ("answers.continues", "answers.repeats"), 2, 1, check_continues),
     Check("prompt logprobs", ("answers.prompt_logprobs",), 3, 1, check_prompt_logprobs),
     Check("seed", ("sampling.seed",), 2, 24, check_seed),
     Check("entries of a bias", ("bias.entries",), 11, 11, check_entries),

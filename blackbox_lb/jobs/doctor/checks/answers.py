@@ -105,7 +105,15 @@ async def check_continues(exam: Exam) -> None:
         return exam.findings.skip([row], "the answer lists no token")
     here, anew = (_apart(listed(said, 0), listed(own, t)) for t in (PREFIX, 0))
     seen = f"after {text!r} total variation {here:.2g} from the list that was seen there, {anew:.2g} from that of a new answer"
-    return _conclude(exam, row, fields is not False, here, seen)
+    _conclude(exam, row, fields is not False, here, seen)
+    if here <= _limit(exam):
+        repeats = said.text.startswith(text)
+        seen = f"the answer after {text!r} begins with {said.text[:40]!r}"
+        if fields is False:
+            exam.findings.add("answers.repeats", "MEASURED", seen, repeats)
+        else:
+            exam.findings.agree("answers.repeats", repeats == exam.profile.answers.repeats, seen, repeats)
+    return None
 
 
 async def check_prompt_logprobs(exam: Exam) -> None:

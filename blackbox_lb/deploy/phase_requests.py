@@ -1,0 +1,370 @@
+"""A bias with phases over an API that continues a message: one request for each phase, and the parts joined into one answer.
+
+The first part is drawn with the vector of the first phase, and ends where that phase does: at its number of tokens, or at the text
+that it lasts until, as a stop text. The text so far goes back as the beginning of the answer, and the next part is drawn with the
+next vector. No HTTP here: a client and a proxy send the bodies and hand back what comes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from blackbox_lb.bias.phases import MOST_PARTS, PhasedBias
+from blackbox_lb.deploy.injection import Injection, OnConflict
+from blackbox_lb.errors import InputError
+from blackbox_lb.providers.profile import Profile, load_profile
+
+if TYPE_CHECKING:
+    from blackbox_lb.bias.document import Bias
+
+log = logging.getLogger(__name__)
+
+GIVEN_UP = 3
+"""Answers whose parts do not fit together, before any did, after which all requests get the vector of the rest."""
+PAUSES = (0.5, 2.0)
+"""Seconds before a later part is asked for again: what came before it is with the client already, so no client can ask again."""
+REPEATED = 8
+"""Tokens: hardly ever does an answer go on with so many tokens that it began with, unless the server repeats them."""
+_ONE = "asks for several completions, which would go apart after the first part; ask once for each"
+_NOT_IN_PARTS = {
+    "n": _ONE,
+    "best_of": _ONE,
+    "tools": "offers tools, and a call that is cut could not be read; leave them out, or use an unbiased client",
+    "functions": "offers functions, and a call that is cut could not be read; leave them out, or use an unbiased client",
+    "response_format": "fixes the form of the answer, which a server would begin anew in each part; leave it out",
+    "echo": "asks for its prompt back, which grows with each part; leave it out",
+    "suffix": "has a suffix, before which only the last part should end; leave it out",
+}
+"""Fields of a request that cannot be answered in parts, with the end of the sentence that refuses them."""
+_PARTS = "a bias with phases is sent in parts, and this request"
+
+
+@dataclass
+class PhasedRequests:
+    """How a bias with phases is sent to one server.
+
+    injections: the vector of each phase by its number. profile: the server's. joined, apart: answers whose parts fitted together,
+    and whose parts did not.
+    """
+
+    bias: PhasedBias
+    injections: tuple[Injection, ...]
+    profile: Profile
+    joined: int = 0
+    apart: int = 0
+
+    @classmethod
+    def of(cls, bias: Bias, provider: str | None, on_conflict: OnConflict, as_pairs: bool) -> PhasedRequests | None:
+        """Of a bias file, None where it has no phases. provider: the server's profile, by default that of the file.
+
+        Raises InputError: a text ends a phase, and the server is not known to say which stop text ended an answer.
+        """
+        phased = PhasedBias.of(bias)
+        if phased is None:
+            return None
+        profile = load_profile(provider or bias.provider)
+        if phased.phases.until and profile.answers.stop_reason is False:
+            raise InputError(
+                f"{profile.name} is not known to say which stop text ended an answer, so that the end of a phase "
+                f"({phased.phases.spec}) could not be told from the end of the answer; serve the bias inside vLLM "
+                "(docs/serving.md), name the server's profile with provider=, or learn one with --phases first"
+            )
+        return cls(phased, tuple(Injection(each, on_conflict, as_pairs) for each in phased.vectors), profile)
+
+    def count(self, why: str | None) -> None:
+        """Count an answer; ``why`` its parts do not fit together, None where they do. The first one is said, and giving up."""
+        self.joined += why is None
+        self.apart += why is not None
+        if why is not None and self.apart == 1:
+            log.warning("an answer in parts could not be joined, because %s: it gets the vector of the rest throughout", why)
+        if why is not None and self.given_up:
+            log.warning("%d answers in parts, and none could be joined: all get the vector of the rest from now on", self.apart)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether no more parts are tried."""
+        return not self.joined and self.apart >= GIVEN_UP
+
+
+@dataclass
+class _Part:
+    """What came of one request: the answer without its choice, the choice, and its text. A stream is gathered into the same."""
+
+    answer: dict[str, Any] = field(default_factory=dict)
+    choice: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """One event of a stream, or a whole answer."""
+        self.answer = {**event, **{name: value for name, value in self.answer.items() if value is not None}}
+        self.answer |= {"usage": event.get("usage") or self.answer.get("usage")}
+        for choice in event["choices"]:
+            message = choice.get("message") or choice.get("delta") or choice
+            self.text += _text(choice)
+            ids = [*self.choice.get("token_ids", ()), *(choice.get("token_ids") or ())]
+            self.choice |= {name: value for name, value in choice.items() if value is not None} | {"token_ids": ids}
+            self.choice["thoughts"] = self.choice.get("thoughts") or message.get("reasoning_content") or message.get("reasoning")
+
+    def counted(self, name: str) -> int | None:
+        found = (self.answer.get("usage") or {}).get(f"{name}_tokens")
+        return found if isinstance(found, int) else None
+
+
+class PhasedRequest:
+    """One request in parts. ``body`` is sent; ``take`` gets a whole answer, or ``feed`` its stream piece by piece, and then ``end``
+    is called; while there is ``more``, another body follows.
+
+    streams: whether the client asked for a stream. Its events are held back until a first answer of this server has been joined, so
+    that parts that do not fit together can be replaced by an answer with the vector of the rest.
+
+    Raises InputError: the request cannot be answered in parts, or the server is not known to continue a message.
+    """
+
+    def __init__(self, sender: PhasedRequests, document: Mapping[str, Any]) -> None:
+        self._sender, self._asked, self._rules = sender, document, sender.profile.answers
+        self._chat = "messages" in document
+        self._check()
+        self.streams, self.more = bool(document.get("stream")), True
+        self._limits = [name for name in ("max_completion_tokens", "max_tokens") if isinstance(document.get(name), int)]
+        self._most: int | None = min((document[name] for name in self._limits), default=None)
+        stop = document.get("stop") or []
+        self._stops: list[str] = [stop] if isinstance(stop, str) else list(stop)
+        self._usage: dict[str, Any] = {}
+        self._common = False
+        self._begin(sender.given_up)
+
+    def _begin(self, common: bool) -> None:
+        """common: with the vector of the rest alone, in one part."""
+        self._common, self._text, self._state, self._tokens = common, "", 0, 0
+        self._parts, self._prompt, self._before, self._ids = list[_Part](), list[int](), 0, list[int]()
+        self._open, self._line, self._held = _Part(), b"", list[bytes]()
+
+    def _check(self) -> None:
+        asked = self._asked
+        for name, why in _NOT_IN_PARTS.items():
+            plain = name == "response_format" and asked.get(name) == {"type": "text"}
+            if asked.get(name) not in (None, False, [], "", 1) and not plain:
+                raise InputError(f"{_PARTS} {why}")
+        messages = asked.get("messages")
+        if not self._chat and not isinstance(asked.get("prompt"), str):
+            raise InputError(f"{_PARTS} has a prompt that is not one text; give one as a string")
+        if self._chat and self._rules.continues is False:
+            raise InputError(
+                f"{self._sender.profile.name} is not known to continue a message, so a bias with phases cannot be sent to its chat "
+                "endpoint; name the server's profile with provider=, let blb doctor --save find out, or serve the bias inside vLLM"
+            )
+        last = messages[-1] if isinstance(messages, list) and messages else None
+        if isinstance(last, dict) and last.get("role") == "assistant":
+            raise InputError(f"{_PARTS} begins the answer with a message of its own; leave that out")
+
+    def body(self) -> bytes:
+        """The next request."""
+        phases, number = self._sender.bias.phases, len(self._parts)
+        sent = {key: value for key, value in self._asked.items() if key not in ("stop", *self._limits)}
+        here, self._awaited = len(phases.names) - 1, list[str]()
+        self._size = None if self._most is None else self._most - self._tokens
+        if not self._common:
+            here = phases.of_state(self._state, self._tokens)
+            if self._tokens < phases.first:
+                left = phases.first - self._tokens
+                self._size = left if self._size is None else min(left, self._size)
+            elif number + 1 < MOST_PARTS:
+                text = phases.awaited(self._state)
+                begun = self._state - len(phases.until.encode()) * phases.second(self._state)  # by the end of the part before
+                rest = text.encode()[begun:].decode(errors="ignore")
+                self._awaited = [each for each in dict.fromkeys((text, rest)) if each and each not in self._stops]
+        if self._size is not None:
+            sent |= dict.fromkeys(self._limits or ["max_tokens"], self._size)
+        if "min_tokens" in sent:
+            sent["min_tokens"] = max(0, int(sent["min_tokens"] or 0) - self._tokens)
+        if isinstance(sent.get("seed"), int):
+            sent["seed"] += number  # the same numbers again would make one part depend on the other
+        if self._stops or self._awaited:
+            sent["stop"] = [*self._stops, *self._awaited]
+        if number and self._chat:
+            sent["messages"] = [*self._asked["messages"], {"role": "assistant", "content": self._text}]
+            sent |= self._rules.continues or {}
+        elif number:
+            sent["prompt"] = self._asked["prompt"] + self._text
+        if self.streams:
+            sent["stream_options"] = {**(sent.get("stream_options") or {}), "include_usage": True}
+        if self._rules.prompt_ids is not False:
+            sent["return_token_ids"] = True
+        return self._sender.injections[here].body(json.dumps(sent, separators=(",", ":")).encode(), sent)
+
+    def take(self, content: bytes) -> None:
+        """A whole answer. Raises ValueError, TypeError or KeyError: it is none."""
+        self._open.add(json.loads(content))
+        repeats = self._rules.repeats and self._chat and self._parts
+        missing = repeats and not self._open.text.startswith(self._text)
+        if repeats:
+            self._open.text = self._open.text.removeprefix(self._text)
+        self._close("the server did not repeat the part before, as its profile says" if missing else None)
+
+    def feed(self, piece: bytes) -> bytes:
+        """A piece of a stream; what the client gets of it now."""
+        *lines, self._line = (self._line + piece).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:") and line[5:].strip() != b"[DONE]":
+                self._event(line[5:])
+        return self._out()
+
+    def end(self) -> bytes:
+        """The end of a stream; what the client gets now."""
+        self._close(None)
+        if not self.more:
+            last = self._parts[-1]
+            empty = {"index": 0, "delta": {}} if self._chat else {"index": 0, "text": ""}
+            ends = {"finish_reason": last.choice.get("finish_reason"), "logprobs": None}
+            self._tell({**last.answer, "choices": [empty | ends], "usage": None})
+            if (self._asked.get("stream_options") or {}).get("include_usage"):
+                self._tell({**last.answer, "choices": [], "usage": self._usage})
+            self._held.append(b"data: [DONE]\n\n")
+        return self._out()
+
+    def failed(self, content: bytes) -> bytes:
+        """The end of a stream whose next part was refused with ``content``: its error as an event, as servers send it."""
+        try:
+            error = json.loads(content)["error"]
+        except (ValueError, KeyError, TypeError):
+            error = {"message": "the request for the next part was refused"}
+        self._held.append(_event({"error": error}))
+        return b"".join(self._held)
+
+    def pause(self, tried: int, status: int | None = None, retry_after: str | None = None) -> float | None:
+        """Seconds until a part whose request failed is sent again; None: no more. The first part is the client's own to repeat.
+
+        tried: times that it was sent. status: of the answer, None for no answer. retry_after: its header, taken up to a minute.
+        """
+        if not self._parts or tried > len(PAUSES) or not (status is None or status in (408, 409, 429) or status >= 500):
+            return None
+        return min(float(retry_after), 60.0) if retry_after and retry_after.isdecimal() else PAUSES[tried - 1]
+
+    @property
+    def answer(self) -> bytes:
+        """The joined answer: the last one with all text and logprobs, and the usage of all."""
+        last = self._parts[-1]
+        choice = {name: value for name, value in last.choice.items() if name != "thoughts"} | {"token_ids": self._ids}
+        listed = [part.choice["logprobs"] for part in self._parts if part.choice.get("logprobs")]
+        choice["logprobs"] = (
+            {name: [row for each in listed for row in each.get(name) or ()] for name in listed[-1]} if listed else None
+        )
+        if self._chat:
+            choice["message"] = {**choice["message"], "content": self._text}
+        else:
+            choice["text"] = self._text
+        return json.dumps(self._cleared({**last.answer, "choices": [choice], "usage": self._usage})).encode()
+
+    def _close(self, why: str | None) -> None:
+        """Take in the part that has come, and say whether there is more."""
+        part, self._open, self._line = self._open, _Part(), b""
+        self._usage = _summed(self._usage, part.answer.get("usage") or {})
+        why = None if self._common else why or self._unfit(part)
+        if why is not None:
+            self._sender.count(why)
+            if not (self.streams and self._sender.joined and self._text + part.text):  # else the client has it already
+                self._begin(common=True)
+                return
+        reason, ended = part.choice.get(str(self._rules.stop_reason)), part.choice.get("finish_reason")
+        matched = reason if ended == "stop" and reason in self._awaited else ""
+        made = part.counted("completion") or 0
+        self._state = self._sender.bias.phases.after(self._state, (part.text + matched).encode())
+        self._text, self._tokens = self._text + part.text + matched, self._tokens + made
+        self._ids += part.choice.get("token_ids", ())
+        self._parts.append(part)
+        cut = not self._common and ended == "length" and self._size is not None and made >= self._size
+        left = (self._most is None or self._tokens < self._most) and len(self._parts) < MOST_PARTS
+        self.more = left and (cut or bool(matched))
+        if matched and not left:
+            part.choice["finish_reason"] = "length"
+        if matched and self.streams:
+            said = {"delta": {"content": matched}} if self._chat else {"text": matched}
+            self._tell({**part.answer, "choices": [{"index": 0, **said, "finish_reason": None}], "usage": None})
+        if not self.more and len(self._parts) > 1 and why is None:
+            self._sender.count(None)
+
+    def _unfit(self, part: _Part) -> str | None:
+        """Why a part does not go on where the part before ended, None where it does."""
+        counted, made = part.counted("prompt"), part.counted("completion")
+        if part.choice.get("thoughts"):
+            return "the server lists thoughts apart from the answer"
+        if counted is None or made is None:
+            return "the server counts no tokens"
+        if (
+            made
+            and part.choice.get("finish_reason") == "length"
+            and (not part.text or part.text.endswith("\N{REPLACEMENT CHARACTER}"))
+        ):
+            return "it ended inside a character"
+        ids = part.answer.get(str(self._rules.prompt_ids)) or part.choice.get(str(self._rules.prompt_ids)) or []
+        if not self._parts:
+            self._prompt, self._before = ids, counted
+        if counted != self._before + self._tokens:
+            return f"the server counts {counted} tokens before a part, and {self._before + self._tokens} were to be"
+        if self._parts and ids[len(self._prompt) :] != self._ids and ids and self._ids:
+            return "the server read the part before as other tokens"
+        if self._tokens >= REPEATED and part.text.startswith(self._text):
+            return "the server repeats the part before"
+        return None
+
+    def _event(self, data: bytes) -> None:
+        """One event of a stream."""
+        try:
+            event = json.loads(data)
+            self._open.add(event)
+        except (ValueError, KeyError, TypeError, AttributeError):  # an error, say: the client reads it as it is
+            self._held.append(b"data: " + data.strip() + b"\n\n")
+            return
+        first = not self._parts and len(event["choices"]) and "role" in (event["choices"][0].get("delta") or ())
+        if first or any(_text(each) or each.get("logprobs") for each in event["choices"]):
+            self._tell({**event, "choices": [{**each, "finish_reason": None} for each in event["choices"]], "usage": None})
+
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        self._held.append(_event(self._cleared(event)))
+
+    def _out(self) -> bytes:
+        """What is held back, once it may go."""
+        if not (self._common or self._sender.joined or not self.more):
+            return b""
+        out, self._held = b"".join(self._held), []
+        return out
+
+    def _cleared(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """With the name of the first part, and without what was not asked for."""
+        own = {"token_ids", "prompt_token_ids"} if not self._asked.get("return_token_ids") else set[str]()
+        if answer.get("usage") is None:
+            own.add("usage")
+        first = self._parts[0].answer if self._parts else answer
+        choices = [{name: value for name, value in each.items() if name not in own} for each in answer["choices"]]
+        kept = {name: value for name, value in answer.items() if name not in own}
+        return kept | {name: first[name] for name in ("id", "created") if name in first} | {"choices": choices}
+
+
+def _text(choice: Mapping[str, Any]) -> str:
+    """The text of a choice, of chat or of completions, whole or as an event of a stream."""
+    message = choice.get("message") or choice.get("delta") or choice
+    return message.get("content") or message.get("text") or ""
+
+
+def _event(document: Mapping[str, Any]) -> bytes:
+    """As a stream sends it: https://html.spec.whatwg.org/multipage/server-sent-events.html."""
+    return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _summed(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """All numbers of both added up, those inside objects too."""
+    total = dict(one)
+    for name, value in other.items():
+        if isinstance(value, dict):
+            total[name] = _summed(total.get(name) or {}, value)
+        else:
+            total[name] = (
+                total.get(name, 0) + value
+                if isinstance(value, int | float) and isinstance(total.get(name, 0), int | float)
+                else value
+            )
+    return total
