@@ -70,7 +70,7 @@ def learned(rollouts: Rollouts, l2: float = L2) -> Vector:
     """(v,) what the estimator learns."""
     table = NextToken.of(rollouts, vocab_size=VOCAB)
     begin = replace(rollouts, shares=posterior_shares(rollouts, table, np.zeros(len(table.token_ids)))[0])
-    fit = fit_sets(begin, table, partial(projection, tau=1.0, l2=l2, next_token=table)).fit
+    fit, _ = fit_sets(begin, table, partial(projection, tau=1.0, l2=l2, next_token=table))
     delta = np.zeros(VOCAB)
     delta[fit.token_ids] = fit.delta
     return delta

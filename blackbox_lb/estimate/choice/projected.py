@@ -30,8 +30,7 @@ class _Projection:
             for l2, chosen in _strengths(drawn, table, sweep, tau):
                 make = partial(projection, tau=tau, l2=l2, weights=sweep.weights, next_token=table)
                 if drawn.given.any():
-                    found = fit_sets(drawn, table, make)
-                    fit, rollouts = found.fit, found.rollouts
+                    fit, rollouts = fit_sets(drawn, table, make)
                 else:
                     fit, rollouts = make(drawn, start=start), drawn
                 start = fit

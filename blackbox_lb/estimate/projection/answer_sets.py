@@ -8,7 +8,7 @@ solving and renewing the shares in turn never lowers it. Without it a fit moves 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,33 +24,18 @@ SETTLED = 1e-6
 """Largest change of a share for which no further solve is needed: none would change a bias by a thousandth of a nat."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SetFit:
-    """A fit to sets of spellings.
-
-    fit: the projection with these shares.
-    rollouts: the given ones, with the shares of the spellings under the fit.
-    likelihoods: after each solve, the mean log-likelihood of a prompt's set in nats, without the penalty.
-    """
-
-    fit: Fit
-    rollouts: Rollouts
-    likelihoods: tuple[float, ...]
-
-
-def fit_sets(rollouts: Rollouts, table: LoggedPositions, solve: Callable[..., Fit]) -> SetFit:
+def fit_sets(rollouts: Rollouts, table: LoggedPositions, solve: Callable[..., Fit]) -> tuple[Fit, Rollouts]:
     """Solve and renew the shares in turn until they settle. ``solve``: fits the projection to rollouts, starting at the fit
-    ``start``."""
-    fit, seen = solve(rollouts, start=None), list[float]()
+    ``start``. Returns the last fit, and the rollouts with the shares of the spellings under it."""
+    fit = solve(rollouts, start=None)
     for _ in range(MOST_TURNS):
-        shares, likelihood = posterior_shares(rollouts, table, table.align(fit.token_ids, fit.delta))
-        seen.append(likelihood)
+        shares, _ = posterior_shares(rollouts, table, table.align(fit.token_ids, fit.delta))
         moved = np.nanmax(np.abs(shares - rollouts.shares), initial=0.0) if rollouts.shares is not None else 0.0
         rollouts = replace(rollouts, shares=shares)
         if moved <= SETTLED:
             break
         fit = solve(rollouts, start=fit)
-    return SetFit(fit, rollouts, tuple(seen))
+    return fit, rollouts
 
 
 def posterior_shares(rollouts: Rollouts, table: LoggedPositions, delta: Vector) -> tuple[Vector, float]:
