@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any, Protocol
 
 import numpy as np
@@ -141,16 +143,11 @@ class Whole:
         counted = [each for each in unlisted if each is not None]
         if not counted:
             raise InputError("there are no rollouts to learn from; collect completions first")
-        joined, total = Rollouts.join([each for each in rollouts if each is not None]), counted[0]
-        for each in counted[1:]:
-            total = total + each
+        joined = Rollouts.join([each for each in rollouts if each is not None])
         sizes = [0 if each is None else len(each.token_ids) for each in rollouts]
-        spread = Spread(workers, joined, sizes, total.tail())
+        spread = Spread(workers, joined, sizes, reduce(add, counted).tail())
 
         def statistics(recipe: Recipe) -> Statistics:
-            found = Statistics.zero()
-            for each in workers.call("statistics", (recipe,), [()] * len(sizes)):
-                found = found + each
-            return found
+            return sum(workers.call("statistics", (recipe,), [()] * len(sizes)), Statistics.zero())
 
         return cls(joined, spread, statistics)

@@ -91,10 +91,7 @@ class Statistics:
         Few blocks are held at a time. No rollout may be in two of them. Raises InputError: a NaN, positive or missing (-inf, -9999)
         logprob (with the rollout key), the first block's first.
         """
-        total = cls.zero()
-        for each in in_order(partial(cls._of, recipe), blocks, ahead=1, threads=threads):
-            total = total + each
-        return total
+        return sum(in_order(partial(cls._of, recipe), blocks, ahead=1, threads=threads), cls.zero())
 
     @classmethod
     def _of(cls, recipe: Recipe, block: Rollouts) -> Statistics:
