@@ -26,6 +26,8 @@ BLOCK_POSITIONS = 1 << 20
 REMEMBERED = 4096
 """Keys kept to detect sets that share rollouts: every overlap of sets this small, and in larger ones any overlap of half a per
 cent, because the keys of a store are random."""
+SHARE = 2.0**-510
+"""Unit of the shares: 1 / pi_0 goes from 1 to e^700, and the square of each of these in this unit is within float64."""
 TOTALS = ("counts", "drawn_tokens", "cells")
 NUMBERS = ("rollouts", "n_empty", "tokens", "observed", "drawn")
 
@@ -42,7 +44,8 @@ class Statistics:
     (v, j) or fewer columns:
 
         inverse  ``sum_n v_n inverse_n(y)``, ``inverse_n(y) = 1/P_n sum_p 1{y_t = y} / pi_0(y | x, y_<t)``: N times Zhat,
-        shares   ``sum_n v_n u_n(y)``, and without v in one column more, with ``u_n = T_n inverse_n``; squares: ``sum_n u_n^2``,
+        shares   ``sum_n v_n u_n(y)``, and without v in one column more, with ``u_n = SHARE T_n inverse_n``,
+        squares  ``sum_n u_n^2``,
         counted  ``sum_n v_n c_n(y)``, c_n(y) the samples of y in rollout n.
 
     **Estimand.** With rows v = exp(r / tau), ``mean_n v_n inverse_n(y)`` has the expectation
@@ -116,7 +119,7 @@ class Statistics:
         if "ratio" in recipe.estimators:
             found["counted"] = sums(cells.counts.astype(np.float64), weights)
         if "snips" in recipe.estimators:
-            shares = cells.inverse * lengths[cells.rows]
+            shares = cells.inverse * lengths[cells.rows] * SHARE
             found["shares"] = sums(shares, np.column_stack((weights, np.ones(n))))
             found["squares"] = sums(shares**2, np.ones((n, 1)))
         return cls(

@@ -19,9 +19,8 @@ from blackbox_lb.estimate.inputs.rollouts import Rollouts
 
 MOST_TOKENS = 1 << 22
 """Sixteen times the largest vocabulary in use; a table over more is not worth its memory."""
-LOWEST_LOGPROB = -300.0
-"""Smallest logprob: below it the square of 1 / pi_0 may leave float64. No real model samples such a token; censoring marks (-9999)
-get there."""
+LOWEST_LOGPROB = -700.0
+"""Smallest logprob: below it 1 / pi_0 leaves float64. No float32 softmax of a real model gets there; censoring marks (-9999) do."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
