@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import hashlib
 import importlib.util
@@ -52,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Commands that tests start take Ctrl-C, although a shell that runs pytest in the background has it ignored by all of them;
     tables are as wide as in a file, although workers are given the width of their terminal."""
+    gc.disable()  # until all files are imported: nothing of them is garbage
     os.environ.pop("COLUMNS", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -84,6 +86,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = [item for item in items if "slow" in item.keywords]
     config.hook.pytest_deselected(items=slow)
     items[:] = [item for item in items if "slow" not in item.keywords]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Collect garbage again, but never look through the imported modules and the list of tests for it."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

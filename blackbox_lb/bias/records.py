@@ -152,7 +152,7 @@ class Learned(Row):
 
     sampled_fraction: share of the vocabulary that was sampled in training. sigma, low, high: standard deviation, least and largest
     value, in nats. selected_fraction: share of the values with at least five times the median size. reliability: estimated
-    correlation with a bias from as many other prompts, by two halves of the prompts; None where a half learned nothing.
+    correlation with a bias from as many other prompts, by its standard errors; None where these are not known.
     """
 
     sampled_fraction: Share

@@ -107,6 +107,17 @@ class TaskOptions(PromptOptions):
     correct: str | None = option(
         HelpGroup.TASK, "What counts as correct: exact-match, contains, math or regex:PATTERN. [default: the task's]"
     )
+    thinking: str | None = option(
+        HelpGroup.TASK,
+        "The model's thinking, which is measured then: inside:OPEN..CLOSE, or until:TEXT where it begins at once.",
+        metavar="PHASE",
+    )
+    count: str = option(
+        HelpGroup.TASK,
+        "What rewards by length count: all tokens, those of the thinking, or those of the answer after it.",
+        type=click.Choice(("all", "thinking", "answer")),
+        default="all",
+    )
 
 
 @options

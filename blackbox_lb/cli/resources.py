@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
         harness=picked(HarnessOptions, options),
     ).first(validation=options.validation_limit, test=options.test_limit)
     limit = options.max_tokens or task.max_tokens
-    return task, parse_reward(reward, max_tokens=limit, correct=correct or task.correct)
+    named, count = options.thinking, options.count or "all"
+    return task, parse_reward(reward, max_tokens=limit, correct=correct or task.correct, thinking=named, count=count)
 
 
 def labels_of(names: str | None, training: Sequence[Example]) -> Labels | None:
@@ -121,6 +123,8 @@ async def open_trials(
         limit = session.profile.most_logprobs(session.endpoint)
         listed = TOP_LOGPROBS if limit is None else min(TOP_LOGPROBS, limit)
         with _store(options.store or run_folder(options, task) / STORE, elsewhere) as store:
+            if reward.thinking is not None:
+                reward.thinking.known = partial(store.token_bytes, tokenizer.fingerprint)
             trials = Trials(
                 session=session,
                 store=store,

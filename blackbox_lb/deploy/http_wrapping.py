@@ -22,9 +22,8 @@ from blackbox_lb.errors import InputError
 
 Kind = Literal["Client", "AsyncClient"]
 
-OK = 200
-ENCODED = ("content-encoding", "content-length", "transfer-encoding")
-"""Headers of a body as it came over the wire."""
+OK, ENCODED = 200, ("content-encoding", "content-length", "transfer-encoding")
+"""The status of an answer, and the headers of a body as it came over the wire."""
 
 
 def kind_of(client: object) -> tuple[ModuleType, Kind] | None:
@@ -96,6 +95,8 @@ class _Building:
         if not isinstance(content, bytes) or not content.startswith(b"{"):
             content = self._read(method, url, options)
         if content:
+            if (parts := policy.in_parts(place, content)) is not None:
+                parts.body()  # what is wrong with it is an error here: one from send() would be repeated by the SDK
             options["content"] = content if self._later(policy) else policy.rewritten(place, content)
             options.pop("json", None)
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from blackbox_lb.bias.phases import MOST_PARTS, PhasedBias
 from blackbox_lb.deploy.injection import Injection, OnConflict
 from blackbox_lb.errors import InputError
-from blackbox_lb.providers.profile import Profile, load_profile
 
 if TYPE_CHECKING:
     from blackbox_lb.bias.document import Bias
+    from blackbox_lb.providers.profile import Profile
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +66,8 @@ class PhasedRequests:
         phased = PhasedBias.of(bias)
         if phased is None:
             return None
+        from blackbox_lb.providers.profile import load_profile  # no other bias needs one to be applied
+
         profile = load_profile(provider or bias.provider)
         if phased.phases.until and profile.answers.stop_reason is False:
             raise InputError(
@@ -134,7 +136,6 @@ class PhasedRequest:
         stop = document.get("stop") or []
         self._stops: list[str] = [stop] if isinstance(stop, str) else list(stop)
         self._usage: dict[str, Any] = {}
-        self._common = False
         self._begin(sender.given_up)
 
     def _begin(self, common: bool) -> None:

@@ -99,8 +99,7 @@ class RequestPolicy:
 
     def in_parts(self, place: UrlPurpose, content: bytes) -> PhasedRequest | None:
         """The request in parts, None where it goes out as it is. Raises InputError as ``rewritten`` does."""
-        document = parsed(content)
-        if self.phased is None or document is None or not self.wanted(place, document):
+        if self.phased is None or (document := parsed(content)) is None or not self.wanted(place, document):
             return None
         return PhasedRequest(self.phased, document)
 

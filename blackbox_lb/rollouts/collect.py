@@ -19,7 +19,7 @@ from blackbox_lb.bias.phases import PhasedBias
 from blackbox_lb.bias.prompt_bias import as_recorded
 from blackbox_lb.errors import CorruptResponse
 from blackbox_lb.providers.profile import Profile
-from blackbox_lb.rollouts.phased import drawn_by_phase
+from blackbox_lb.rollouts.phased import ThinkingBudget, drawn_by_phase
 from blackbox_lb.rollouts.progress import Watcher
 from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
@@ -96,7 +96,7 @@ async def collect(
     settings = settings_of(session, tokenizer, draw)
     request = request_hash(settings)
     keys = tuple(tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples)) for prompt in prompts)
-    phased = draw.bias_of if isinstance(draw.bias_of, PhasedBias) else None
+    phased = draw.bias_of if isinstance(draw.bias_of, PhasedBias | ThinkingBudget) else None
     batch = 1 if phased else batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
     missing = _missing(store.keys(request), prompts, keys, batch)
     if draw.bias_of is not None and missing:
@@ -107,7 +107,9 @@ async def collect(
     async def receive(wanted: _Request) -> None:
         n, seed = len(wanted.samples), draw.sampling.seed
         seeded = draw if seed is None else replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, wanted)))
-        if phased is not None:
+        if isinstance(phased, ThinkingBudget):
+            completions = [await phased.drawn(session, wanted.prompt, seeded)]
+        elif phased is not None:
             completions = [await drawn_by_phase(session, wanted.prompt, seeded, phased)]
         else:
             completions = await session.complete_many(wanted.prompt, seeded.at(wanted.prompt), n)

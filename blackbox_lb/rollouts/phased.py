@@ -5,7 +5,7 @@ the rest is drawn with the next vector. That is the distribution of a bias that 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -66,6 +66,63 @@ async def drawn_by_phase(session: Session, prompt: Prompt, draw: Draw, bias: Pha
         ended = part.finish_reason != "length"
         if not changed or ended or not part.whole or part.filtered or len(taken) >= sampling.max_tokens:
             return await _joined(session, parts)
+
+
+@dataclass(frozen=True)
+class ThinkingBudget:
+    """Thinking that is cut after so many tokens; 0: none at all.
+
+    phases: with the thinking as their first phase. tokens: of a completion, after which the text that ends thinking is put there.
+    """
+
+    phases: Phases
+    tokens: int
+
+    def __len__(self) -> int:
+        return 0
+
+    def __bool__(self) -> bool:  # it has no token with a bias, and is a policy all the same
+        return True
+
+    @property
+    def identity(self) -> str:
+        """What tells it from any other policy, as the store keeps it."""
+        return f"thinking cut after {self.tokens} tokens: {self.phases.spec}"
+
+    def at(self, prompt: Prompt) -> Mapping[int, float]:
+        """No bias."""
+        return {}
+
+    def prepare(self, prompts: Sequence[Prompt]) -> None:
+        """Nothing takes long here."""
+
+    async def drawn(self, session: Session, prompt: Prompt, draw: Draw) -> Completion:
+        """One completion of a prompt, whose thinking is over after ``tokens``; the text that is put there counts like its own."""
+        phases, sampling, parts = self.phases, draw.sampling, list[Completion]()
+        assert session.profile.reference is not None  # checked before anything is drawn
+        ids, here = await session.prompt_ids(prompt), replace(draw, bias_of=None, endpoint=session.profile.reference.endpoint)
+        state = 0
+        if self.tokens:
+            most = min(self.tokens, sampling.max_tokens)
+            parts += await session.complete_many(ids, replace(here, sampling=replace(sampling, max_tokens=most)))
+            known = await bytes_of(session, parts[0].token_ids.tolist(), parts[0].token_bytes)
+            for token in parts[0].token_ids.tolist():
+                state = phases.after(state, known[token])
+            if parts[0].finish_reason != "length" or not parts[0].whole or most == sampling.max_tokens:
+                return parts[0]
+        forced = "" if self.tokens else phases.until + phases.back
+        if self.tokens and phases.of_state(state, self.tokens) == 0:
+            forced = phases.back or phases.until
+        if forced:
+            tokens = await session.encode(forced)
+            raw, size = dict(zip(tokens, await session.bytes_of(tokens), strict=True)), len(tokens)
+            lists = np.zeros((size, 0), np.int32), np.zeros((size, 0), np.float32)
+            unknown, all_ = np.zeros(size, np.float32), np.ones(size, np.bool_)
+            parts.append(Completion(forced, "length", np.array(tokens, np.int32), unknown, *lists, bounded=all_, token_bytes=raw))
+        taken = [token for part in parts for token in part.token_ids.tolist()]
+        left = max(1, sampling.max_tokens - len(taken))
+        parts += await session.complete_many([*ids, *taken], replace(here, sampling=replace(sampling, max_tokens=left)))
+        return replace(await _joined(session, parts), text="".join(part.text for part in parts))
 
 
 async def bytes_of(session: Session, tokens: Sequence[int], known: Mapping[int, bytes]) -> dict[int, bytes]:

@@ -170,7 +170,7 @@ def test_clusters_bias_tokens_that_were_never_seen() -> None:
 
 
 def test_clusters_have_left_the_package() -> None:
-    """Without their row, which has the labels, they are refused, and it is said where they are."""
+    """Without their row, which has the labels, they are refused, and the others are named."""
     assert with_clusters(ROLLOUTS, SWEEPS["clusters"], limits())
-    with pytest.raises(InputError, match=r"'clusters'.*python -m bench\.paper"):
+    with pytest.raises(InputError, match="'clusters' is unknown; choose projection"):
         list(candidates(ROLLOUTS, TABLE, SWEEPS["clusters"], limits()))

@@ -255,7 +255,7 @@ def test_what_is_completed(bias_file: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "correct-and-short" in completions("fit", "--reward", "c")
     assert completions("show", "") == ["bias.json", "runs/capitals/bias.json", "runs/capitals/learned.json"]
     assert completions("proxy", "--bias", "runs/capitals/b") == ["runs/capitals/bias.json"]
-    assert completions("store", "comp") == ["compact"]
+    assert completions("store", "me") == ["merge"]
     assert completions("store", "check", "--") == ["--json", "--help"]
     assert "bias.json" not in completions("store", "check", "b")
 

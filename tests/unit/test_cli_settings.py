@@ -170,7 +170,7 @@ def test_who_names_a_task_does_not_get_the_file_s_data(tmp_path: Path, monkeypat
         ("[fit]\nestimator = 'projektion'\n", ["estimator = 'projektion'", "'projection'"]),
         ("[fti]\ntau = 0.5\n", ["[fti]", "did you mean fit?"]),
         ("[fit]\nclusters = 16\n", ["[fit] clusters", "blb fit has no option --clusters"]),
-        ("[fit]\nestimator = ['clusters']\n", ["estimator = ['clusters']", "python -m bench.paper"]),
+        ("[fit]\nestimator = ['clusters']\n", ["estimator = ['clusters']", "is not one of 'projection'"]),
         ("[reproduce]\ntable = 'accuracy'\n", ["there is no command for the table [reproduce]"]),
         ("tau = 0.5\n", ["tau stands outside a table", "[defaults]"]),
         ("[defaults]\nprovidr = 'vllm'\n", ["[defaults] providr", "did you mean provider?"]),

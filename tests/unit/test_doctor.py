@@ -284,7 +284,7 @@ def test_a_temperature_of_nine_tenths_is_found(seeds: range) -> None:
     assert found[False] >= 0.95 * len(seeds)
 
 
-@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(20), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(20), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scale", [1.0, 1.2, 0.5])
 def test_how_strongly_a_bias_acts_is_found(scale: float, seeds: range) -> None:
     """One that acts 1.2 times as strongly as sent, or half as strongly, in at least 19 of 20 self-tests; an exact one is never
@@ -591,7 +591,7 @@ def rounding(kind: type[Rounded], step: float, seed: int, wish: Callable[[JSON],
     return server
 
 
-@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(10), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(10), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("step", [0.1, 0.25, 0.5])
 def test_honest_rounding_is_never_contradicted(step: float, seeds: range) -> None:
     """The step is recognised; from a quarter nat on, sampling is not tested, for that reason."""
@@ -605,10 +605,11 @@ def test_honest_rounding_is_never_contradicted(step: float, seeds: range) -> Non
         assert ("rounded to steps" in neutral.evidence) == (step >= 0.25)
 
 
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 2), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("step", [0.1, 0.25, 0.5])
-def test_lies_of_a_server_that_rounds_are_found(step: float) -> None:
+def test_lies_of_a_server_that_rounds_are_found(step: float, seeds: range) -> None:
     """A truncation takes tokens away altogether, and a bias moves logprobs by more than a step."""
-    for seed in range(2):
+    for seed in seeds:
         cut = self_test(rounding(Rounded, step, seed, top_p), titles=["neutral sampling"])
         assert "top_p truncates" in finding(cut, "neutral").evidence
         assert finding(cut, "neutral").status == "CONTRADICTED"
@@ -616,7 +617,7 @@ def test_lies_of_a_server_that_rounds_are_found(step: float) -> None:
         assert [(each.row, each.found) for each in after.contradicted] == [("logprobs.meaning", "after bias")]
 
 
-@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(20), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(20), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("penalty", "most"), [(1.0, 1), (0.5, 1), (0.5, np.inf)], ids=["presence", "half", "frequency"])
 def test_a_penalty_on_repeats_is_found(penalty: float, most: float, seeds: range) -> None:
     """In at least 19 of 20 whole self-tests, and named; nothing else is contradicted."""

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from blackbox_lb.cli import main
 from blackbox_lb.errors import BlbError, InputError, StoreError
 from blackbox_lb.store import RolloutStore, request_hash
-from blackbox_lb.store.care.upkeep import check, compact, merge, recover
+from blackbox_lb.store.care.upkeep import check, merge, recover
 from blackbox_lb.store.elsewhere.parquet_exchange import export_store, import_store
 from blackbox_lb.store.integrity import check_row
 from blackbox_lb.store.schema import TABLES
@@ -232,21 +232,6 @@ def test_what_is_lost_is_counted(whole: Path, tmp_path: Path) -> None:
     assert rows(whole).keys() - rows(tmp_path / "new.db").keys() == {("completions", (victim["key"],))}
 
 
-def test_compacting_gives_back_space(tmp_path: Path) -> None:
-    """Rows that were deleted take none afterwards, and the others are as they were."""
-    path = make(tmp_path / "s.db", 60)
-    with sqlite3.connect(path) as db:
-        db.execute("DELETE FROM completions WHERE sample % 2")
-    db.close()
-    before = rows(path)
-    done = compact(path)
-    assert done.after < done.before
-    assert rows(path) == before
-    with pytest.raises(StoreError, match="there is no rollout store"):
-        compact(tmp_path / "none.db")
-    assert not (tmp_path / "none.db").exists()
-
-
 def test_merging_takes_each_response_once(tmp_path: Path) -> None:
     """Shared rows once, other answers counted and left out, a second merge adds nothing, and any order has the same keys."""
     one, two, three = (make(tmp_path / f"{name}.db", 20, start) for name, start in (("1", 0), ("2", 10), ("3", 10)))
@@ -364,9 +349,7 @@ def test_a_changed_export_is_refused(whole: Path, tmp_path: Path) -> None:
         import_store(tmp_path / "nowhere", tmp_path / "back.db")
 
 
-@pytest.mark.parametrize(
-    "words", [("check", "none.db"), ("compact", "none.db"), ("recover", "none.db", "new.db"), ("export", "none.db", "out")]
-)
+@pytest.mark.parametrize("words", [("check", "none.db"), ("recover", "none.db", "new.db"), ("export", "none.db", "out")])
 def test_a_missing_store_is_said_by_every_command(words: tuple[str, ...], tmp_path: Path) -> None:
     """Exit code 2, a sentence, and nothing appears."""
     done = blb(words[0], *(tmp_path / word for word in words[1:]))
@@ -376,7 +359,7 @@ def test_a_missing_store_is_said_by_every_command(words: tuple[str, ...], tmp_pa
 
 
 def test_every_command_prints_json(whole: Path, tmp_path: Path) -> None:
-    """The whole round by the command line: check, merge, compact, export, import, recover."""
+    """The whole round by the command line: check, merge, export, import, recover."""
     shutil.copy(whole, tmp_path / "s.db")
     at = tmp_path.joinpath
     answers = [
@@ -384,16 +367,15 @@ def test_every_command_prints_json(whole: Path, tmp_path: Path) -> None:
         for words in (
             ("check", at("s.db")),
             ("merge", at("s.db"), "--out", at("m.db")),
-            ("compact", at("m.db")),
             ("export", at("m.db"), at("out")),
             ("import", at("out"), at("i.db")),
             ("recover", at("i.db"), at("r.db")),
         )
     ]
     assert answers[0]["sound"] is True
-    assert answers[1]["added"]["completions"] == answers[3]["rows"]["completions"] == 40
-    assert answers[4]["added"]["completions"] == answers[5]["recovered"]["completions"] == 40
+    assert answers[1]["added"]["completions"] == answers[2]["rows"]["completions"] == 40
+    assert answers[3]["added"]["completions"] == answers[4]["recovered"]["completions"] == 40
     assert rows(at("r.db")) == rows(whole)
-    for name in ("check", "compact", "merge", "recover", "export", "import"):
+    for name in ("check", "merge", "recover", "export", "import"):
         assert "--json" in blb(name, "--help").output
     assert issubclass(StoreError, BlbError)

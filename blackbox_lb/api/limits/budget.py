@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import astuple, dataclass
-from operator import add
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -59,7 +58,13 @@ class Spent:
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Spent) -> Spent:
-        return Spent(*map(add, astuple(self), astuple(other)))
+        return Spent(
+            self.requests + other.requests,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.dollars + other.dollars,
+            self.guessed + other.guessed,
+        )
 
     def __str__(self) -> str:
         price = f", ${self.dollars:.4f}" if self.dollars else ""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import click
@@ -79,24 +77,16 @@ PAIRS: Columns[MinimalPair] = (
 def execute(options: AnalyzeOptions) -> None:
     bias = Bias.load(options.bias_file)
     folder = options.out or options.bias_file.parent
-    _check_places(folder, options.csv_file)
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder} for the result; make it, or give another --out")
     listener = Remembering(reporter(quiet=options.quiet))
     found = run(options, lambda budget: _run(bias, options, listener, budget))
     write_whole(folder / ANALYSIS, (found.model_dump_json(indent=1) + "\n").encode())
-    if options.csv_file:
-        _write_csv(options.csv_file, found)
     if options.as_json:
         print_json(found.model_dump(mode="json"))
     else:
         _print(found, options.top)
         click.echo(f"wrote {folder / ANALYSIS}")
-
-
-def _check_places(folder: Path, csv_file: Path | None) -> None:
-    """Check the output places before anything costs money."""
-    for place, name in ((folder, "--out"), (None if csv_file is None else csv_file.parent, "--csv")):
-        if place is not None and not place.is_dir():
-            raise InputError(f"there is no folder {place} for the result; make it, or give another {name}")
 
 
 async def _run(bias: Bias, options: AnalyzeOptions, listener: Remembering, budget: Budget) -> Analysis:
@@ -132,7 +122,7 @@ async def _texts(bias: Bias, tokens: Sequence[int], options: ModelOptions, liste
 
 
 async def _draw(bias: Bias, options: AnalyzeOptions, ours: TrialOptions, listener: Remembering, budget: Budget) -> None:
-    task, reward = load(picked(TaskOptions, options, reward="length", correct=None))
+    task, reward = load(picked(TaskOptions, options, reward="length", correct=None, thinking=None, count="all"))
     stages = [ForecastStage(task.test, 2 * options.samples)]
     async with open_trials(ours, task, reward, budget, bias, stages=lambda trials: stages) as trials:
         await draw(replace(trials, report=listener), task.test, bias, options.samples)
@@ -147,16 +137,6 @@ async def _exact(
     stages = [ForecastStage(biased.examples[:1], positions)]
     async with open_trials(asked, task, reward, budget, bias, stages=lambda trials: stages, part="--full-vocab") as trials:
         return await ask_shifts(replace(trials, report=listener), biased, bias, positions, options.seed or 0)
-
-
-def _write_csv(path: Path, found: Analysis) -> None:
-    """All visited tokens, the most promoted first."""
-    names = [name for name in TokenScore.model_fields if name != "contexts"]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*names, "context"])
-        for each in found.tokens:
-            writer.writerow([*(getattr(each, name) for name in names), each.contexts[0] if each.contexts else ""])
 
 
 def _print(found: Analysis, top: int) -> None:

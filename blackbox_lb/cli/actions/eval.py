@@ -22,6 +22,7 @@ from blackbox_lb.jobs.evaluation.arms import alternatives
 from blackbox_lb.jobs.evaluation.compare import verdicts
 from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, Mean
 from blackbox_lb.jobs.evaluation.plan import EvalPlan
+from blackbox_lb.jobs.evaluation.rivals.hand_lists import written
 from blackbox_lb.jobs.evaluation.rivals.table import RIVALS, rivals
 from blackbox_lb.jobs.evaluation.run import evaluate
 from blackbox_lb.jobs.evaluation.summary import figure
@@ -97,6 +98,7 @@ def _plan(options: EvalOptions, task: Task, reward: Reward) -> EvalPlan:
             settings=settings,
             limit=reward.max_tokens,
         )
+        + written(options.baseline_words, options.baseline_close, options.baseline_thinking_tokens, reward.thinking)
         + rivals(wanted, task, labels, seed=options.seed or 0, listed=options.top_logprobs),
         labels=labels,
         samples=options.test_samples,

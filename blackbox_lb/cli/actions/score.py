@@ -78,7 +78,8 @@ def _maker(options: ScoreOptions, task: Task) -> Callable[[int], Reward]:
     def reward_of(drawn: int) -> Reward:
         limit = options.max_tokens or drawn
         if limit not in made:
-            made[limit] = parse_reward(options.reward, max_tokens=limit, correct=options.correct or task.correct)
+            correct, named, count = options.correct or task.correct, options.thinking, options.count
+            made[limit] = parse_reward(options.reward, max_tokens=limit, correct=correct, thinking=named, count=count)
         return made[limit]
 
     return reward_of

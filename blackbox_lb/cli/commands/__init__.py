@@ -24,7 +24,7 @@ COMMANDS = {
     "report": ("using", "Make one page of a run for people: verdict in words, plots, tokens, examples, costs."),
     "score": ("learning", "Score stored completions with any reward, without sampling again."),
     "show": ("using", "Show a bias file: verdict, promoted and suppressed tokens."),
-    "store": ("setup", "Check, compact, merge, recover rollout stores; Parquet out and in."),
+    "store": ("setup", "Check, merge, recover rollout stores; Parquet out and in."),
 }
 """Name -> its folder below this one, its help line; the module NAME in that folder defines ``NAME_command``."""
 

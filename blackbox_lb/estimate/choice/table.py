@@ -19,17 +19,12 @@ ROWS = {
     "ratio": "blackbox_lb.estimate.choice.counted:RATIO_OF_TOKENS",
 }
 """Name, as users and bias files spell it -> module and object, an ``Estimator``."""
-MOVED = {
-    "clusters": "estimator 'clusters', the paper's baseline, has moved out of the package: a checkout runs it with "
-    "python -m bench.paper"
-}
-"""Remarks on removed names that old bias files may have."""
 
 
 def estimator(name: str) -> Estimator:
     """Return the estimator of this name. Raises InputError: the table has none."""
     if name not in ROWS:
-        raise InputError(MOVED.get(name, f"estimator {name!r} is unknown; choose {', '.join(ROWS)}"))
+        raise InputError(f"estimator {name!r} is unknown; choose {', '.join(ROWS)}")
     found: Estimator = pkgutil.resolve_name(ROWS[name])
     return found
 

@@ -8,7 +8,7 @@ from scipy import special
 from blackbox_lb.estimate.diagnosis import findings
 from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import Headroom
-from blackbox_lb.estimate.diagnosis.reliability import Agreement, Precision
+from blackbox_lb.estimate.diagnosis.reliability import Precision
 from blackbox_lb.estimate.inputs.thresholds import CONFIDENCE, LEAST_PROMPTS, POWER, SMALL_GAIN, Word
 from blackbox_lb.estimate.reweighting.weight_diagnostics import Censoring, TailCoverage, Touched
 
@@ -39,15 +39,13 @@ class Effect:
 class Facts:
     """The measurements; None is NOT CHECKED. estimator: its name. effective_sample: of the reward weights of the fit.
 
-    touched: of the sent bias. precision or agreement: either gives the reliability of the bias, and the first also the number of
-    prompts needed. top_logprobs: alternatives that were asked for.
+    touched: of the sent bias. top_logprobs: alternatives that were asked for.
     """
 
     estimator: str
     effect: Effect | None = None
     headroom: Headroom | None = None
     precision: Precision | None = None
-    agreement: Agreement | None = None
     effective_sample: float | None = None
     censoring: Censoring | None = None
     tail: TailCoverage | None = None
@@ -70,7 +68,7 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
         findings.tau(room),
         findings.censoring(facts.censoring, estimator, width),
         findings.tail(facts.tail, estimator, width),
-        findings.samples(facts.precision, facts.agreement),
+        findings.samples(facts.precision),
         findings.weights(facts.effective_sample),
         findings.already(facts.precision),
         findings.touched(facts.touched),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from blackbox_lb.estimate.choice import table
 from blackbox_lb.estimate.diagnosis.headroom import Headroom
-from blackbox_lb.estimate.diagnosis.reliability import Agreement, Precision
+from blackbox_lb.estimate.diagnosis.reliability import Precision
 from blackbox_lb.estimate.inputs.thresholds import (
     CENSORED,
     EFFECTIVE_SAMPLE,
@@ -119,10 +119,12 @@ def _wider(top_logprobs: int | None) -> str:
     return f"ask for more alternatives{more} (--top-logprobs), or a provider that returns more"
 
 
-def samples(seen: Precision | None, both: Agreement | None) -> Finding:
+def samples(seen: Precision | None) -> Finding:
     """Whether the rollouts are enough, and how many would be."""
     if seen is None:
-        return _halves(both)
+        return unchecked(
+            "samples", "whether the rollouts are enough", "learn with --estimator projection, which has standard errors"
+        )
     sentence = (
         f"the bias of {seen.prompts} prompts x {seen.completions / seen.prompts:.3g} completions has a reliability of "
         f"{seen.reliability:.2f}: it learned {seen.signal:.2g} nats a completion, and its standard errors are worth "
@@ -138,21 +140,6 @@ def samples(seen: Precision | None, both: Agreement | None) -> Finding:
         f"rollouts) for a reliability of {RELIABILITY.good:g}, or send fewer entries"
     )
     return Finding("samples", seen.word, sentence, remedy)
-
-
-def _halves(both: Agreement | None) -> Finding:
-    if both is None or both.correlation is None or both.reliability is None:
-        return unchecked("samples", "whether the rollouts are enough", "compute standard errors, or fit two halves of the prompts")
-    sentence = (
-        f"the biases of two halves of the prompts correlate at {both.correlation:.2f}, so all prompts have a reliability of "
-        f"{both.reliability:.2f}"
-    )
-    if both.word == "PASS":
-        return Finding("samples", "PASS", sentence)
-    if both.reliability <= 0:
-        return Finding("samples", "FAIL", sentence, "collect several times as many prompts")
-    times = RELIABILITY.good / (1 - RELIABILITY.good) * (1 - both.reliability) / both.reliability
-    return Finding("samples", both.word, sentence, f"collect about {times:.2g} times as many prompts")
 
 
 def weights(size: float | None) -> Finding:

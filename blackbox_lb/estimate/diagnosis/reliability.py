@@ -10,29 +10,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.inputs.checks import Bools, Vector, vector, weight_vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.thresholds import RELIABILITY, SMALL_KL, Word
 from blackbox_lb.estimate.projection.standard_errors import StandardErrors
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """The agreement of two biases, each fitted to half of the prompts.
-
-    correlation: usage-weighted. reliability: ``2 r / (1 + r)``, the expected correlation of a bias of all prompts with another such
-    (the Spearman-Brown formula). Both are None where a half learned nothing at all.
-    """
-
-    correlation: float | None
-    reliability: float | None
-
-    @property
-    def word(self) -> Word:
-        return RELIABILITY.judge(self.reliability)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,27 +67,3 @@ class Precision:
         """
         odds = reliability / (1 - reliability)
         return math.ceil(self.prompts * self.noise / max(self.signal, SMALL_KL) * odds)
-
-
-def agreement(one: npt.ArrayLike, other: npt.ArrayLike, usage: npt.ArrayLike) -> Agreement:
-    """The agreement of two biases (s,) in nats on one support, weighted by the tokens' ``usage`` (s,)."""
-    u = weight_vector("usage", usage, len(np.asarray(usage)))
-    a, b = (_centred(vector("delta", values, len(u)), u) for values in (one, other))
-    scale = math.sqrt(float(u @ a**2) * float(u @ b**2))
-    if scale <= np.finfo(np.float64).tiny:
-        return Agreement(None, None)
-    r = float(np.clip(u @ (a * b) / scale, -1.0, 1.0))
-    return Agreement(r, 2 * r / (1 + r) if r > 0 else r)
-
-
-def prompt_halves(prompts: npt.ArrayLike, *, seed: int = 0) -> tuple[Bools, Bools]:
-    """(n,) and (n,): the completions of two random halves of the prompts. Raises InputError: fewer than two prompts."""
-    names, where = np.unique(np.asarray(prompts), return_inverse=True)
-    if len(names) < 2:
-        raise InputError(f"{len(names)} prompts have no two halves; give at least 2 prompts")
-    first = np.random.default_rng(seed).permutation(len(names))[where] < len(names) // 2
-    return first, ~first
-
-
-def _centred(values: Vector, usage: Vector) -> Vector:
-    return np.asarray(values - usage @ values / usage.sum(), dtype=np.float64)

@@ -43,14 +43,13 @@ class HeldOut:
     """The result of one ``value`` of l2 on completions outside the fit, in nats per weighted token.
 
     gain: reward-weighted log-likelihood over the base model's, with its standard ``error`` across prompts. behind: the difference
-    to the best of the grid, with its standard ``behind_error`` (both 0 for the best itself).
+    to the best of the grid.
     """
 
     value: float
     gain: float
     error: float
     behind: float
-    behind_error: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +182,12 @@ def _compare(values: Sequence[float], ratios: Vector, target: Vector, unit_of: I
     tokens = target * lengths
     gains = ratios @ target / tokens.sum()
     behind = gains.max() - gains
-    best = ratios[np.argmax(gains)]
     return tuple(
         HeldOut(
             value=value,
             gain=float(gains[row]),
             error=_error(ratios[row] * target - gains[row] * tokens, tokens, unit_of),
             behind=float(behind[row]),
-            behind_error=_error((best - ratios[row]) * target - behind[row] * tokens, tokens, unit_of),
         )
         for row, value in enumerate(values)
     )

@@ -29,8 +29,6 @@ class Fit:
 
     gain: weighted log-likelihood over delta = 0, nats per weighted token. shortfall: estimated distance to the maximum in
     the same unit; converged: it is below 1e-7. effective_sample_size: of the rollout weights. rollouts: their number.
-    Dropped: zero_weight rollouts (reward -inf, no tokens, or underflow), dead_prompts (all rollouts have weight 0; with scale
-    "prompt" only), unseen_support tokens asked for but never listed or sampled.
     """
 
     token_ids: Ids
@@ -41,9 +39,6 @@ class Fit:
     iterations: int
     effective_sample_size: float
     rollouts: int
-    zero_weight: int
-    dead_prompts: int
-    unseen_support: int
 
 
 def reward_weights(rollouts: Rollouts, tau: float, scale: Scale = "global", among: Bools | None = None) -> Vector:
@@ -108,7 +103,7 @@ def projection(
     position_weights = np.repeat(w, rollouts.lengths)
     if not position_weights.any():
         raise InputError("no completion with a reward holds a token; raise max_tokens or check the reward")
-    chosen, unseen = _support(table, support)
+    chosen = _support(table, support)
     found = maximise(
         table.sampled_counts(position_weights),
         table,
@@ -117,7 +112,6 @@ def projection(
         support=chosen,
         start=None if start is None else table.align(start.token_ids, start.delta),
     )
-    alive = np.unique(rollouts.prompts[w > 0])
     return Fit(
         token_ids=table.token_ids,
         delta=found.delta,
@@ -127,16 +121,13 @@ def projection(
         iterations=found.iterations,
         effective_sample_size=effective_sample_size(w),
         rollouts=len(w),
-        zero_weight=int((w == 0).sum()),
-        dead_prompts=len(np.unique(rollouts.prompts)) - len(alive) if weights == "prompt" else 0,
-        unseen_support=unseen,
     )
 
 
-def _support(table: LoggedPositions, support: npt.ArrayLike | None) -> tuple[Ids | None, int]:
-    """Indices of the wanted tokens, and the number of those never seen."""
+def _support(table: LoggedPositions, support: npt.ArrayLike | None) -> Ids | None:
+    """Indices of the wanted tokens that were seen."""
     if support is None:
-        return None, 0
+        return None
     wanted = np.unique(np.asarray(support, dtype=np.int64))
     _, indices, _ = np.intersect1d(table.token_ids, wanted, return_indices=True)
-    return indices.astype(np.int64), len(wanted) - len(indices)
+    return indices.astype(np.int64)

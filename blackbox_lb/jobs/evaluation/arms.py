@@ -15,6 +15,7 @@ from blackbox_lb.jobs.evaluation.document import PolicyCompletion
 from blackbox_lb.rollouts.judging.decisions import completion_of, scores_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting
+from blackbox_lb.rollouts.phased import ThinkingBudget
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Completion, Example, Message, Prompt
@@ -54,8 +55,8 @@ class Alternative:
 
     ``instruction`` is added to the prompt; ``temperature`` replaces that of the setting; ``max_tokens`` cuts completions earlier,
     while the reward keeps its own T; ``best_of`` completions are drawn for an answer (see ``draw``). ``shots`` are messages before
-    the prompt; ``own_bias`` makes a ``bias`` (token id -> nats) of its own once there is a session; ``decision`` chooses a label
-    for each prompt without drawing. ``cost``: in requests, in words.
+    the prompt; ``budget`` cuts thinking; ``own_bias`` makes a ``bias`` (token id -> nats) of its own once there is a session;
+    ``decision`` chooses a label for each prompt without drawing. ``cost``: in requests, in words.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Alternative:
     best_of: int = 1
     shots: tuple[Message, ...] = ()
     bias: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
+    budget: ThinkingBudget | None = None
     own_bias: OwnBias | None = field(default=None, repr=False, compare=False)
     decision: Decision | None = field(default=None, repr=False, compare=False)
     cost: str = ""
@@ -72,7 +74,7 @@ class Alternative:
     @property
     def alone(self) -> bool:
         """Whether no bias can be sent with it: it sends its own, or draws nothing."""
-        return self.own_bias is not None or self.decision is not None
+        return self.own_bias is not None or self.decision is not None or self.budget is not None
 
     async def ready(self, trials: Trials) -> Alternative:
         """The alternative with its own bias. Raises InputError, BiasError: the task has none, or the provider does not take it."""
@@ -167,7 +169,7 @@ class Arm:
 
     @property
     def sent(self) -> AnyBias:
-        return self.alternative.bias or self.bias
+        return self.alternative.budget or self.alternative.bias or self.bias
 
     @property
     def drawn_at(self) -> Setting:

@@ -12,7 +12,7 @@ from blackbox_lb.jobs.evaluation.arms import BASE, ArmResult
 from blackbox_lb.jobs.evaluation.document import Comparison, Decisions, Evaluation, Mean, PolicyResult
 from blackbox_lb.providers.prices import Prices
 from blackbox_lb.rollouts.judging.intervals import LEVEL, Array, bootstrap, holm, sample_size, sign_test
-from blackbox_lb.rollouts.judging.verdict import PolicyScores, decide, paired
+from blackbox_lb.rollouts.judging.verdict import LOWER, decide, paired
 
 ANSWERS = 1_000
 """Number of answers that a cost is for."""
@@ -24,7 +24,7 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
     Raises InputError: no prompt has a completion that can be read.
     """
     arm = drawn.arm
-    means = {name: mean_of(rows) for name, rows in _metrics(drawn.scores, label).items()}
+    means = {name: mean_of(rows) for name, rows in drawn.scores.metrics(label).items()}
     return PolicyResult(
         name=arm.name,
         bias=arm.bias_name,
@@ -45,14 +45,6 @@ def policy(drawn: ArmResult, label: str, limit: int, prices: Prices | None) -> P
         cost=None if prices is None else ANSWERS * prices.dollars(drawn.prompt_tokens, drawn.completion_tokens),
         decisions=None if drawn.decisions is None else Decisions.model_validate(drawn.decisions.as_json()),
     )
-
-
-def _metrics(scores: PolicyScores, label: str) -> dict[str, tuple[Array, ...]]:
-    """Every metric by name, the reward first; accuracy where the reward gives it and is not itself accuracy."""
-    found = {label: scores.reward}
-    if scores.correct is not None and label != "accuracy":
-        found["accuracy"] = scores.correct
-    return {**found, "tokens": scores.tokens}
 
 
 def mean_of(rows: Sequence[Array]) -> Mean:
@@ -76,8 +68,8 @@ def comparisons(drawn: Sequence[ArmResult], label: str, effect: float | None = N
     rows = [
         _comparison(base, other, label, metric)
         for base, other, metrics in _pairs(drawn)
-        for metric in _metrics(base.scores, label)
-        if (metric == label or metrics == "all") and metric in _metrics(other.scores, label)
+        for metric in base.scores.metrics(label)
+        if (metric == label or metrics == "all") and metric in other.scores.metrics(label)
     ]
     return tuple(
         row.model_copy(
@@ -112,10 +104,10 @@ def _pairs(drawn: Sequence[ArmResult]) -> Iterator[tuple[ArmResult, ArmResult, L
 
 def _comparison(base: ArmResult, other: ArmResult, label: str, metric: str) -> Comparison:
     """One row, its p-value not adjusted yet."""
-    one, two = paired(_metrics(base.scores, label)[metric], _metrics(other.scores, label)[metric])
+    one, two = paired(base.scores.metrics(label)[metric], other.scores.metrics(label)[metric])
     differences = np.where(np.isclose(one, two, rtol=1e-12, atol=0), 0.0, two - one)  # equal but for rounding
     found, mean = bootstrap(differences), float(differences.mean())
-    better: Literal["higher", "lower"] = "lower" if metric == "tokens" else "higher"
+    better: Literal["higher", "lower"] = "lower" if metric in LOWER else "higher"
     return Comparison(
         base=base.arm.name,
         other=other.arm.name,

@@ -8,12 +8,11 @@ import numpy as np
 
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.choice.candidates import Candidate, CompileLimits, candidates
-from blackbox_lb.estimate.choice.table import estimator
+from blackbox_lb.estimate.choice.candidates import Candidate
 from blackbox_lb.estimate.diagnosis.diagnose import Effect, Facts, diagnose
 from blackbox_lb.estimate.diagnosis.findings import Finding
 from blackbox_lb.estimate.diagnosis.headroom import Headroom, headroom
-from blackbox_lb.estimate.diagnosis.reliability import Agreement, Precision, agreement, prompt_halves
+from blackbox_lb.estimate.diagnosis.reliability import Precision
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.inputs.sweep import Sweep
@@ -31,21 +30,19 @@ from blackbox_lb.estimate.reweighting.weight_diagnostics import (
 from blackbox_lb.rollouts.training import Training
 from blackbox_lb.tasks import Reward
 
-NO_LIMITS = CompileLimits(entries=None, low=-np.inf, high=np.inf, integers=False)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
     """findings: the most likely reason first. errors: (k,) nats, the standard error of each value sent, NaN where it has none.
 
-    statistics: of the learned bias, None where the size of the vocabulary is not known. agreement: between the biases of two halves
-    of the prompts. effective_sample_size: of the reward weights, in completions.
+    statistics: of the learned bias, None where the size of the vocabulary is not known. reliability: see ``Precision``, None
+    without standard errors. effective_sample_size: of the reward weights, in completions.
     """
 
     findings: tuple[Finding, ...]
     errors: Vector
     statistics: DeltaStatistics | None
-    agreement: Agreement
+    reliability: float | None
     effective_sample_size: float
 
 
@@ -76,14 +73,13 @@ def explain(
     weights = reward_weights(rollouts, tau, sweep.weights)
     errors = _errors(rollouts, next_token, chosen)
     sent = next_token.align(chosen.sparse.token_ids, chosen.sparse.values)
-    halves = _halves(rollouts, next_token, chosen, sweep)
+    precision = None if errors is None else Precision.of(errors, rollouts)
     size = effective_sample_size(weights)
     facts = Facts(
         estimator=chosen.estimator,
         effect=_effect(verdict, reward),
         headroom=room_for_gain(rollouts, reward, tau, training.base),
-        precision=None if errors is None else Precision.of(errors, rollouts),
-        agreement=halves,
+        precision=precision,
         effective_sample=size,
         censoring=None if rollouts.given.any() else Censoring.of(rollouts, next_token),
         tail=None if rollouts.given.any() else tail_coverage(next_token),
@@ -93,7 +89,8 @@ def explain(
     statistics = None
     if vocab_size is not None and vocab_size >= len(chosen.learned):
         statistics = delta_statistics(chosen.learned, vocab_size, sampled=len(np.unique(rollouts.token_ids)))
-    return Explanation(diagnose(facts), _of_sent(errors, chosen), statistics, halves, size)
+    known = None if precision is None else precision.reliability
+    return Explanation(diagnose(facts), _of_sent(errors, chosen), statistics, known, size)
 
 
 def _errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) -> StandardErrors | None:
@@ -125,29 +122,6 @@ def _of_sent(errors: StandardErrors | None, chosen: Candidate) -> Vector:
     if errors is None:
         return np.full(len(sent), np.nan)
     return errors.errors[np.searchsorted(errors.token_ids, sent)]
-
-
-def _halves(rollouts: Rollouts, next_token: NextToken, chosen: Candidate, sweep: Sweep) -> Agreement:
-    """The agreement of the biases of two halves of the prompts, at the chosen settings and without a provider's limits."""
-    nothing = Agreement(None, None)
-    if len(np.unique(rollouts.prompts)) < 2:
-        return nothing
-    swept = ("tau", *estimator(chosen.estimator).facts.swept)
-    own = {name: (value,) for name, value in chosen.settings.items() if name in swept}
-    if chosen.projected is not None:  # the penalty is on a sum over rollouts, and a half has half as many
-        own["l2"] = (float(chosen.settings["l2"] or 1.0) / 2,)
-    one = replace(sweep, estimators=(chosen.estimator,), **own)  # type: ignore[arg-type]
-    table = next_token.with_tokens(chosen.token_ids)
-
-    def learned(half: Bools) -> Vector:
-        part = table.take(half[rollouts.rollout_of])
-        return next(candidates(rollouts.take(half), part, one, NO_LIMITS)).learned
-
-    first, second = prompt_halves(rollouts.prompts)
-    try:
-        return agreement(learned(first), learned(second), table.expected(np.zeros(len(table.token_ids))))
-    except InputError:  # a half without any reward learns nothing
-        return nothing
 
 
 def _effect(verdict: Sequence[Verdict], reward: Reward) -> Effect | None:

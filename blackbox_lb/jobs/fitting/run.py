@@ -237,7 +237,7 @@ class _Fit:
             compiled = None if compiled is None else compiled.replacing(exact=self.exact.record)
         learned = None
         if why.statistics is not None:
-            learned = Learned(**asdict(why.statistics), reliability=why.agreement.reliability)
+            learned = Learned(**asdict(why.statistics), reliability=why.reliability)
         self.bias = Bias(
             version=version,
             depends=None if self.dependent is None else self.dependent.bias.depends,

@@ -20,7 +20,7 @@ from blackbox_lb.estimate.reweighting.divergence import divergence
 from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.columns import columns, openers
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting, check_values, compare, score, together
-from blackbox_lb.rollouts.phased import check_continues, phases_of
+from blackbox_lb.rollouts.phased import ThinkingBudget, check_continues, phases_of
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.rollouts.training import FitEngine
@@ -79,7 +79,7 @@ class Trials:
         sampling = Sampling(setting.temperature, longest, self.top_logprobs, self.seed, self.stop)
         if bias is None or isinstance(bias, Mapping):
             return Draw(sampling, bias, endpoint)
-        if isinstance(bias, PhasedBias):
+        if isinstance(bias, PhasedBias | ThinkingBudget):
             check_continues(self.session, bias.phases)
         return Draw(sampling, endpoint=endpoint, bias_of=bias)
 

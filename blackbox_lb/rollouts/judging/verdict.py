@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -11,11 +11,14 @@ import numpy as np
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.errors import InputError
 from blackbox_lb.rollouts.judging.intervals import LEVEL, Array, bootstrap, holm
+from blackbox_lb.tasks.rewards.thinking import loops
 
 if TYPE_CHECKING:
     from blackbox_lb.tasks import Reward
     from blackbox_lb.types import Completion, Example
 
+LOWER = frozenset({"tokens", "thinking tokens", "answer tokens", "loops"})
+"""Metrics of which less is better."""
 LARGEST = 1e100
 """A larger reward has no variance left in double precision."""
 
@@ -56,13 +59,21 @@ class PolicyScores:
     """Scores of one policy at one setting; each list holds one array a prompt, with one value a completion.
 
     ``reward``: in the user's own unit (``Reward.value``); ``correct``: 0 or 1, None where the reward knows no right answer;
-    ``tokens``: completion lengths. ``left_out``: completions without scores, stopped by a content filter or unreadable.
+    ``tokens``: completion lengths. ``thinking``: by name, where the reward names what thinking is: tokens inside and outside of it,
+    and as 0 or 1 whether a completion ended before its limit, and whether it loops.
+    ``left_out``: completions without scores, stopped by a content filter or unreadable.
     """
 
     reward: tuple[Array, ...]
     correct: tuple[Array, ...] | None
     tokens: tuple[Array, ...]
     left_out: int = 0
+    thinking: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
+
+    def metrics(self, label: str) -> dict[str, tuple[Array, ...]]:
+        """Every metric by name, the reward, called ``label``, first; accuracy where the reward gives it and is not itself that."""
+        right = {} if self.correct is None or label == "accuracy" else {"accuracy": self.correct}
+        return {label: self.reward, **right, "tokens": self.tokens, **self.thinking}
 
     @property
     def mean_reward(self) -> float:
@@ -74,15 +85,31 @@ class PolicyScores:
 def score(reward: Reward, examples: Sequence[Example], completions: Iterable[Sequence[Completion]]) -> PolicyScores:
     """Score the completions of each example, row by row; those without anything to score are only counted."""
     values, correct, tokens, stopped = [], [], [], 0
+    thinking: dict[str, list[Array]] = {}
     for example, row in zip(examples, completions, strict=True):
         read = [each for each in row if each.readable]
         stopped += len(row) - len(read)
         values.append(np.array([reward.value(reward.score(example, each)) for each in read], dtype=float))
         correct.append([reward.correct(example, each) for each in read])
         tokens.append(np.array([each.n_tokens for each in read], dtype=float))
+        for name, column in _thinking(reward, read).items():
+            thinking.setdefault(name, []).append(column)
     known = all(flag is not None for row in correct for flag in row)
     right = tuple(np.array(row, dtype=float) for row in correct) if known else None
-    return PolicyScores(tuple(values), right, tuple(tokens), stopped)
+    return PolicyScores(tuple(values), right, tuple(tokens), stopped, {name: tuple(rows) for name, rows in thinking.items()})
+
+
+def _thinking(reward: Reward, completions: Sequence[Completion]) -> dict[str, Array]:
+    """See ``PolicyScores.thinking``; one value a completion."""
+    if reward.thinking is None:
+        return {}
+    lengths = np.array([reward.thinking.lengths(each)[:2] for each in completions], dtype=float).reshape(-1, 2)
+    return {
+        "thinking tokens": lengths[:, 0],
+        "answer tokens": lengths[:, 1],
+        "finished": np.array([each.finish_reason != "length" for each in completions], dtype=float),
+        "loops": np.array([loops(each.token_ids.tolist()) for each in completions], dtype=float),
+    }
 
 
 def check_values(label: str, values: Array) -> None:
@@ -96,11 +123,10 @@ def check_values(label: str, values: Array) -> None:
 
 
 def compare(setting: Setting, base: PolicyScores, biased: PolicyScores, reward: Reward, *, seed: int = 0) -> list[Verdict]:
-    """A row for each metric: reward, accuracy where the reward knows it, tokens; rows displayed side by side go ``together``."""
-    verdicts = [_verdict(setting, reward.label, "higher", base.reward, biased.reward, seed)]
-    if base.correct is not None and biased.correct is not None and reward.label != "accuracy":
-        verdicts.append(_verdict(setting, "accuracy", "higher", base.correct, biased.correct, seed))
-    return [*verdicts, _verdict(setting, "tokens", "lower", base.tokens, biased.tokens, seed)]
+    """A row for each metric of both; rows displayed side by side go ``together``."""
+    of_base, of_biased = base.metrics(reward.label), biased.metrics(reward.label)
+    both = [name for name in of_base if name in of_biased]
+    return [_verdict(setting, name, "lower" if name in LOWER else "higher", of_base[name], of_biased[name], seed) for name in both]
 
 
 def _verdict(

@@ -1,1 +1,1 @@
-"""A store's upkeep: checking, compacting, and rescuing a damaged one."""
+"""A store's upkeep: checking, and rescuing a damaged one."""

@@ -1,4 +1,4 @@
-"""Upkeep of stores: checking, compacting, merging, and rescuing a damaged one."""
+"""Upkeep of stores: checking, merging, and rescuing a damaged one."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -99,29 +99,6 @@ def _rows(table: str) -> Any:
                     yield f"{name_of(table, row)}: {error}"
 
     return look
-
-
-@dataclass(frozen=True, slots=True)
-class Compacted:
-    """Bytes of a store's file and its log ``before`` and ``after``."""
-
-    before: int
-    after: int
-
-
-def compact(path: Path) -> Compacted:
-    """Rewrite the store's file without gaps and empty its log; needs free space of its size. Raises StoreError, StoreBusy."""
-    if not path.is_file():
-        raise StoreError(f"there is no rollout store {path}; give one that blb collect or blb fit made")
-    before = _bytes(path)
-    with closing(Database(path)) as db:
-        for statement in ("PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
-            db.read(statement)
-    return Compacted(before, _bytes(path))
-
-
-def _bytes(path: Path) -> int:
-    return sum(each.stat().st_size for each in (path, path.with_name(path.name + "-wal")) if each.exists())
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Rollouts collected elsewhere: a run's own store, beside stores and exports that are only read.
+"""Rollouts collected elsewhere: a run's own store, beside stores that are only read.
 
 Shards can be learned from without a merge. Anything in a source is found by its key, as if it were in the store.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,97 +15,32 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.store.rollouts import RolloutStore
 from blackbox_lb.types import Completion
 
-PARQUET = ".parquet"
+STORE = "rollouts.db"
 
 
-def open_sources(names: Sequence[str], beside: Path) -> list[RolloutStore]:
-    """Open stores and exports, each for reading only, in the order of ``names``.
+def open_sources(names: Sequence[str]) -> list[RolloutStore]:
+    """Open stores, each for reading only, in the order of ``names``: a file, or the folder of a run; ``*`` and ``?`` in a name
+    stand for several.
 
-    An export is imported once, into a store in the folder ``beside`` that is named after its files, their sizes and dates.
-
-    A name is a store (a file, or the folder of a run), an export (its folder, or a Parquet file of it), or a URL of an export that
-    fsspec knows (https://filesystem-spec.readthedocs.io), as in s3://bucket/folder. ``*`` and ``?`` in it stand for several.
-
-    Raises InputError: nothing is there, nothing of these kinds, or an export was changed. StoreError: a store cannot be read.
+    Raises InputError: nothing is there, or no store. StoreError: a store cannot be read.
     """
     with ExitStack() as opened:
-        found: list[RolloutStore] = []
-        for name in names:
-            for each in _opened(name, beside):
-                opened.callback(each.close)
-                found.append(each)
+        found = [opened.enter_context(RolloutStore(path, read_only=True)) for name in names for path in _paths(name)]
         opened.pop_all()
         return found
 
 
-def _opened(name: str, beside: Path) -> Iterator[RolloutStore]:
-    system, path = _filesystem(name)
-    here = _is_local(system)
-    paths = sorted(system.glob(path)) if set("*?") & set(path) else [path]
-    parquet: list[str] = []
-    for each in paths:
-        if system.isdir(each):
-            inside = [file for file in sorted(system.ls(each, detail=False)) if file.endswith(PARQUET)]
-            stores = [] if inside else [file for file in system.ls(each, detail=False) if file.endswith("rollouts.db")]
-            if not inside and not stores:
-                raise InputError(
-                    f"there is neither rollouts.db nor an export in {each}; give a store, or what blb store export wrote"
-                )
-            parquet += inside
-            yield from (_store(file, here) for file in stores)
-        elif not system.exists(each):
-            raise InputError(f"there are no rollouts at {each}; give a store, an export of one, or a URL of an export")
-        elif each.endswith(PARQUET):
-            parquet.append(each)
-        else:
-            yield _store(each, here)
-    if not paths:
-        raise InputError(f"nothing is called {name}; give a store, an export of one, or a URL of an export")
-    if parquet:
-        yield _imported(system, parquet, beside)
-
-
-def _imported(system: Any, paths: Sequence[str], beside: Path) -> RolloutStore:
-    from blackbox_lb.safety.atomic_file import replacing
-    from blackbox_lb.store.elsewhere.parquet_exchange import import_files
-
-    versions = "\n".join(f"{path} {system.ukey(path)}" for path in paths)
-    target = beside / f"imported-{sha256(versions.encode()).hexdigest()[:16]}.db"
-    if not target.exists():
-        with replacing(target) as draft:
-            import_files(paths, draft, system)
-    return RolloutStore(target, read_only=True)
-
-
-def _store(path: str, here: bool) -> RolloutStore:
-    if not here:
-        raise InputError(
-            f"{path} is a store on another machine, and SQLite reads local files only; copy it here, or export it there: "
-            "blb store export"
-        )
-    return RolloutStore(path, read_only=True)
-
-
-def _absolute(name: str) -> str:
-    """A name with the same meaning in another folder."""
-    system, path = _filesystem(name)
-    return path if _is_local(system) else name
-
-
-def _is_local(system: Any) -> bool:
-    return "file" in ([system.protocol] if isinstance(system.protocol, str) else system.protocol)
-
-
-def _filesystem(name: str) -> tuple[Any, str]:
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError as error:
-        raise InputError("--rollouts needs fsspec; install it with: pip install 'blackbox-lb[parquet]'") from error
-    try:
-        system, path = url_to_fs(str(Path(name).expanduser()) if name.startswith("~") else name)
-    except (ImportError, ValueError, OSError) as error:
-        raise InputError(f"cannot open {name}: {error}; give a path, or a URL that fsspec knows") from error
-    return system, path
+def _paths(name: str) -> list[Path]:
+    given = Path(name).expanduser()
+    found = sorted(Path(given.anchor).glob(str(given.relative_to(given.anchor))))
+    paths = [path / STORE if path.is_dir() else path for path in found]
+    for path in paths or [given]:
+        if not path.is_file() or path.suffix == ".parquet":
+            raise InputError(
+                f"there is no rollout store at {path}; give a store or the folder of a run, and what blb store export wrote to "
+                "blb store import first"
+            )
+    return paths
 
 
 class Gathered(RolloutStore):
@@ -119,9 +53,9 @@ class Gathered(RolloutStore):
     def __init__(
         self, path: Path | str, names: Sequence[str], *, read_only: bool = False, home: Mapping[str, int] | None = None
     ) -> None:
-        self.names = tuple(_absolute(name) for name in names)
+        self.names = tuple(str(Path(name).expanduser().absolute()) for name in names)
         self._home = dict(home or {})
-        self.sources = tuple(open_sources(names, Path(path).parent))
+        self.sources = tuple(open_sources(names))
         try:
             super().__init__(path, read_only=read_only)
         except BaseException:

@@ -185,38 +185,33 @@ def import_store(source: Path, path: Path) -> Transferred:
         raise InputError(
             f"there is no {' or '.join(f'{name}.parquet' for name in schemas())} in {source}; give what blb store export wrote"
         )
-    return import_files(files, path)
-
-
-def import_files(files: Sequence[Path | str], path: Path, filesystem: Any = None) -> Transferred:
-    """``import_store`` of these files, on a filesystem of fsspec's. Each is looked into before any is imported."""
-    tables = [(_table_of(each, filesystem), each) for each in files]
+    tables = [(_table_of(each), each) for each in files]
     done = Transferred()
     with RolloutStore(path) as store:
         for table, file in tables:
-            _read(store, table, file, filesystem, done)
+            _read(store, table, file, done)
     return done
 
 
-def _table_of(path: Path | str, filesystem: Any) -> str:
+def _table_of(path: Path) -> str:
     """The table in a file, by its name, else by its columns. Raises InputError: it cannot be read, or is none."""
-    names = set(_opened(path, filesystem).schema_arrow.names)
+    names = set(_opened(path).schema_arrow.names)
     for table, schema in schemas().items():
-        if table == Path(path).stem or (names >= set(schema.names) and Path(path).stem not in schemas()):
+        if table == path.stem or (names >= set(schema.names) and path.stem not in schemas()):
             return table
     raise InputError(f"{path} has not the columns of any table of an export; docs/store.md lists them")
 
 
-def _opened(path: Path | str, filesystem: Any) -> Any:
+def _opened(path: Path) -> Any:
     pa = arrow()
     try:
-        return pa.parquet.ParquetFile(path, filesystem=filesystem)
+        return pa.parquet.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"cannot read {path} as Parquet: {error}; give what blb store export wrote") from error
 
 
-def _read(store: RolloutStore, table: str, path: Path | str, filesystem: Any, done: Transferred) -> None:
-    pa, schema, file = arrow(), schemas()[table], _opened(path, filesystem)
+def _read(store: RolloutStore, table: str, path: Path, done: Transferred) -> None:
+    pa, schema, file = arrow(), schemas()[table], _opened(path)
     missing = [name for name in schema.names if name not in file.schema_arrow.names]
     if missing:
         raise InputError(f"{path} lacks the columns {', '.join(missing)}; docs/store.md lists what an export has")
@@ -235,7 +230,7 @@ def _read(store: RolloutStore, table: str, path: Path | str, filesystem: Any, do
         raise InputError(f"cannot read {path} after {number:,} rows: {error}; export it again") from error
 
 
-def _row(table: str, columns: pa.Table, place: int, path: Path | str, number: int) -> dict[str, dict[str, Any]]:
+def _row(table: str, columns: pa.Table, place: int, path: Path, number: int) -> dict[str, dict[str, Any]]:
     """The store's rows for one row of a file, by table."""
     values = {name: columns[name][place].as_py() for name in columns.column_names if name not in ARRAYS}
     arrays = {name: columns[name][place] for name in columns.column_names if name in ARRAYS}

@@ -2,14 +2,14 @@
 
 A reward may be minus infinity (the completion is never imitated) but neither NaN nor plus infinity. Logarithmic rewards are
 displayed as their exponentials: ``correct-and-short`` as correct x T/len, not as its logarithm. T is the token limit and len
-the tokens of the completion, by the provider's count, never below 1.
+the tokens of the completion, or of its thinking or answer alone, by the provider's count, never below 1.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from blackbox_lb.errors import InputError
@@ -18,6 +18,7 @@ from blackbox_lb.tasks.rewards.endpoint import EndpointReward, Remote, is_addres
 from blackbox_lb.tasks.rewards.json_schema import json_schema
 from blackbox_lb.tasks.rewards.judge import Judge
 from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
+from blackbox_lb.tasks.rewards.thinking import Thinking
 from blackbox_lb.tasks.rewards.user_function import load_function
 from blackbox_lb.types import Completion, Example
 
@@ -80,6 +81,7 @@ class Reward:
     ``scale``: "log" where ``exp(score)`` is displayed and "linear" where the score is; ``label``: the displayed name.
     ``needs_answer``: whether an example without answers cannot be scored. ``matcher`` decides the accuracy beside it.
     ``remote``: the service that computes it; its scores are fetched before they are read (see ``fetch_rewards``).
+    ``thinking``: measured beside the reward, None where it is not named.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Reward:
     matcher: Matcher
     function: Callable[[Example, Completion], float] = field(repr=False, compare=False)
     remote: Remote | None = field(default=None, repr=False, compare=False)
+    thinking: Thinking | None = field(default=None, repr=False, compare=False)
 
     def score(self, example: Example, completion: Completion) -> float:
         """Nats, possibly -inf. DataError: no answer where one is needed; InputError: the user's function failed, or
@@ -113,23 +116,37 @@ class Reward:
             raise InputError(f"reward {reward} nats of {self.name} has no finite exponential; it must be below 709") from error
 
 
-def parse_reward(spec: str, *, max_tokens: int, correct: str | Matcher = "contains") -> Reward:
+def parse_reward(
+    spec: str, *, max_tokens: int, correct: str | Matcher = "contains", thinking: str | None = None, count: str = "all"
+) -> Reward:
     """Make the reward ``spec`` (see REWARDS); ``max_tokens`` is T, in tokens.
 
     The part before the first colon decides: ``regex:``, ``json-schema:``, ``judge:``, ``http:`` and ``https:`` take the rest by
     their row in the table, any other part is a module with the function after the colon. So a module of such a name must be
     wrapped in one of another name. ``spec`` of the result holds no user and password of an address.
     ``correct``: the test of correctness where the reward has none itself: exact-match, contains, regex:PATTERN, or a
-    matcher, such as a task's own.
+    matcher, such as a task's own. ``thinking``: the stretch to measure (see ``Thinking``); ``count``: rewards by length
+    count all tokens, or those of the thinking or the answer.
     InputError: unknown name, broken pattern, schema, judge or address, a function that cannot be imported or called with two
     arguments.
     """
     if max_tokens < 1:
         raise InputError(f"max_tokens is {max_tokens}; rewards compare lengths with it, so it must be at least 1 token")
     matcher = correct if isinstance(correct, Matcher) else parse_matcher(correct)
-    kind, colon, rest = spec.partition(":")
+    measured = None if thinking is None else Thinking.parse(thinking)
+    if count != "all" and (measured is None or spec not in FORMULAS):
+        raise InputError(
+            f"--count {count} needs --thinking, as in --thinking 'inside:<think>..</think>', and a reward by length "
+            f"({', '.join(name for name in FORMULAS if 'length' in name or 'short' in name)}); leave it out, or name them"
+        )
     if spec in FORMULAS:
-        return _formula(spec, max_tokens, matcher)
+        return replace(_formula(spec, max_tokens, matcher, measured, count), thinking=measured)
+    return replace(_other(spec, max_tokens, matcher), thinking=measured)
+
+
+def _other(spec: str, max_tokens: int, matcher: Matcher) -> Reward:
+    """A reward that is no formula of length and correctness."""
+    kind, colon, rest = spec.partition(":")
     if spec in ("exact-match", "contains") or spec.startswith("regex:"):
         return _match_reward(spec, max_tokens)
     if is_address(spec):
@@ -168,15 +185,17 @@ def _match_reward(spec: str, max_tokens: int) -> Reward:
     return Reward(name, spec, label, "linear", matcher.needs_answer, max_tokens, matcher, matches)
 
 
-def _formula(name: str, max_tokens: int, matcher: Matcher) -> Reward:
+def _formula(name: str, max_tokens: int, matcher: Matcher, thinking: Thinking | None, count: str) -> Reward:
     formula = FORMULAS[name]
 
     def scored(example: Example, completion: Completion) -> float:
         correct = formula.gated and matcher(example, completion.text)
-        return formula.value(correct, max(completion.n_tokens, 1), max_tokens)
+        length = completion.n_tokens if thinking is None else thinking.counted(completion, count)
+        return formula.value(correct, max(length, 1), max_tokens)
 
     needs_answer = formula.gated and matcher.needs_answer
-    return Reward(name, name, formula.label, formula.scale, needs_answer, max_tokens, matcher, scored)
+    label = formula.label if count == "all" else f"{formula.label} (len: {count})"
+    return Reward(name, name, label, formula.scale, needs_answer, max_tokens, matcher, scored)
 
 
 def _remote(kind: str, remote: Remote, max_tokens: int, matcher: Matcher) -> Reward:

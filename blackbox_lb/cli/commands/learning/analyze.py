@@ -32,7 +32,6 @@ class AnalyzeOptions(PromptOptions, ServerOptions, SamplingOptions, LimitOptions
         metavar="[POSITIONS]",
     )
     top: int = option(HelpGroup.ANALYSIS, "Rows of each table of tokens.", type=COUNT, default=15)
-    csv_file: Path | None = option(HelpGroup.OUTPUT, "Write all visited tokens into this file.", "--csv")
     samples: int = option(
         HelpGroup.SAMPLING, "Completions a test prompt to draw with --task or --data.", type=COUNT, default=SAMPLES
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import click
+
 from blackbox_lb.cli.completers import bias_files
 from blackbox_lb.cli.grouped import AMOUNT, COUNT, HelpGroup, LateChoice, argument, command, option, options
 from blackbox_lb.cli.options import TaskOptions, TrialOptions
@@ -26,6 +28,19 @@ class EvalOptions(TaskOptions, TrialOptions):
     baseline_max_tokens: tuple[int, ...] = option(HelpGroup.JUDGING, "Try completions this short instead. Repeatable.")
     best_of: tuple[int, ...] = option(
         HelpGroup.JUDGING, "Try the likeliest of N completions (mean logprob under the base model) instead. Repeatable."
+    )
+    baseline_words: tuple[str, ...] = option(
+        HelpGroup.JUDGING,
+        "Try a hand list instead: so many nats, as in -2, on every spelling that is one token of each line of FILE. Repeatable.",
+        metavar="FILE:NATS",
+    )
+    baseline_close: tuple[float, ...] = option(
+        HelpGroup.JUDGING, "Try so many nats on the first token of the text that ends --thinking instead. Repeatable."
+    )
+    baseline_thinking_tokens: tuple[int, ...] = option(
+        HelpGroup.JUDGING,
+        "Try to cut --thinking after so many tokens instead, 0 for no thinking. vllm, llamacpp and local only. Repeatable.",
+        type=click.IntRange(0),
     )
     labels: str | None = option(
         HelpGroup.TASK,

@@ -52,18 +52,6 @@ def _estimator_names() -> tuple[str, ...]:
     return tuple(ROWS)
 
 
-class _EstimatorChoice(LateChoice):
-    """A name of the table; for one that has left the package, the error says where it went."""
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name."""
-        from blackbox_lb.estimate.choice.table import MOVED
-
-        if value in MOVED and value not in self.choices:
-            self.fail(MOVED[value], param, ctx)
-        return super().convert(value, param, ctx)
-
-
 class _Strength(click.ParamType["float | str"]):
     """A positive number, or "cv"."""
 
@@ -81,8 +69,7 @@ class FitOptions(TaskOptions, TrialOptions):
     samples_per_prompt: int = option(HelpGroup.FIRST, "Training completions a prompt.", type=COUNT, default=lambda: _plan().samples)
     rollouts: tuple[str, ...] = option(
         HelpGroup.TASK,
-        "Rollouts collected elsewhere, which are read and not asked for again: a store, an export's folder, or the URL of one "
-        "(s3://bucket/folder); * stands for several. Can be given several times.",
+        "Rollouts collected elsewhere, read and not asked for again: a store or a run's folder; * stands for several. Repeatable.",
         metavar="SOURCE",
     )
     limit: int | None = option(HelpGroup.SAMPLING, "Use only the first N training prompts.", type=COUNT)
@@ -113,7 +100,7 @@ class FitOptions(TaskOptions, TrialOptions):
     estimator: tuple[str, ...] = option(
         HelpGroup.LEARNING,
         "projection; the paper's ips; snips; ratio, which needs no logprobs. Repeatable.",
-        type=_EstimatorChoice(_estimator_names),
+        type=LateChoice(_estimator_names),
         default=lambda: _plan().sweep.estimators,
     )
     tau: tuple[float, ...] = option(

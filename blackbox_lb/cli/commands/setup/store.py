@@ -18,7 +18,7 @@ TOLD = 20
 
 @click.group("store")
 def store_command() -> None:
-    """Look after rollout stores (rollouts.db): check, compact, merge, recover, and exchange them as Parquet.
+    """Look after rollout stores (rollouts.db): check, merge, recover, and exchange them as Parquet.
 
     Nothing is sampled and nothing is sent. Each takes --json.
     """
@@ -59,20 +59,6 @@ def check_command(store: Path, as_json: bool) -> None:
         )
     if not as_json:
         click.echo("sound: SQLite finds nothing wrong, every key, hash, checksum and array is right")
-
-
-@store_command.command("compact")
-@click.argument("store", type=PATH)
-@_json
-def compact_command(store: Path, as_json: bool) -> None:
-    """Rewrite STORE without gaps and empty its log. Needs free space of its own size, and no other process in it."""
-    from blackbox_lb.store.care.upkeep import compact
-
-    done = compact(store)
-    if as_json:
-        print_json({"store": str(store), "bytes_before": done.before, "bytes_after": done.after})
-    else:
-        click.echo(f"{store}: {done.before:,} bytes before, {done.after:,} after")
 
 
 @store_command.command("merge")

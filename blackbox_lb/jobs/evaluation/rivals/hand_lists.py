@@ -1,0 +1,76 @@
+"""``--baseline-words``, ``--baseline-close`` and ``--baseline-thinking-tokens``: what somebody writes down, without training."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from blackbox_lb.errors import InputError
+from blackbox_lb.jobs.evaluation.arms import Alternative
+from blackbox_lb.rollouts.judging.trials import Trials
+from blackbox_lb.rollouts.phased import ThinkingBudget
+from blackbox_lb.safety.untrusted import read_bounded
+from blackbox_lb.tasks.rewards.thinking import Thinking
+from blackbox_lb.tasks.sets.labels import spellings
+
+
+def written(
+    words: Sequence[str], close: Sequence[float], budgets: Sequence[int], thinking: Thinking | None
+) -> tuple[Alternative, ...]:
+    """One alternative for each value. Raises InputError: a list that cannot be read, or no ``thinking`` is named."""
+    if (close or budgets) and thinking is None:
+        raise InputError(
+            "--baseline-close and --baseline-thinking-tokens are about thinking; name it, as in "
+            "--thinking 'inside:<think>..</think>'"
+        )
+    found = [hand_list(spec) for spec in words]
+    if thinking is not None:
+        found += [closing(value, thinking.closing) for value in close]
+        found += [
+            Alternative(f"thinking cut after {tokens}" if tokens else "no thinking", budget=ThinkingBudget(thinking.phases, tokens))
+            for tokens in budgets
+        ]
+    return tuple(dict.fromkeys(found))
+
+
+def hand_list(spec: str) -> Alternative:
+    """FILE:VALUE, one text a line; each of its spellings as one token gets the value. Raises InputError: not so."""
+    name, _, number = spec.rpartition(":")
+    try:
+        value = float(number)
+        words = tuple(
+            dict.fromkeys(line.strip() for line in read_bounded(Path(name), 1 << 20).decode().splitlines() if line.strip())
+        )
+    except (OSError, ValueError) as error:
+        raise InputError(f"--baseline-words {spec!r}: {error}; give FILE:NATS, as in words.txt:-2, with one word a line") from None
+    if not words:
+        raise InputError(f"--baseline-words {spec!r}: {name} holds no word; give one a line")
+    return Alternative(f"{Path(name).stem} at {value:+g}", own_bias=partial(_of_words, words=words, value=value))
+
+
+def closing(value: float, text: str) -> Alternative:
+    """The first token of the text that ends thinking gets the value."""
+    return Alternative(f"'{text}' at {value:+g}", own_bias=partial(_of_text, text=text, value=value))
+
+
+async def _of_words(trials: Trials, words: Sequence[str], value: float) -> tuple[Mapping[int, float], int]:
+    """Token id -> nats of each spelling that is one token, and the longest completion."""
+    found: dict[str, set[int]] = {}
+    for word in words:
+        ids = [await trials.session.encode(text) for text in spellings([word])]
+        single = sorted({each[0] for each in ids if len(each) == 1})
+        read = [await trials.session.decode([token]) for token in single]  # one that cannot be split is another text
+        found[word] = {token for token, text in zip(single, read, strict=True) if text.strip().casefold() == word.casefold()}
+    bias = {token: value for tokens in found.values() for token in tokens}
+    none = [word for word, tokens in found.items() if not tokens]
+    if not bias:
+        raise InputError(f"no word of the list is one token of {trials.session.model} in any spelling; give other words")
+    missing = f"; none of {', '.join(none)}" if none else ""
+    trials.report.remark(
+        f"the list has {len(bias)} tokens, spellings of {len(words) - len(none)} of its {len(words)} words{missing}"
+    )
+    return bias, trials.reward.max_tokens
+
+
+async def _of_text(trials: Trials, text: str, value: float) -> tuple[Mapping[int, float], int]:
+    ids = await trials.session.encode(text)
+    return {ids[0]: value}, trials.reward.max_tokens

@@ -1,0 +1,76 @@
+"""Thinking: a stretch of a completion that its own texts begin and end, its length in tokens, and loops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from blackbox_lb.bias.phases import Phases
+from blackbox_lb.errors import InputError
+from blackbox_lb.types import Completion
+
+LOOP, TIMES = 10, 4
+"""So many tokens in a row, so many times in one completion, are a loop."""
+
+
+@dataclass(slots=True, eq=False)
+class Thinking:
+    """The stretch that ``spec`` names, as ``--phases`` does: ``inside:OPEN..CLOSE`` or ``until:TEXT``.
+
+    known: gives the bytes of the tokens in stored answers; it is asked when one is missing. Tokens of unknown bytes end nothing.
+    """
+
+    phases: Phases
+    known: Callable[[], Mapping[int, bytes]] = dict
+    _bytes: Mapping[int, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, spec: str) -> Thinking:
+        """Raises InputError: it names no stretch of text, or several."""
+        if not spec.startswith(("inside:", "until:")) or len((phases := Phases.parse([spec])).names) != 2:
+            raise InputError(
+                f"--thinking {spec!r} is no stretch of text; give inside:OPEN..CLOSE, or until:TEXT where it begins at once"
+            )
+        return cls(phases)
+
+    @property
+    def closing(self) -> str:
+        """The text that ends it."""
+        return self.phases.back or self.phases.until
+
+    def lengths(self, completion: Completion) -> tuple[int, int, bool]:
+        """Tokens inside, tokens outside, and whether the completion ended outside; OPEN itself is outside, CLOSE inside.
+
+        Where the provider lists no tokens, they are shared out by the bytes of the text.
+        """
+        ids, size = completion.token_ids.tolist(), completion.n_tokens
+        if not ids:
+            units = [bytes([byte]) for byte in completion.text.encode()]
+        else:
+            if any(token not in self._bytes for token in ids):
+                self._bytes = {**self._bytes, **self.known(), **completion.token_bytes}
+            units = [self._bytes.get(token, b"") for token in ids]
+        where = [number == 0 for number in self.phases.along(units)]
+        inside, ended = sum(where[:-1]), not where[-1]
+        if not ids:
+            inside = round(inside / max(len(units), 1) * size)
+        elif not ended:
+            inside += size - len(ids)
+        return inside, size - inside, ended
+
+    def counted(self, completion: Completion, count: str) -> int:
+        """All tokens, or those of the thinking or the answer, as ``count`` says; all of them where the thinking never ends."""
+        inside, outside, ended = self.lengths(completion)
+        return completion.n_tokens if count == "all" or not ended else inside if count == "thinking" else outside
+
+
+def loops(token_ids: Sequence[int]) -> bool:
+    """Whether ``LOOP`` tokens in a row occur ``TIMES`` times or more, none of them overlapping the one before."""
+    found, last = Counter[tuple[int, ...]](), dict[tuple[int, ...], int]()
+    for start in range(len(token_ids) - LOOP + 1):
+        row = tuple(token_ids[start : start + LOOP])
+        if start - last.get(row, -LOOP) >= LOOP:
+            found[row] += 1
+            last[row] = start
+    return max(found.values(), default=0) >= TIMES
