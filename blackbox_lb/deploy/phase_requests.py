@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GIVEN_UP = 3
-"""Answers whose parts do not fit together, before any did, after which all requests get the vector of the rest."""
+"""Answers whose parts do not fit together, before any did, until all get the vector of the rest."""
 PAUSES = (0.5, 2.0)
 """Seconds before a later part is asked for again: what came before it is with the client already, so no client can ask again."""
 REPEATED = 8
