@@ -146,8 +146,8 @@ def test_a_bias_that_is_dropped_on_the_way(
     with RulesGateway("openrouter", engine, key=KEY, hosts={"Bare": ("logit_bias",)}, concurrency=1) as gateway:
         unasked = ("[request]", "provider = { require_parameters = false }")
         known = routed(tmp_path, *unasked, "[logprobs]", 'meaning = "before bias"')
-        task = ("--data", data, "--reward", REWARD, "--max-tokens", 8, "--out", tmp_path / "run", "--tau", 0.1, "--l2", 0.5, *FEW, "--test-samples", 6)
-        fitted = through_openrouter("fit", gateway, known, tmp_path, *task)
+        task = ("--data", data, "--reward", REWARD, "--max-tokens", 8, "--out", tmp_path / "run", "--tau", 0.1, "--l2", 0.5)
+        fitted = through_openrouter("fit", gateway, known, tmp_path, *task, *FEW, "--test-samples", 6)
         assert "bias are those of a model without it" in " ".join(fitted.stderr.split()), fitted.output
         dropped = routed(tmp_path, *unasked)
         result = through_openrouter("doctor", gateway, dropped, tmp_path, "--yes")
