@@ -133,8 +133,7 @@ class PhasedRequest:
         self.streams, self.more = bool(document.get("stream")), True
         self._limits = [name for name in ("max_completion_tokens", "max_tokens") if isinstance(document.get(name), int)]
         self._most: int | None = min((document[name] for name in self._limits), default=None)
-        stop = document.get("stop") or []
-        self._stops: list[str] = [stop] if isinstance(stop, str) else list(stop)
+        self._stops: list[str] = [stop] if isinstance(stop := document.get("stop") or [], str) else list(stop)
         self._usage: dict[str, Any] = {}
         self._begin(sender.given_up)
 
