@@ -24,7 +24,8 @@ def written(
         )
     found = [hand_list(spec) for spec in words]
     if thinking is not None:
-        found += [closing(value, thinking.closing) for value in close]
+        of = partial(_of_text, text=thinking.closing)
+        found += [Alternative(f"'{thinking.closing}' at {value:+g}", own_bias=partial(of, value=value)) for value in close]
         found += [
             Alternative(f"thinking cut after {tokens}" if tokens else "no thinking", budget=ThinkingBudget(thinking.phases, tokens))
             for tokens in budgets
@@ -47,11 +48,6 @@ def hand_list(spec: str) -> Alternative:
     return Alternative(f"{Path(name).stem} at {value:+g}", own_bias=partial(_of_words, words=words, value=value))
 
 
-def closing(value: float, text: str) -> Alternative:
-    """The first token of the text that ends thinking gets the value."""
-    return Alternative(f"'{text}' at {value:+g}", own_bias=partial(_of_text, text=text, value=value))
-
-
 async def _of_words(trials: Trials, words: Sequence[str], value: float) -> tuple[Mapping[int, float], int]:
     """Token id -> nats of each spelling that is one token, and the longest completion."""
     found: dict[str, set[int]] = {}
@@ -72,5 +68,6 @@ async def _of_words(trials: Trials, words: Sequence[str], value: float) -> tuple
 
 
 async def _of_text(trials: Trials, text: str, value: float) -> tuple[Mapping[int, float], int]:
-    ids = await trials.session.encode(text)
-    return {ids[0]: value}, trials.reward.max_tokens
+    """The first token of the text, and of the text after a space where that is one of its own."""
+    first = {ids[0] for each in (text, f" {text}") if (ids := await trials.session.encode(each))}
+    return {token: value for token in first if (await trials.session.decode([token])).strip()}, trials.reward.max_tokens
