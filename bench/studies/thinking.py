@@ -54,10 +54,11 @@ def problems(number: int, seed: int = 0) -> list[tuple[str, int]]:
 
 
 def run(*line: object) -> None:
-    """A command, as a user types it."""
+    """A command, as a user types it; one that fails or is interrupted ends the study."""
     words = [str(word) for word in line]
     click.echo(f"$ blb {' '.join(words)}")
-    blb(words, standalone_mode=False)
+    if code := blb(words, standalone_mode=False):
+        raise SystemExit(code)
 
 
 @click.command(help=__doc__)
