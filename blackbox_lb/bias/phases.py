@@ -100,6 +100,11 @@ class Phases:
         return found
 
     @property
+    def closing(self) -> str:
+        """The text that ends the stretch which ``inside`` or ``until`` names."""
+        return self.back or self.until
+
+    @property
     def spec(self) -> str:
         """As it is given on the command line."""
         return ",".join(self.names[:-1])

@@ -48,7 +48,7 @@ def load(options: TaskOptions) -> tuple[Task, Reward]:
         harness=picked(HarnessOptions, options),
     ).first(validation=options.validation_limit, test=options.test_limit)
     limit = options.max_tokens or task.max_tokens
-    named, count = options.thinking, options.count or "all"
+    named, count = options.thinking, options.count
     return task, parse_reward(reward, max_tokens=limit, correct=correct or task.correct, thinking=named, count=count)
 
 

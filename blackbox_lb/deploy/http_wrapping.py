@@ -153,14 +153,13 @@ class _Sync(_Building):
 
     def _part(self, parts: PhasedRequest, request: Any, options: Mapping[str, Any]) -> Any:
         """The answer to the next part, unread; one that fails is asked for again."""
-        sent, tried = _with_body(request, parts.body()), 0
+        sent = _with_body(request, parts.body())
         while True:
-            tried += 1
             try:
                 answer = self._inner.send(sent, stream=True, **options)
-                pause = parts.pause(tried, answer.status_code, answer.headers.get("retry-after"))
+                pause = parts.pause(answer.status_code, answer.headers)
             except self._library.TransportError:
-                pause = parts.pause(tried)
+                pause = parts.pause()
                 if pause is None:
                     raise
             else:
@@ -215,14 +214,13 @@ class _Async(_Building):
 
     async def _part(self, parts: PhasedRequest, request: Any, options: Mapping[str, Any]) -> Any:
         """The answer to the next part, unread; one that fails is asked for again."""
-        sent, tried = _with_body(request, parts.body()), 0
+        sent = _with_body(request, parts.body())
         while True:
-            tried += 1
             try:
                 answer = await self._inner.send(sent, stream=True, **options)
-                pause = parts.pause(tried, answer.status_code, answer.headers.get("retry-after"))
+                pause = parts.pause(answer.status_code, answer.headers)
             except self._library.TransportError:
-                pause = parts.pause(tried)
+                pause = parts.pause()
                 if pause is None:
                     raise
             else:

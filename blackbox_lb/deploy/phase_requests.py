@@ -11,8 +11,10 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from blackbox_lb.api.transport.rate_limits import retry_after
 from blackbox_lb.bias.phases import MOST_PARTS, PhasedBias
 from blackbox_lb.deploy.injection import Injection, OnConflict
 from blackbox_lb.errors import InputError
@@ -163,6 +165,7 @@ class PhasedRequest:
 
     def body(self) -> bytes:
         """The next request."""
+        self._failed = 0
         phases, number = self._sender.bias.phases, len(self._parts)
         sent = {key: value for key, value in self._asked.items() if key not in ("stop", *self._limits)}
         here, self._awaited = len(phases.names) - 1, list[str]()
@@ -235,14 +238,16 @@ class PhasedRequest:
         self._held.append(_event({"error": error}))
         return b"".join(self._held)
 
-    def pause(self, tried: int, status: int | None = None, retry_after: str | None = None) -> float | None:
+    def pause(self, status: int | None = None, headers: Mapping[str, str] = MappingProxyType({})) -> float | None:
         """Seconds until a part whose request failed is sent again; None: no more. The first part is the client's own to repeat.
 
-        tried: times that it was sent. status: of the answer, None for no answer. retry_after: its header, taken up to a minute.
+        status, headers: of the answer, None and none where there is no answer. What it asks to wait counts up to a minute.
         """
-        if not self._parts or tried > len(PAUSES) or not (status is None or status in (408, 409, 429) or status >= 500):
+        self._failed += 1
+        if not self._parts or self._failed > len(PAUSES) or not (status is None or status in (408, 409, 429) or status >= 500):
             return None
-        return min(float(retry_after), 60.0) if retry_after and retry_after.isdecimal() else PAUSES[tried - 1]
+        asked = retry_after(headers)
+        return PAUSES[self._failed - 1] if asked is None else min(asked, 60.0)
 
     @property
     def answer(self) -> bytes:

@@ -101,18 +101,16 @@ class ThinkingBudget:
         phases, sampling, parts = self.phases, draw.sampling, list[Completion]()
         assert session.profile.reference is not None  # checked before anything is drawn
         ids, here = await session.prompt_ids(prompt), replace(draw, bias_of=None, endpoint=session.profile.reference.endpoint)
-        state = 0
+        forced = phases.until + phases.back
         if self.tokens:
             most = min(self.tokens, sampling.max_tokens)
             parts += await session.complete_many(ids, replace(here, sampling=replace(sampling, max_tokens=most)))
-            known = await bytes_of(session, parts[0].token_ids.tolist(), parts[0].token_bytes)
-            for token in parts[0].token_ids.tolist():
-                state = phases.after(state, known[token])
+            begun = parts[0].token_ids.tolist()
+            known = await bytes_of(session, begun, parts[0].token_bytes)
+            *_, phase = phases.along(known[token] for token in begun)
+            forced = "" if phase else phases.closing
             if parts[0].finish_reason != "length" or not parts[0].whole or most == sampling.max_tokens:
                 return parts[0]
-        forced = "" if self.tokens else phases.until + phases.back
-        if self.tokens and phases.of_state(state, self.tokens) == 0:
-            forced = phases.back or phases.until
         if forced:
             tokens = await session.encode(forced)
             raw, size = dict(zip(tokens, await session.bytes_of(tokens), strict=True)), len(tokens)

@@ -237,6 +237,7 @@ def test_limits_and_sizes(gsm: Path) -> None:
     options: dict[str, Any] = dict.fromkeys(each.name for each in fields(TaskOptions))
     options |= {f"{each}_column": each for each in ("prompt", "answer", "messages")}
     options |= {"task": "lm-eval:gsm8k_cot", "reward": "log-accuracy", "data_dir": gsm, "filter": "flexible-extract"}
+    options["count"] = "all"
     task, reward = load(TaskOptions(**{**options, "validation_size": 9, "validation_limit": 4, "test_limit": 5}))
     assert (len(task.train), len(task.validation), len(task.test)) == (50, 4, 5)
     assert task.test[-1].id == "gsm8k_cot:test:4"

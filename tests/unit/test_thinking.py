@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,9 @@ def test_bytes_come_from_the_store_when_one_is_missing() -> None:
         one.token_bytes.clear()
         assert thinking.lengths(one) == (2, 3, True)
     assert len(asked) == 1
+    ended = replace(completion(1, 2, 3), token_ids=np.array([1, 2, 3, 99], np.int32), generated=4)  # the end token has no bytes
+    assert [thinking.lengths(ended) for _ in range(3)] == [(2, 2, False)] * 3
+    assert len(asked) == 2
     assert thinking.lengths(completion(1, 2, 3, generated=5, reason="length")) == (3, 2, False)
 
 

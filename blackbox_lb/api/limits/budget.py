@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import add, attrgetter
 from typing import Any
 
 import httpx2
@@ -58,13 +59,7 @@ class Spent:
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Spent) -> Spent:
-        return Spent(
-            self.requests + other.requests,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.dollars + other.dollars,
-            self.guessed + other.guessed,
-        )
+        return Spent(*map(add, _amounts(self), _amounts(other)))
 
     def __str__(self) -> str:
         price = f", ${self.dollars:.4f}" if self.dollars else ""
@@ -73,6 +68,9 @@ class Spent:
             f"{self.requests:,} requests{guessed}, {self.prompt_tokens:,} prompt and {self.completion_tokens:,} completion "
             f"tokens{price}"
         )
+
+
+_amounts = attrgetter(*(each.name for each in fields(Spent)))
 
 
 def prompt_bound(texts: list[str]) -> int:

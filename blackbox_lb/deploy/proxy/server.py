@@ -227,14 +227,13 @@ class Proxy:
 
     async def _part(self, request: web.BaseRequest, target: str, parts: PhasedRequest) -> aiohttp.ClientResponse:
         """The upstream's answer to the next part, unread; one that fails is asked for again."""
-        body, tried = parts.body(), 0
+        body = parts.body()
         while True:
-            tried += 1
             try:
                 answer = await self._forwarder.ask(request, target, body, {"Accept-Encoding": "identity"})
-                pause = parts.pause(tried, answer.status, answer.headers.get("Retry-After"))
+                pause = parts.pause(answer.status, answer.headers)
             except ErrorAnswer:
-                pause = parts.pause(tried)
+                pause = parts.pause()
                 if pause is None:
                     raise
             else:

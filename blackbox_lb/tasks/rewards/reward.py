@@ -190,7 +190,7 @@ def _formula(name: str, max_tokens: int, matcher: Matcher, thinking: Thinking | 
 
     def scored(example: Example, completion: Completion) -> float:
         correct = formula.gated and matcher(example, completion.text)
-        length = completion.n_tokens if thinking is None else thinking.counted(completion, count)
+        length = completion.n_tokens if thinking is None or count == "all" else thinking.counted(completion, count)
         return formula.value(correct, max(length, 1), max_tokens)
 
     needs_answer = formula.gated and matcher.needs_answer

@@ -18,7 +18,8 @@ LOOP, TIMES = 10, 4
 class Thinking:
     """The stretch that ``spec`` names, as ``--phases`` does: ``inside:OPEN..CLOSE`` or ``until:TEXT``.
 
-    known: gives the bytes of the tokens in stored answers; it is asked when one is missing. Tokens of unknown bytes end nothing.
+    known: gives the bytes of the tokens in stored answers; it is asked once for a token that is missing. Those whose bytes it does
+    not know, as the end token's, end nothing.
     """
 
     phases: Phases
@@ -34,11 +35,6 @@ class Thinking:
             )
         return cls(phases)
 
-    @property
-    def closing(self) -> str:
-        """The text that ends it."""
-        return self.phases.back or self.phases.until
-
     def lengths(self, completion: Completion) -> tuple[int, int, bool]:
         """Tokens inside, tokens outside, and whether the completion ended outside; OPEN itself is outside, CLOSE inside.
 
@@ -49,8 +45,8 @@ class Thinking:
             units = [bytes([byte]) for byte in completion.text.encode()]
         else:
             if any(token not in self._bytes for token in ids):
-                self._bytes = {**self._bytes, **self.known(), **completion.token_bytes}
-            units = [self._bytes.get(token, b"") for token in ids]
+                self._bytes = {**dict.fromkeys(ids, b""), **self._bytes, **self.known(), **completion.token_bytes}
+            units = [self._bytes[token] for token in ids]
         where = [number == 0 for number in self.phases.along(units)]
         inside, ended = sum(where[:-1]), not where[-1]
         if not ids:
@@ -60,9 +56,9 @@ class Thinking:
         return inside, size - inside, ended
 
     def counted(self, completion: Completion, count: str) -> int:
-        """All tokens, or those of the thinking or the answer, as ``count`` says; all of them where the thinking never ends."""
+        """The tokens of the ``thinking`` or the ``answer``, as ``count`` says; all of them where the thinking never ends."""
         inside, outside, ended = self.lengths(completion)
-        return completion.n_tokens if count == "all" or not ended else inside if count == "thinking" else outside
+        return completion.n_tokens if not ended else inside if count == "thinking" else outside
 
 
 def loops(token_ids: Sequence[int]) -> bool:

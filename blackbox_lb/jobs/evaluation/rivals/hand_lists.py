@@ -6,11 +6,11 @@ from pathlib import Path
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.arms import Alternative
+from blackbox_lb.rollouts.answers.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.phased import ThinkingBudget
 from blackbox_lb.safety.untrusted import read_bounded
 from blackbox_lb.tasks.rewards.thinking import Thinking
-from blackbox_lb.tasks.sets.labels import spellings
 
 
 def written(
@@ -24,8 +24,8 @@ def written(
         )
     found = [hand_list(spec) for spec in words]
     if thinking is not None:
-        of = partial(_of_text, text=thinking.closing)
-        found += [Alternative(f"'{thinking.closing}' at {value:+g}", own_bias=partial(of, value=value)) for value in close]
+        text = thinking.phases.closing
+        found += [Alternative(f"'{text}' at {value:+g}", own_bias=partial(_of_text, text=text, value=value)) for value in close]
         found += [
             Alternative(f"thinking cut after {tokens}" if tokens else "no thinking", budget=ThinkingBudget(thinking.phases, tokens))
             for tokens in budgets
@@ -50,12 +50,8 @@ def hand_list(spec: str) -> Alternative:
 
 async def _of_words(trials: Trials, words: Sequence[str], value: float) -> tuple[Mapping[int, float], int]:
     """Token id -> nats of each spelling that is one token, and the longest completion."""
-    found: dict[str, set[int]] = {}
-    for word in words:
-        ids = [await trials.session.encode(text) for text in spellings([word])]
-        single = sorted({each[0] for each in ids if len(each) == 1})
-        read = [await trials.session.decode([token]) for token in single]  # one that cannot be split is another text
-        found[word] = {token for token, text in zip(single, read, strict=True) if text.strip().casefold() == word.casefold()}
+    spelled = AnswerTokens(trials)
+    found = {word: [token for token, ids in (await spelled.of([word])).items() if len(ids) == 1] for word in words}
     bias = {token: value for tokens in found.values() for token in tokens}
     none = [word for word, tokens in found.items() if not tokens]
     if not bias:
