@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from blackbox_lb.api.limits.budget import Budget, prompt_bound
-from blackbox_lb.api.transport.channel import Channel
+from blackbox_lb.api.transport.channel import Channel, Parse
 from blackbox_lb.api.transport.retries import ATTEMPTS
-from blackbox_lb.api.wire import AnswerReader, build_request, loads, messages_of, read_answer, takes_messages
+from blackbox_lb.api.wire import AnswerReader, build_request, messages_of, read_answer, takes_messages
 from blackbox_lb.api.wire.dialects.token_identity import checked_id
 from blackbox_lb.api.wire.envelope import count
 from blackbox_lb.bias.limits import highest_id
@@ -146,7 +146,7 @@ class Session:
         def read(answer: Any) -> list[Completion]:
             return self.completions_in(answer, draw, n)
 
-        parse = self._parser(draw.endpoint or self.endpoint)
+        parse = self._reader(draw.endpoint or self.endpoint).read
         try:
             found: list[Completion] = await self.answer(prompt, draw, n, read, parse)
         except ContentFiltered:
@@ -166,7 +166,7 @@ class Session:
 
     def parse(self, content: bytes) -> Any:
         """Parse the JSON of an answer of the session's endpoint; long lists of the plain kind become columns."""
-        return self._parser(self.endpoint)(content)
+        return self._reader(self.endpoint).loads(content)
 
     @property
     def unreadable(self) -> int:
@@ -205,10 +205,10 @@ class Session:
         draw: Draw,
         n: int = 1,
         read: Callable[[Any], Any] = lambda answer: answer,
-        parse: Callable[[bytes], Any] = loads,
+        parse: Parse | None = None,
     ) -> Any:
         """Return ``read`` of the provider's answer, or the raw answer, which holds more than completions do. An answer that
-        ``read`` calls corrupt is asked for again, within limits. ``parse``: reads the JSON.
+        ``read`` calls corrupt is asked for again, within limits. ``parse``: see ``Channel.post``.
 
         Raises ProviderError: one of its subclasses; ContentFiltered where the content filter refuses the prompt.
         """
@@ -231,13 +231,13 @@ class Session:
             self._prompt_tokens[prompt, where] = counted
         return found
 
-    def _parser(self, endpoint: Endpoint) -> Callable[[bytes], Any]:
+    def _reader(self, endpoint: Endpoint) -> AnswerReader:
         """The reader of an endpoint's answers; it remembers tokens, under the present vocabulary."""
         lists = self._lists.get(endpoint)
         if lists is None or lists.vocabulary is not self.vocabulary:
             lists = AnswerReader(self.profile, self.profile.endpoint(endpoint), self.vocabulary)
             self._lists[endpoint] = lists
-        return lists.loads
+        return lists
 
     def _most_tokens(self, prompt: Prompt | Sequence[int], endpoint: Endpoint) -> int:
         """Most tokens of a prompt: by the count in an answer to it, else by its bytes."""

@@ -19,6 +19,8 @@ than 2 and packed several times faster. The single row of a whole vocabulary is 
 """
 PROPENSITIES, BOUNDED = 1, 2
 LEVEL = 6
+SMALL = 4096
+"""Bytes of a body below which a quarter of a megabyte of memory for its deflation costs more than the deflation."""
 MOST = 1 << 30
 """Most bytes of arrays in one blob: a million tokens with 100 alternatives. A stranger's few bytes cannot ask for more."""
 
@@ -55,7 +57,8 @@ def pack(arrays: Arrays) -> bytes:
     if arrays.bounded is not None:
         body += np.packbits(arrays.bounded).tobytes()
     how, strategy = (LEVEL, zlib.Z_DEFAULT_STRATEGY) if version == PLAIN else (1, zlib.Z_RLE)
-    deflate = zlib.compressobj(how, strategy=strategy)
+    window, memory = (12, 6) if len(body) < SMALL else (zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
+    deflate = zlib.compressobj(how, zlib.DEFLATED, window, memory, strategy)
     head = HEADER.pack(version, *arrays.top_ids.shape, flags)
     return head + deflate.compress(body) + deflate.flush()
 

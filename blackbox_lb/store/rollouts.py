@@ -107,6 +107,7 @@ class RolloutStore:
         self._db = Database(self.path, read_only=read_only, patience=patience)
         # By tokenizer with bytes stored by this object: they come with every answer.
         self._shown: dict[str, set[int]] = {}
+        self._asked: tuple[Mapping[str, Any], dict[str, str]] = {}, {}
 
     def __enter__(self) -> Self:
         return self
@@ -133,21 +134,25 @@ class RolloutStore:
         self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
     ) -> dict[str, list[dict[str, Any]]]:
         """The rows of one answer by table, packed; ``add_answers`` takes them."""
-        request, asked, now = request_hash(settings), prompt_hash(prompt), time.time()
+        if settings != self._asked[0]:  # those of the answer before, mostly
+            self._asked = settings, {"hash": request_hash(settings), "settings": canonical(settings)}
+        request, asked, now = self._asked[1]["hash"], prompt_hash(prompt), time.time()
         tokenizer, shown = settings.get("tokenizer", ""), dict[int, bytes]()
         for each in completions.values():
-            new = each.token_bytes.keys() - self._shown.get(tokenizer, set())
-            shown |= {token: each.token_bytes[token] for token in new}
+            known = self._shown.get(tokenizer, set())
+            if not each.token_bytes.keys() <= known:
+                shown |= {token: raw for token, raw in each.token_bytes.items() if token not in known}
         return {
             "prompts": [{"hash": asked, "messages": messages_of(prompt)}],
-            "requests": [{"hash": request, "settings": canonical(settings)}],
+            "requests": [self._asked[1]],
             "completions": [completion_row(request, asked, sample, each, now) for sample, each in completions.items()],
             "token_bytes": [summed({"tokenizer": tokenizer, "id": token, "bytes": raw}) for token, raw in sorted(shown.items())],
         }
 
     def add_answers(self, answers: Sequence[Mapping[str, Sequence[Mapping[str, Any]]]]) -> list[list[str]]:
         """Store several results of ``rows_of``, all in one transaction. Returns the keys of each."""
-        self.add_rows({table: [row for rows in answers for row in rows[table]] for table in answers[0]})
+        together = {table: [row for rows in answers for row in rows[table]] for table in answers[0]}
+        self.add_rows(together | {"requests": list({row["hash"]: row for row in together["requests"]}.values())})
         for rows in answers:
             for row in rows["token_bytes"]:
                 self._shown.setdefault(row["tokenizer"], set()).add(row["id"])

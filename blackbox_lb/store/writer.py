@@ -9,13 +9,13 @@ import asyncio
 import queue
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Self
 
 from blackbox_lb.store.rollouts import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 
-Waiting = tuple[Mapping[str, Sequence[Mapping[str, Any]]], Future[list[str]]]
+Waiting = tuple[Mapping[str, Sequence[Mapping[str, Any]]], asyncio.Future[list[str]]]
 
 
 class Writer:
@@ -40,10 +40,9 @@ class Writer:
         Raises StoreError: they are not stored.
         """
         rows = self._store.rows_of(settings, prompt, completions)
-        done: Future[list[str]] = Future()
-        done.set_running_or_notify_cancel()
+        done: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         self._waiting.put((rows, done))
-        return await asyncio.wrap_future(done)
+        return await done
 
     def _run(self) -> None:
         while (first := self._waiting.get()) is not None:
@@ -59,13 +58,22 @@ class Writer:
 
     def _commit(self, batch: list[Waiting]) -> None:
         try:
-            keys = self._store.add_answers([answer for answer, _ in batch])
+            keys: list[list[str] | Exception] = [*self._store.add_answers([answer for answer, _ in batch])]
         except Exception as error:  # noqa: BLE001  (raised where the answer came from)
-            if len(batch) == 1:
-                batch[0][1].set_exception(error)
-            else:  # a failing one must not keep the others out
+            if len(batch) > 1:  # a failing one must not keep the others out
                 for each in batch:
                     self._commit([each])
-            return
-        for (_, done), stored in zip(batch, keys, strict=True):
+                return
+            keys = [error]
+        with suppress(RuntimeError):  # the loop has been closed: nobody waits
+            batch[0][1].get_loop().call_soon_threadsafe(_settle, [done for _, done in batch], keys)
+
+
+def _settle(waiting: list[asyncio.Future[list[str]]], keys: list[list[str] | Exception]) -> None:
+    for done, stored in zip(waiting, keys, strict=True):
+        if done.done():
+            continue
+        if isinstance(stored, Exception):
+            done.set_exception(stored)
+        else:
             done.set_result(stored)

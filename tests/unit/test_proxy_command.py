@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import signal
@@ -14,7 +13,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -210,16 +208,6 @@ def test_wrong_options_are_one_sentence(bias_file: str, options: list[str], said
     assert done.exit_code == 2
     assert done.stderr.startswith("Error: ")
     assert said in done.stderr
-
-
-def test_the_extra_is_named_where_it_is_missing(bias_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without aiohttp the command says what to install."""
-    found: Any = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "aiohttp" else found(name))
-    done = run("--bias", bias_file, "--upstream", "http://h/v1")
-    assert (done.exit_code, done.stderr) == (
-        2, "Error: blb proxy needs the package aiohttp; install it: pip install 'blackbox-lb[proxy]'\n",
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("host", "warned"), [("127.0.0.2", False), ("::1", False), ("0.0.0.0", True), ("10.0.0.1", True)])

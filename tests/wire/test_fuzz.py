@@ -28,6 +28,8 @@ from hypothesis import strategies as st
 
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.wire import AnswerReader, build_request, loads, read_answer
+from blackbox_lb.api.wire.columns import parse
+from blackbox_lb.api.wire.columns.byte_spans import spans_of
 from blackbox_lb.api.wire.columns.parse import Answer
 from blackbox_lb.errors import BlbError
 from blackbox_lb.providers.profile import Profile, load_profile
@@ -368,7 +370,7 @@ def test_the_exact_models_answers_are_read_alike(provider: str, endpoint: Endpoi
     monkeypatch.setenv(variable, KEY)
     contents: list[bytes] = []
 
-    def kept(content: bytes) -> Any:
+    async def kept(content: bytes) -> Any:
         contents.append(content)
         return loads(content)
 
@@ -490,6 +492,51 @@ def test_what_is_odd_about_a_list_is_read_as_ever(odd: str, before: bool) -> Non
                 lists.loads(content)
             continue
         assert_same(outcome(about, lists.loads(content), 1), outcome(about, truth, 1))
+
+
+@pytest.mark.parametrize("odd", [*ODD, "cut off", "another layout", "no list", "no position"])
+def test_answers_that_arrive_together_are_read_as_alone(odd: str) -> None:
+    """Whatever is odd about one of them; an unreadable one fails alone."""
+    seen = subject("OpenAI chat")
+    tokens = {97: b"a", 98: b"b", 195: b"\xc3", 169: b"\xa9", 34: b'"', 0: b"\0", 33: b"a" * 33, 1000: b"a" * 1000}
+    known = Vocabulary("odd", tokens, {}, 2000, lambda text: list(text.encode()))
+    about = Subject(seen.profile, "chat", Sampling(top_logprobs=2), known, [])
+    lists = AnswerReader(about.profile, about.profile.endpoint("chat"), known)
+    good = listed(GOOD, GOOD)
+    others = {"cut off": good[:-9], "another layout": listed(GOOD, blanks=" "), "no list": b'{"error": 1}', "no position": listed()}
+    strange = others.get(odd) or listed(GOOD, ODD[odd])
+    contents = [good, listed(GOOD), strange, good, strange, listed(GOOD, GOOD, GOOD)]
+
+    async def together() -> list[Any]:
+        return await asyncio.gather(*map(lists.read, contents), return_exceptions=True)
+
+    for content, answer in zip(contents, asyncio.run(together()), strict=True):
+        try:
+            truth = loads(content)
+        except (ValueError, RecursionError):
+            assert isinstance(answer, ValueError | RecursionError)
+            continue
+        assert_same(outcome(about, answer, 1), outcome(about, truth, 1))
+
+
+def test_ordinary_answers_that_arrive_together_are_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short ones, whose cost is that of the calls, at most so many bytes at a time."""
+    about, sizes = subject("OpenAI chat"), list[int]()
+    lists = AnswerReader(about.profile, about.profile.endpoint("chat"), about.vocabulary)
+    contents = [json.dumps(whole, separators=(",", ":")).encode() for whole, _ in about.answers] * 20
+
+    def counting(content: bytes) -> Any:
+        sizes.append(len(content))
+        return spans_of(content)
+
+    monkeypatch.setattr(parse, "spans_of", counting)
+    monkeypatch.setattr(parse, "TOGETHER", sum(map(len, contents)) // 2)
+
+    async def together() -> list[Any]:
+        return await asyncio.gather(*map(lists.read, contents))
+
+    assert all(isinstance(answer, Answer) for answer in asyncio.run(together()))
+    assert len(sizes) in (2, 3)
 
 
 @pytest.mark.parametrize("name", ["OpenAI chat", "vLLM chat"])

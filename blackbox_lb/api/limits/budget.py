@@ -146,7 +146,8 @@ class Budget:
         if self.opening is not None:
             self.opening()
             self.opening = None
-        while (limit := self.limits.passed_by(sum(self._reserved.values(), self.spent) + most)) is not None:
+        limited = self.limits != SpendingLimits()  # else there is nothing to sum up
+        while limited and (limit := self.limits.passed_by(sum(self._reserved.values(), self.spent) + most)) is not None:
             if not self.in_flight:
                 raise self._exhausted(limit, most)
             await self._change()

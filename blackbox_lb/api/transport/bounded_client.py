@@ -1,7 +1,7 @@
 """An HTTP client with bounds on the size and duration of every answer, streamed or not."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -20,6 +20,9 @@ WHOLE = 300_000
 DEADLINE = 1_200.0
 """Seconds from the request to the last byte of its answer. Gateways send a blank now and then while they wait for the model, so
 an answer may take as long as a place in a queue (``channel.REQUEST_TIMEOUT``), but not for ever."""
+
+FRAMING = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+"""Headers of a body as it was sent."""
 
 LIMIT: ContextVar[int] = ContextVar("LIMIT", default=BASE)
 
@@ -56,42 +59,54 @@ class BoundedClient(httpx2.AsyncClient):
         follow_redirects: Any = USE_CLIENT_DEFAULT,
     ) -> httpx2.Response:
         """The response to ``request``, with its body."""
-        where = f"{request.url.scheme}://{request.url.netloc.decode()}{request.url.path}"
-        try:
-            async with asyncio.timeout(DEADLINE):
-                response = await super().send(request, stream=True, auth=auth, follow_redirects=follow_redirects)
-                try:
-                    return await _whole(response, where)
-                finally:
-                    await response.aclose()
-        except TimeoutError as error:
-            raise ConnectionFailed(
-                f"the answer of {where} is not whole after {DEADLINE:,.0f} seconds; is the server overloaded? A smaller "
-                "--concurrency, --max-tokens or --top-logprobs makes answers that come sooner"
-            ) from error
+
+        async def whole() -> httpx2.Response:
+            response = await sending
+            try:
+                # A refused response is closed here, and not by a task of the garbage collector's.
+                async with aclosing(response.aiter_bytes()) as received:
+                    content = await joined(received, request)
+            finally:
+                await response.aclose()
+            made = decoded(response.status_code, response.headers.multi_items(), content, request)
+            made.extensions, made.history = response.extensions, response.history
+            return made
+
+        sending = super().send(request, stream=True, auth=auth, follow_redirects=follow_redirects)
+        return await in_time(whole(), request)
 
 
-async def _whole(response: httpx2.Response, where: str) -> httpx2.Response:
-    limit = LIMIT.get()
-    parts: list[bytes] = []
-    size = 0
-    # A refused response is closed here, and not by a task of the garbage collector's.
-    async with aclosing(response.aiter_bytes()) as received:
-        async for part in received:
-            size += len(part)
-            if size > limit:
-                raise CorruptResponse(
-                    f"{where} answered with more than {limit:,} bytes, several times what was asked for can need; is this an "
-                    "inference API? It is read no further"
-                )
-            parts.append(part)
-    framing = ("content-encoding", "content-length", "transfer-encoding")
-    headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in framing]
-    return httpx2.Response(
-        response.status_code,
-        headers=headers,
-        content=b"".join(parts),
-        request=response.request,
-        extensions=response.extensions,
-        history=response.history,
-    )
+async def in_time(answer: Awaitable[httpx2.Response], request: httpx2.Request) -> httpx2.Response:
+    """The answer to ``request``. Raises ConnectionFailed: it took longer than ``DEADLINE``."""
+    try:
+        async with asyncio.timeout(DEADLINE):
+            return await answer
+    except TimeoutError as error:
+        raise ConnectionFailed(
+            f"the answer of {_where(request)} is not whole after {DEADLINE:,.0f} seconds; is the server overloaded? A smaller "
+            "--concurrency, --max-tokens or --top-logprobs makes answers that come sooner"
+        ) from error
+
+
+async def joined(received: AsyncIterable[bytes], request: httpx2.Request) -> bytes:
+    """The bytes of an answer. Raises CorruptResponse: more than ``at_most``."""
+    limit, parts, size = LIMIT.get(), list[bytes](), 0
+    async for part in received:
+        size += len(part)
+        if size > limit:
+            raise CorruptResponse(
+                f"{_where(request)} answered with more than {limit:,} bytes, several times what was asked for can need; is this an "
+                "inference API? It is read no further"
+            )
+        parts.append(part)
+    return b"".join(parts)
+
+
+def decoded(status: int, headers: Iterable[tuple[str, str]], content: bytes, request: httpx2.Request) -> httpx2.Response:
+    """The response with a body that is whole and unpacked."""
+    own = [(name, value) for name, value in headers if name.lower() not in FRAMING]
+    return httpx2.Response(status, headers=own, content=content, request=request)
+
+
+def _where(request: httpx2.Request) -> str:
+    return f"{request.url.scheme}://{request.url.netloc.decode()}{request.url.path}"

@@ -1,7 +1,8 @@
 """The one module with HTTP: requests, rate-limit budgets, retries, errors mapped to the tree in ``errors``.
 
-Completions are asked for by ``httpx2`` itself: with the openai SDK, which takes a second to load, a bare short request takes twice
-as long (``bench.collector``). Its client is used for files and batches alone, which are few.
+Completions are asked for by ``httpx2`` over aiohttp: with httpx2's own connections a bare short request takes three times as long,
+with the openai SDK, which takes a second to load, six times (``bench.collector``). The SDK's client is used for files and batches
+alone, which are few.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.request import getproxies
 
 import httpx2
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from blackbox_lb._version import __version__
+from blackbox_lb.api.transport.aiohttp_client import AiohttpClient
 from blackbox_lb.api.transport.bounded_client import BoundedClient, at_most, ceiling
 from blackbox_lb.api.transport.error_answers import Fault, classify, masked
 from blackbox_lb.api.transport.rate_limits import Budgets
@@ -52,6 +56,8 @@ NEEDED = frozenset({"logprobs", "top_logprobs", "logit_bias", "temperature", "to
 REQUEST_TIMEOUT = 600.0
 """Seconds for one completion: a full queue in front of a slow server is normal, silence for ten minutes is not."""
 
+TIMEOUT = httpx2.Timeout(REQUEST_TIMEOUT).as_dict()
+
 OF_LOAD = frozenset({"rate limit", "overloaded", "timeout", "context full"})
 """Refusals that fewer requests at a time would have avoided."""
 CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=1_000, keepalive_expiry=5.0)
@@ -59,6 +65,8 @@ CONNECTIONS = httpx2.Limits(max_connections=1_000, max_keepalive_connections=1_0
 HEADERS = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": f"blackbox_lb/{__version__}"}
 MOST_QUOTED = 10_000
 """Characters of an answer that are masked before it is cut for a quote: cut first, a part of a secret would be left."""
+
+Parse: TypeAlias = Callable[[bytes], Awaitable[Any]]
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +98,15 @@ class Channel:
         self._waiting: set[asyncio.Task[Any]] = set()
         self._credentials = Credentials(profile, token_provider)
         self._redactor, self._repeated = Redactor(lambda: self._credentials.secrets), False
-        self._client = self._http(BoundedClient, httpx2.Timeout(REQUEST_TIMEOUT), transport)
+        # A proxy server for the outside world cannot reach this machine's own servers. httpx2 knows all kinds of them.
+        self._outside = not is_loopback(httpx2.URL(self.base_url).host)
+        # Certificates take a twentieth of a second to load.
+        plain = self.base_url.startswith("http:")
+        self._verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else httpx2.create_ssl_context(trust_env=self._outside)
+        if transport is None and not (self._outside and getproxies().keys() - {"no"}):
+            self._client: AiohttpClient | httpx2.AsyncClient = AiohttpClient(self._verify, REQUEST_TIMEOUT, CONNECTIONS)
+        else:
+            self._client = self._http(BoundedClient, httpx2.Timeout(REQUEST_TIMEOUT), transport)
 
     def _http(
         self, kind: type[httpx2.AsyncClient], timeout: httpx2.Timeout, transport: httpx2.AsyncBaseTransport | None = None
@@ -98,13 +114,10 @@ class Channel:
         return kind(
             timeout=timeout,
             limits=CONNECTIONS,
-            # A proxy server for the outside world cannot reach this machine's own servers.
-            trust_env=not is_loopback(httpx2.URL(self.base_url).host),
-            event_hooks={"request": [self._credentials]},
-            # The hook would add the key again for any host that a redirect names.
+            trust_env=self._outside,
+            # The key would be added again for any host that a redirect names.
             follow_redirects=False,
-            # Certificates take a twentieth of a second to load.
-            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if self.base_url.startswith("http:") else True,
+            verify=self._verify,
             transport=transport,
         )
 
@@ -119,13 +132,15 @@ class Channel:
             raise InputError(
                 f"openai {openai.__version__} cannot talk through httpx2, which batches need; install openai 2.49 or newer"
             )
+        client = self._http(httpx2.AsyncClient, timeout)
+        client.event_hooks = {"request": [self._credentials]}
         return openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key="the credentials hook knows",
             max_retries=0,
             timeout=timeout,
             default_query=self.profile.connection.query,
-            http_client=self._http(httpx2.AsyncClient, timeout),
+            http_client=client,
         )
 
     async def close(self) -> None:
@@ -165,13 +180,13 @@ class Channel:
         generated: int = 0,
         around: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]] = lambda once: once(),
         read: Callable[[Any], Any] = lambda answer: answer,
-        parse: Callable[[bytes], Any] = loads,
+        parse: Parse | None = None,
     ) -> Any:
         """Return ``read`` of the JSON answer to ``body``, after the retries that fit the fault.
 
         prompt_tokens: approximate. generated: most tokens to generate. The request waits until the provider's budgets allow both.
-        around: called with every try. parse: reads the JSON. An unreadable answer is asked for again as long as it is one slip
-        among many (``Slips``).
+        around: called with every try. parse: reads the JSON, where not ``loads``. An unreadable answer is asked for again as long
+        as it is one slip among many (``Slips``).
 
         Raises ProviderError: one of its subclasses, each with the provider's own words.
         """
@@ -185,8 +200,18 @@ class Channel:
             return await self._tried(once, lambda error: is_passing(error) or self.slips.passing(error))
 
     async def _tried(self, once: Callable[[], Awaitable[Any]], passing: Callable[[BaseException], bool]) -> Any:
-        again = retry_if_exception(passing)
-        return await AsyncRetrying(retry=again, wait=retry_pause, stop=self._enough, sleep=self._sleep, reraise=True)(once)
+        try:
+            return await once()
+        except ProviderError as error:
+            failed = [error]
+
+        async def again() -> Any:  # the first try has been made: most requests need no other
+            if failed:
+                raise failed.pop()
+            return await once()
+
+        retry = retry_if_exception(passing)
+        return await AsyncRetrying(retry=retry, wait=retry_pause, stop=self._enough, sleep=self._sleep, reraise=True)(again)
 
     async def _sleep(self, seconds: float) -> None:
         with self._waits():
@@ -203,12 +228,13 @@ class Channel:
         finally:
             self._waiting.discard(task)
 
-    async def _once(self, path: str, body: dict[str, Any], tokens: int, generated: int, parse: Callable[[bytes], Any]) -> Any:
+    async def _once(self, path: str, body: dict[str, Any], tokens: int, generated: int, parse: Parse | None) -> Any:
         # First come, first served: else small requests would overtake a large one for ever.
-        with self._waits():
-            async with self._turn:
-                while (delay := self._budgets.wait(tokens, started := time.monotonic(), generated=generated)) > 0:
-                    await asyncio.sleep(delay)
+        if self._turn.locked() or self._budgets.wait(tokens, started := time.monotonic(), generated=generated) > 0:
+            with self._waits():
+                async with self._turn:
+                    while (delay := self._budgets.wait(tokens, started := time.monotonic(), generated=generated)) > 0:
+                        await asyncio.sleep(delay)
 
         def learn(response: httpx2.Response) -> None:
             self._budgets.update(response.headers, time.monotonic(), started=started, tokens=tokens, generated=generated)
@@ -223,7 +249,8 @@ class Channel:
                     self._budgets.refused(asked_pause(error.__cause__.response.headers), time.monotonic())
             raise
         learn(response)
-        answer = self._json(response, parse)
+        with self._read(response) as content:
+            answer = loads(content) if parse is None else await parse(content)
         if isinstance(answer, dict) and answer.get("error") and not answer.get("choices"):
             # Gateways answer 200 with another server's refusal inside, and so does Azure for some filtered prompts.
             raise self.refusal(None, answer, body.get("model"))
@@ -232,8 +259,12 @@ class Channel:
     async def _sent(self, method: str, path: str, content: bytes | None = None, model: str | None = None) -> httpx2.Response:
         """The answer. path: below the API's address, or a whole one. Raises ProviderError: no answer, or a refusal."""
         url, query = path if path.startswith("http") else self.base_url + path, self.profile.connection.query
+        request = httpx2.Request(
+            method, _url(url), content=content, params=query or None, headers=HEADERS, extensions={"timeout": TIMEOUT}
+        )
+        await self._credentials(request)
         try:
-            response = await self._client.request(method, url, content=content, params=query or None, headers=HEADERS)
+            response = await self._client.send(request)
         except httpx2.HTTPError as error:
             raise self.unanswered(error) from error
         if not response.is_success:
@@ -242,12 +273,18 @@ class Channel:
         return response
 
     def _json(self, response: httpx2.Response, parse: Callable[[bytes], Any] = loads) -> Any:
+        with self._read(response) as content:
+            return parse(content)
+
+    @contextmanager
+    def _read(self, response: httpx2.Response) -> Iterator[bytes]:
+        """The body without the key. Raises CorruptResponse where the block raises the errors of ``loads``."""
         content = self._redactor.answer(response.content)
         if content != response.content and not self._repeated:
             self._repeated = True
             log.warning("%s repeats a key in its answers; [masked] stands for it in what is kept", self.base_url)
         try:
-            return parse(content)
+            yield content
         except (ValueError, RecursionError) as error:
             text = self.masked(response.text[:MOST_QUOTED])[:100]
             raise CorruptResponse(
@@ -322,6 +359,9 @@ class Channel:
                 return RequestRejected, f"is {model!r} the model's name and {self.base_url} its address?"
             case _:
                 return RequestRejected, None
+
+
+_url = lru_cache(httpx2.URL)
 
 
 def _address(profile: Profile, base_url: str | None) -> str:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from blackbox_lb.api.wire.columns.arrays import arrays_of
+from blackbox_lb.api.wire.columns.arrays import LogprobColumns, arrays_of
 from blackbox_lb.api.wire.columns.byte_spans import Aside
-from blackbox_lb.api.wire.columns.parse import Answer, LogprobColumns, loads
+from blackbox_lb.api.wire.columns.parse import Answer, loads
 from blackbox_lb.api.wire.dialects import DIALECTS, AnswerDialect
 from blackbox_lb.api.wire.dialects.position import Position, PositionReader
 from blackbox_lb.api.wire.dialects.token_identity import Identity

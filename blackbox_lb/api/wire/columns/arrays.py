@@ -3,18 +3,33 @@
 Where one would complain, or would have to look closer at a position, it raises ``Aside`` and ``position.Reader`` takes over.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from blackbox_lb.api.wire.columns.byte_spans import Aside
-from blackbox_lb.api.wire.columns.parse import LogprobColumns
 from blackbox_lb.api.wire.dialects.position import LEAST, ROUNDING, PositionReader
 from blackbox_lb.errors import BlbError
 from blackbox_lb.types import NO_TOKEN, UNNAMED
 
 Table = tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobColumns:
+    """The contents of a list: t positions with ``widths`` (t,) alternatives each.
+
+    ``ids`` (t,) and ``logprobs`` (t,) float64: of the sampled tokens, unchecked; ``listed``: the alternatives (see ``sort``).
+    ``token_bytes``: id -> bytes of the alternatives, where the profile's are exact.
+    """
+
+    ids: Any
+    logprobs: Any
+    widths: Any
+    listed: Table
+    token_bytes: dict[int, bytes]
 
 
 def arrays_of(reader: PositionReader, choice: dict[str, Any], columns: LogprobColumns) -> dict[str, Any]:
@@ -28,7 +43,7 @@ def arrays_of(reader: PositionReader, choice: dict[str, Any], columns: LogprobCo
         ids = _sampled(reader, choice, columns.ids)
     except (BlbError, TypeError, ValueError, OverflowError) as error:
         raise Aside(str(error)[:200]) from error
-    listed = _sorted(columns)
+    listed = columns.listed
     sure = _sure(reader, columns.widths)
     logprobs, bounded = _own(reader, ids, columns, listed, sure)
     top_ids, top_logprobs = _cut(listed, sure)
@@ -62,19 +77,19 @@ def _checked(values: Any) -> Any:
     return np.where(values > 0, 0.0, values)
 
 
-def _sorted(columns: LogprobColumns) -> Table:
-    """All alternatives (t, k), from the most likely, equal ones by id, padded with -1 and -inf."""
-    widths, values = columns.widths, _checked(columns.top_logprobs)
+def sort(widths: Any, top_ids: Any, top_logprobs: Any) -> Table:
+    """All alternatives (t, k), from the most likely, equal ones by id, padded with -1 and -inf. Raises Aside."""
     t, k = len(widths), int(widths.max(initial=0))
     ids, logprobs = np.full((t, k), NO_TOKEN, np.int32), np.full((t, k), -np.inf)
     there = np.arange(k) < widths[:, None]
-    ids[there], logprobs[there] = columns.top_ids, values
+    ids[there], logprobs[there] = top_ids, _checked(top_logprobs)
     here, after = logprobs[:, :-1], logprobs[:, 1:]
     in_order = (here > after) | ((here == after) & (ids[:, :-1] <= ids[:, 1:]))
-    rows = np.flatnonzero(~in_order.all(axis=1))
-    order = np.lexsort((ids[rows], -logprobs[rows]), axis=-1)
-    ids[rows] = np.take_along_axis(ids[rows], order, axis=1)
-    logprobs[rows] = np.take_along_axis(logprobs[rows], order, axis=1)
+    rows = (~in_order.all(axis=1)).nonzero()[0]
+    if len(rows):
+        order = np.lexsort((ids[rows], -logprobs[rows]), axis=-1)
+        ids[rows] = np.take_along_axis(ids[rows], order, axis=1)
+        logprobs[rows] = np.take_along_axis(logprobs[rows], order, axis=1)
     by_id = np.sort(ids, axis=1)
     if ((by_id[:, 1:] == by_id[:, :-1]) & (by_id[:, 1:] >= 0)).any():
         raise Aside("a token is listed twice")
@@ -93,7 +108,7 @@ def _own(reader: PositionReader, ids: Any, columns: LogprobColumns, listed: Tabl
     """The sampled tokens' logprobs (t,), and where they are only bounds; see ``position.Reader.position``."""
     logprobs, censored = columns.logprobs, reader.profile.logprobs.censored
     hidden = np.zeros(len(ids), np.bool_) if censored is None else logprobs == censored
-    if (columns.top_logprobs == censored).any():
+    if censored is not None and (listed[1] == censored).any():
         raise Aside("an alternative without a logprob")
     bounded = hidden.copy()
     if hidden.any():
@@ -108,6 +123,9 @@ def _own(reader: PositionReader, ids: Any, columns: LogprobColumns, listed: Tabl
 
 def _cut(listed: Table, sure: Any) -> Table:
     """The certain alternatives, as narrow as the longest row of them."""
-    ids, logprobs = (each[:, : int(sure.max(initial=0))] for each in listed)
+    width = int(sure.max(initial=0))
+    ids, logprobs = listed[0][:, :width], listed[1][:, :width]
+    if len(sure) and sure.min() == ids.shape[1]:
+        return ids.copy(), logprobs
     beyond = np.arange(ids.shape[1]) >= sure[:, None]
     return np.where(beyond, np.int32(NO_TOKEN), ids), np.where(beyond, -np.inf, logprobs)

@@ -1,12 +1,12 @@
-"""The places of the fields of a regular list of logprobs in its bytes: found for all entries at once, every byte accounted for.
+"""The places of the fields of regular lists of logprobs in their bytes: found for all entries at once, every byte accounted for.
 
-A server writes all entries of a list alike: the same keys in the same order with the same blanks. So the text between two fields
-is read once and compared everywhere else. The rest are the fields: token strings, lists of bytes, numbers.
+A server writes all entries of all lists alike: the same keys in the same order with the same blanks. So the text between two
+fields is read once and compared everywhere else. The rest are the fields: token strings, lists of bytes, numbers. Of short answers
+most of the time goes into the calls, so those of many answers are read together.
 A list of another kind raises ``Aside``.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -35,9 +35,11 @@ BETWEEN = {
 LAST = {True: (b",", b'"top_logprobs"', b":", b"[", b"]", b"}", b"]"), False: (b"}", b"]", b"}", b"]")}
 """The text behind the last entry."""
 
+COLON = ord(":")
 _BYTE = np.uint64(8)
 _TOKEN, _BYTES = (np.uint64(int.from_bytes(name, "little")) for name in (b'"token"', b'"bytes"'))
 _LOGPROB, _LOGPROBS, _TOP = (np.uint64(int.from_bytes(name, "little")) for name in (b'logprob"', b'ogprobs"', b'"top_log'))
+_END = np.array([_TOKEN])
 _FLOATS = msgspec.json.Decoder(list[float])
 _BLANK = b"[ \t\r\n]*"
 _FIELD = {"bytes": rb"null|\[[^\]]*\]", "logprob": rb"[^,}\] \t\r\n]+"}
@@ -52,12 +54,13 @@ class Aside(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """A list from ``begin`` to ``end``. Of its n entries, each (n,): begin and end of token strings, without their quotes, and of
-    lists of bytes; the logprobs. ``own``: the entry is a position's own, and the next ones up to another such its alternatives.
+    """Lists with n entries in all. Each (n,): begin and end of token strings, without their quotes, and of lists of bytes; the
+    logprobs. ``own``: the entry is a position's own, and the next ones up to another such its alternatives.
+
+    ``lists``: begin, end, and number of the first entry, of each list.
     """
 
-    begin: int
-    end: int
+    lists: list[tuple[int, int, int]]
     own: Any
     token: tuple[Any, Any]
     raw: tuple[Any, Any]
@@ -75,62 +78,64 @@ def words_at(content: Any, places: Any, words: int = 1) -> Any:
     return found if words == 1 else found.reshape(-1, words)
 
 
-def lists_of(content: bytes) -> Iterator[Spans]:
-    """The spans of each list ``{"logprobs": {"content": [...]}}`` in ``content``. Raises Aside, and what msgspec raises."""
-    colons, names, openings = _keys(content)
-    ends = np.searchsorted(colons, [start for start, _ in openings[1:]])
-    begins = np.searchsorted(colons, [begin for _, begin in openings])
-    for (_, begin), low, high in zip(openings, begins, [*ends, len(colons)], strict=True):
-        yield _spans(content, int(begin), *_entries(colons[low:high], names[low:high]))
-
-
-def _spans(content: bytes, begin: int, colons: list[Any], own: Any, order: tuple[str, str]) -> Spans:
-    layout = _Layout(content, colons, own, order)
-    starts = layout.starts(begin)
+def spans_of(content: bytes) -> Spans:
+    """The spans of all lists ``{"logprobs": {"content": [...]}}`` in ``content``. Raises Aside, and what msgspec raises."""
+    colons, names, begins = _keys(content)
+    entries, own, order = _entries(colons, names)
+    firsts = np.searchsorted(entries[0], begins)
+    layout = _Layout(content, entries, own, order, firsts)
+    starts = layout.starts(begins)
     token_end, first = layout.field(0)
     first_end, second = layout.field(1)
-    second_end, end = layout.between(starts)
+    second_end, ends = layout.between(starts)
     spans = {order[0]: (first, first_end), order[1]: (second, second_end)}
     for one, other in ((starts, token_end), *spans.values()):
         lengths = other - one
         if lengths.min() < 0 or lengths.max() > LONGEST:
             raise Aside("fields out of order, or a long one")
-    return Spans(begin, end, own, (starts, token_end), spans["bytes"], _numbers(content, *spans["logprob"]))
+    lists = list(zip(begins, ends, firsts.tolist(), strict=True))
+    return Spans(lists, own, (starts, token_end), spans["bytes"], _numbers(content, *spans["logprob"]))
 
 
-def _keys(content: bytes) -> tuple[Any, Any, list[tuple[int, int]]]:
-    """The colons behind keys of entries, these keys' last eight bytes, and begin and end of the text before a list."""
-    colons = np.flatnonzero(np.frombuffer(content, np.uint8) == ord(":"))
-    colons = colons[np.searchsorted(colons, BEFORE) :]
+def _keys(content: bytes) -> tuple[Any, Any, list[int]]:
+    """The colons behind keys of entries, these keys' last eight bytes, and the begin of each list."""
+    colons = (np.frombuffer(content, np.uint8) == COLON).nonzero()[0]
+    colons = colons[colons.searchsorted(BEFORE) :]
     names = words_at(content, colons - 8)
     short = names >> _BYTE
     keys = (short == _TOKEN) | (short == _BYTES) | (names == _LOGPROB)
-    lists = np.flatnonzero(names == _LOGPROBS)
+    lists = (names == _LOGPROBS).nonzero()[0]
     top = words_at(content, colons[lists] - 14) == _TOP
     keys[lists[top]] = True
-    openings = [OPENING.match(content, int(colon) - 10) for colon in colons[lists[~top]]]
-    if not keys.all():  # those within tokens and outside of lists
-        colons, names = colons[keys], names[keys]
-    return colons, names, [each.span() for each in openings if each is not None]
+    openings = [OPENING.match(content, colon - 10) for colon in colons[lists[~top]].tolist()]
+    begins = [each.end() for each in openings if each is not None]
+    if not begins:
+        raise Aside("no list")
+    keys[: colons.searchsorted(begins[0])] = False
+    return colons[keys], names[keys], begins  # without those within tokens and outside of lists
 
 
 def _entries(colons: Any, names: Any) -> tuple[list[Any], Any, tuple[str, str]]:
     """The colons behind the three keys of each entry, whether it is a position's own (n,), and the order of the keys."""
-    first = np.flatnonzero(names >> _BYTE == _TOKEN)
+    first = (names >> _BYTE == _TOKEN).nonzero()[0]
     if not len(first) or first[0] or first[-1] + 2 >= len(colons):
         raise Aside("no entries")
-    own = np.append(names, _TOKEN)[first + 3] == _LOGPROBS
-    if not own[0] or (np.diff(first) != 3 + own[:-1]).any():
+    own = np.concatenate([names, _END])[first + 3] == _LOGPROBS
+    if not own[0] or (first[1:] - first[:-1] != 3 + own[:-1]).any():
         raise Aside("entries with other keys")
     return [colons[first], colons[first + 1], colons[first + 2]], own, ORDERS[int(names[1] != _LOGPROB)]
 
 
 class _Layout:
-    """The text between the fields of one list. Its methods raise Aside where that differs between entries."""
+    """The text between the fields of the lists that begin with the entries ``firsts``. Its methods raise Aside where that differs
+    between entries."""
 
-    def __init__(self, content: bytes, colons: list[Any], own: Any, order: tuple[str, str]) -> None:
+    def __init__(self, content: bytes, colons: list[Any], own: Any, order: tuple[str, str], firsts: Any) -> None:
         self._content, self._colons, self._own, self._pattern = content, colons, own, _pattern(order)
-        kinds = (np.flatnonzero(own), np.flatnonzero(~own))
+        self._firsts, self._lasts = firsts, np.concatenate([firsts[1:], [len(own)]]) - 1
+        if (self._lasts < firsts).any() or not own[firsts].all():
+            raise Aside("a list without entries")
+        kinds = (own.nonzero()[0], (~own).nonzero()[0])
         samples = [self._entry(int(rows[0])) for rows in kinds if len(rows)]
         if len({self._shape(each) for each in samples}) == 1:
             kinds = (slice(None),)  # type: ignore[assignment]
@@ -147,13 +152,14 @@ class _Layout:
     def _shape(entry: re.Match[bytes]) -> tuple[int, bytes, bytes]:
         return entry.start(1) - entry.start(), entry[2], entry[4]
 
-    def starts(self, begin: int) -> Any:
+    def starts(self, begins: list[int]) -> Any:
         """The begins of the token strings."""
         starts = np.empty_like(self._colons[0])
         for rows, sample in self._kinds:
             starts[rows] = self._colons[0][rows] + self._shape(sample)[0]
-        if self._content[begin : int(starts[0])].translate(None, BLANKS) != b'[{"token":"':
-            raise Aside("a list of another layout")
+        for begin, start in zip(begins, starts[self._firsts].tolist(), strict=True):
+            if self._content[begin:start].translate(None, BLANKS) != b'[{"token":"':
+                raise Aside("a list of another layout")
         return starts
 
     def field(self, number: int) -> tuple[Any, Any]:
@@ -166,12 +172,13 @@ class _Layout:
             ends[rows] = begins[rows] + len(glue)
         return begins, ends
 
-    def between(self, starts: Any) -> tuple[Any, int]:
-        """The ends of the last fields, and of the list."""
-        own, ends = self._own, np.empty_like(starts)
+    def between(self, starts: Any) -> tuple[Any, list[int]]:
+        """The ends of the last fields, and of the lists."""
+        own, ends, list_ends = self._own, np.empty_like(starts), list[int]()
         kinds = 2 * own[:-1] + own[1:]
+        kinds[self._lasts[:-1]] = len(BETWEEN)
         for (one, other), expected in BETWEEN.items():
-            rows = np.flatnonzero(kinds == 2 * one + other)
+            rows = (kinds == 2 * one + other).nonzero()[0]
             if not len(rows):
                 continue
             some = int(rows[0])
@@ -180,11 +187,13 @@ class _Layout:
                 raise Aside("entries of another layout")
             ends[rows] = starts[rows + 1] - len(glue)
             _check_same(self._content, ends[rows], glue)
-        ends[-1] = self._entry(len(own) - 1).end(5)
-        last = _closing(bool(own[-1])).match(self._content, int(ends[-1]))
-        if last is None:
-            raise Aside("a list without an end")
-        return ends, last.end()
+        for number in self._lasts.tolist():
+            ends[number] = self._entry(number).end(5)
+            last = _closing(bool(own[number])).match(self._content, int(ends[number]))
+            if last is None:
+                raise Aside("a list without an end")
+            list_ends.append(last.end())
+        return ends, list_ends
 
 
 @cache

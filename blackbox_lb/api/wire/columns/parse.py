@@ -1,23 +1,27 @@
-"""The long lists of a chat answer from bytes to columns: no dictionary a token, and the same result as the plain reader's.
+"""The lists of chat answers from bytes to columns: no dictionary a token, and the same result as the plain reader's.
 
-An answer of 1,024 tokens with 20 alternatives is 1.3 MB, nearly all of it in ``logprobs.content``. ``AnswerReader.loads`` cuts
-these lists out (``spans``) and numbers their tokens (``names``), all entries at once; the rest, a kilobyte, is read normally.
-Anything not of the plain kind (a key twice, an unknown field, a number that stands for "not given" among the alternatives, an
-entry that the profile does not describe) raises ``Aside``, and ``wire.response`` reads the whole answer: that reader is the truth.
+An answer of 1,024 tokens with 20 alternatives is 1.3 MB, nearly all of it in ``logprobs.content``. ``AnswerReader`` cuts these
+lists out (``byte_spans``) and numbers their tokens (``token_cache``), all entries of all answers at hand at once; the rest, a
+kilobyte each, is read normally. Anything not of the plain kind (a key twice, an unknown field, a number that stands for "not given"
+among the alternatives, an entry that the profile does not describe) raises ``Aside``, and ``wire.response`` reads the whole answer:
+that reader is the truth.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from blackbox_lb.api.wire.columns.byte_spans import Aside, Spans, lists_of
+from blackbox_lb.api.wire.columns.arrays import LogprobColumns, sort
+from blackbox_lb.api.wire.columns.byte_spans import Aside, Spans, spans_of
 from blackbox_lb.api.wire.columns.token_cache import TokenSpellings
 from blackbox_lb.api.wire.dialects import DIALECTS
 from blackbox_lb.errors import BlbError
@@ -29,37 +33,27 @@ if TYPE_CHECKING:
 
 _PLACE = secrets.token_hex(16)
 """Stands for a list in the rest of its answer; no server can know it."""
+TOGETHER = 1 << 18
+"""Bytes of answers that are read together; beyond it nothing is saved."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogprobColumns:
-    """The contents of a list, before any check of its numbers: t positions with ``widths`` (t,) alternatives each, n in all.
-
-    ``ids`` (t,) and ``logprobs`` (t,) float64: of the sampled tokens; ``top_ids`` (n,), ``top_logprobs`` (n,): of the alternatives.
-    ``token_bytes``: id -> bytes of the alternatives, where the profile's are exact.
-    """
-
-    ids: Any
-    logprobs: Any
-    widths: Any
-    top_ids: Any
-    top_logprobs: Any
-    token_bytes: dict[int, bytes]
-
-
-def _columns(names: TokenSpellings, content: bytes, spans: Spans) -> LogprobColumns:
-    """A list in columns. Raises Aside, ValueError, and what ``Identity`` raises."""
+def _columns(names: TokenSpellings, content: bytes, spans: Spans) -> list[LogprobColumns]:
+    """The lists in columns. Raises Aside, ValueError, and what ``Identity`` raises."""
     numbers = names.numbers(content, spans)
     own = spans.own
-    at, listed = np.flatnonzero(own), numbers[~own]
-    return LogprobColumns(
-        names.ids[numbers[at]],
-        spans.logprobs[at],
-        np.diff(at, append=len(own)) - 1,
-        names.ids[listed],
-        spans.logprobs[~own],
-        names.bytes_of(listed),
-    )
+    at, listed = own.nonzero()[0], numbers[~own]
+    widths = np.concatenate([at[1:], [len(own)]]) - at - 1
+    ids, logprobs = names.ids[numbers[at]], spans.logprobs[at]
+    top_ids, top_logprobs = sort(widths, names.ids[listed], spans.logprobs[~own])
+    firsts = [first for _, _, first in spans.lists]
+    rows = [*at.searchsorted(firsts).tolist(), len(at)]
+    found = []
+    for first, begin, end in zip(firsts, rows, rows[1:], strict=False):
+        some = slice(begin, end)
+        told = names.bytes_of(listed[first - begin :][: int(widths[some].sum())])
+        table = top_ids[some, : int(widths[some].max())], top_logprobs[some, : int(widths[some].max())]
+        found.append(LogprobColumns(ids[some], logprobs[some], widths[some], table, told))
+    return found
 
 
 class Answer(dict[str, Any]):
@@ -77,31 +71,65 @@ class AnswerReader:
         kind = (rules.id or profile.tokens.id).partition(" ")[0]
         self._plain = not DIALECTS[rules.dialect].columns or kind == "field" or profile.logprobs.propensity != "logprob"
         self._names = TokenSpellings(*self._about)
+        self._arrived: list[tuple[bytes, asyncio.Future[Any]]] = []
+
+    async def read(self, content: bytes) -> Any:
+        """``loads`` of an answer, together with those that arrive in the same turn of the event loop."""
+        if self._plain:
+            return loads(content)
+        turn = asyncio.get_running_loop()
+        if not self._arrived:
+            turn.call_soon(turn.call_soon, self._read_all)
+        self._arrived.append((content, done := turn.create_future()))
+        return await done
+
+    def _read_all(self) -> None:
+        """Read what has arrived, ``TOGETHER`` bytes at a time."""
+        arrived, self._arrived = self._arrived, []
+        while arrived:
+            sizes = list(accumulate(len(content) for content, _ in arrived))
+            part = max(1, bisect_right(sizes, TOGETHER))
+            some, arrived = arrived[:part], arrived[part:]
+            answers = self._cut_or_none([content for content, _ in some])
+            for (content, done), answer in zip(some, answers, strict=True):
+                if done.done():
+                    continue
+                try:
+                    done.set_result(self.loads(content) if answer is None else answer)
+                except Exception as error:  # noqa: BLE001  (raised where it is awaited)
+                    done.set_exception(error)
 
     def loads(self, content: bytes) -> Any:
         """The JSON in ``content``, an ``Answer`` where its lists are of the plain kind. Raises the errors of ``loads``."""
-        if self._plain:
-            return loads(content)
-        try:
-            return self._cut(content)
-        except (Aside, BlbError, msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
-            return loads(content)
+        answer = None if self._plain else self._cut_or_none([content])[0]
+        return loads(content) if answer is None else answer
 
-    def _cut(self, content: bytes) -> Answer:
+    def _cut_or_none(self, contents: Sequence[bytes]) -> Sequence[Answer | None]:
+        """The answers; None for each where one is not of the plain kind."""
+        try:
+            return self._cut(contents)
+        except (Aside, BlbError, msgspec.MsgspecError, TypeError, ValueError, LookupError, OverflowError, RecursionError):
+            return [None] * len(contents)
+
+    def _cut(self, contents: Sequence[bytes]) -> list[Answer]:
         if self._names.full:
             self._names = TokenSpellings(*self._about)
-        rest, end, lists = list[bytes](), 0, list[LogprobColumns]()
-        for begin, stop, columns in self._lists(content):
-            rest += [content[end:begin], f'"{_PLACE}{len(lists)}"'.encode()]
-            lists.append(columns)
-            end = stop
-        if not lists:
-            raise Aside("no list")
-        return self._joined(loads(b"".join([*rest, content[end:]])), lists, content)
-
-    def _lists(self, content: bytes) -> Iterator[tuple[int, int, LogprobColumns]]:
-        """Begin and end of each list, and its columns."""
-        return ((spans.begin, spans.end, _columns(self._names, content, spans)) for spans in lists_of(content))
+        content = b"\n".join(contents)
+        spans, answers = spans_of(content), list[Answer]()
+        lists = list(zip(spans.lists, _columns(self._names, content, spans), strict=True))
+        before = 0
+        for each in contents:
+            end, rest, own = before, list[bytes](), list[LogprobColumns]()
+            while lists and lists[0][0][0] < before + len(each):
+                (begin, stop, _), columns = lists.pop(0)
+                rest += [content[end:begin], f'"{_PLACE}{len(own)}"'.encode()]
+                own.append(columns)
+                end = stop
+            before += len(each) + 1
+            if not own:
+                raise Aside("no list")
+            answers.append(self._joined(loads(b"".join([*rest, content[end : before - 1]])), own, each))
+        return answers
 
     def _joined(self, found: Any, lists: list[LogprobColumns], content: bytes) -> Answer:
         """The rest of an answer with its lists in their places."""

@@ -25,6 +25,8 @@ SLOTS = 20
 """Bits of a hash. The second of two spellings that share a slot is looked up in a dictionary, which takes a microsecond."""
 STEP = 32
 """Bytes that are compared at once."""
+FEW = 2_000
+"""More tokens are looked up faster once each."""
 FACTORS = [np.uint64(each) for each in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)]
 _NEEDED = np.array([0, 1 << 24, 0x0101 << 16, 0x010101 << 8, 0x01010101], "<u4")
 """Which of four words must be equal, by the number of the field's bytes in the last."""
@@ -38,6 +40,7 @@ class TokenSpellings:
         self._exact = profile.tokens.bytes_exact
         self._numbers: dict[bytes, int] = {}
         self._bytes = [b""]  # number 0 is none
+        self._spelled, self._clash = dict[int, bytes](), False
         self._slots = np.zeros(1 << SLOTS, np.int32)
         self.ids = np.zeros(1024, np.int32)
         self._told = np.zeros(1024, np.bool_)
@@ -51,20 +54,19 @@ class TokenSpellings:
         found = self._slots[slots]
         same = self._same(content, spans, found)
         if not same.all():
-            self._look_up(content, spans, found, slots, np.flatnonzero(~same))
+            self._look_up(content, spans, found, slots, (~same).nonzero()[0])
         return found
 
     def bytes_of(self, numbers: Any) -> dict[int, bytes]:
         """Id -> bytes of these tokens, where the profile's are exact. Raises Aside where one id has two."""
-        if not self._exact:
-            return {}
-        seen = np.zeros(len(self.ids), np.bool_)
-        seen[numbers] = True
-        seen &= self._told
-        used = np.flatnonzero(seen)
-        tokens, spelled = self.ids[used].tolist(), list(map(self._bytes.__getitem__, used.tolist()))
-        table = dict(zip(tokens, spelled, strict=True))
-        if len(table) != len(used) and len(table) != len(set(zip(tokens, spelled, strict=True))):
+        used = numbers[self._told[numbers]]
+        if len(used) > FEW:
+            seen = np.zeros(len(self._bytes), np.bool_)
+            seen[used] = True
+            used = seen.nonzero()[0]
+        pairs = zip(self.ids[used].tolist(), map(self._bytes.__getitem__, used.tolist()), strict=True)
+        table = dict(pairs)
+        if self._clash and any(table[self.ids[number]] != self._bytes[number] for number in used.tolist()):
             raise Aside("a token with two lists of bytes")
         return table
 
@@ -101,8 +103,7 @@ class TokenSpellings:
         equal = words_at(content, ends - STEP, 4) == words_at(self._keep, kept - STEP, 4)
         needed = _NEEDED.take(lengths + 7 >> 3, mode="clip")
         same &= equal.view("<u4")[:, 0] & needed == needed
-        rows = np.flatnonzero(same & (lengths > STEP))
-        if len(rows):
+        if (longer := lengths > STEP).any() and len(rows := (same & longer).nonzero()[0]):
             rest = np.ones(len(rows), np.bool_)
             self._compare(content, rest, ends[rows] - STEP, kept[rows] - STEP, lengths[rows] - STEP)
             same[rows] = rest
@@ -133,6 +134,7 @@ class TokenSpellings:
             self.ids, self._told = (np.concatenate([each, np.zeros_like(each)]) for each in (self.ids, self._told))
             self._places = np.concatenate([self._places, np.zeros_like(self._places)], axis=2)
         self.ids[number], self._told[number] = found, bool(spelled)
+        self._clash = self._clash or (bool(spelled) and self._spelled.setdefault(found, spelled) != spelled)
         self._bytes.append(spelled)
         self._numbers[key] = number
         return number

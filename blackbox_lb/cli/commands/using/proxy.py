@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING, Literal, get_args
 
 import click
@@ -12,14 +11,11 @@ from blackbox_lb.cli.grouped import COUNT, command, option, options
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.options import provider
 from blackbox_lb.deploy.injection import OnConflict
-from blackbox_lb.errors import InputError
 from blackbox_lb.safety.hosts import is_loopback
 from blackbox_lb.safety.printable import printable
 
 if TYPE_CHECKING:
     from blackbox_lb.deploy.proxy.server import Proxy
-
-EXTRA = "pip install 'blackbox-lb[proxy]'"
 
 
 @options
@@ -74,8 +70,6 @@ def proxy_command(options: ProxyOptions) -> None:
     get the bias, everything else passes unchanged. GET /health shows the biases. Ctrl-C (or SIGTERM) lets answers under way
     finish.
     """
-    if importlib.util.find_spec("aiohttp") is None:
-        raise InputError(f"blb proxy needs the package aiohttp; install it: {EXTRA}")
     import asyncio
 
     from blackbox_lb.deploy.proxy.server import serve
