@@ -13,6 +13,7 @@ import gzip
 import importlib.util
 import itertools
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -32,6 +33,7 @@ DIALECTS: tuple[Dialect, ...] = ("openai", "vllm")
 MODEL = "gpt-4o-mini"
 VOCABULARY = 50_000
 """Ids that answers are drawn from, by a Zipf law: completions of a real model repeat their common tokens as much."""
+ASKED = re.compile(rb'"n":\s*(\d+)')
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 
 
@@ -102,7 +104,8 @@ class _Server:
     """HTTP/1.1 as far as kept connections with Content-Length need it; every answer is one buffer, made beforehand."""
 
     def __init__(self, prepared: list[bytes]) -> None:
-        self._prepared = itertools.cycle([HEAD % len(body) + body for body in prepared])
+        self._prepared = prepared
+        self._several: dict[int, Iterator[bytes]] = {}
         models = json.dumps({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "bench"}]}).encode()
         self._models = HEAD % len(models) + models
 
@@ -126,17 +129,34 @@ class _Server:
                     if not some:
                         return
                     received += some
-                line = received[: received.find(b"\r\n")]
+                line, asked = received[: received.find(b"\r\n")], ASKED.search(received, end)
                 received = received[end + 4 + _length(received[:end]) :]
-                await loop.sock_sendall(connection, self._answered(line))
+                await loop.sock_sendall(connection, self._answered(line, int(asked[1]) if asked else 1))
 
-    def _answered(self, line: bytes) -> bytes:
+    def _answered(self, line: bytes, n: int) -> bytes:
         if line.startswith(b"POST /tiny"):
             return HEAD % 1 + b"1"
         if line.startswith(b"GET /cpu"):
             spent = b"%.6f" % time.process_time()
             return HEAD % len(spent) + spent
-        return self._models if line.startswith(b"GET") else next(self._prepared)
+        if line.startswith(b"GET"):
+            return self._models
+        if n not in self._several:
+            bodies = self._prepared if n == 1 else _joined(self._prepared, n)
+            self._several[n] = itertools.cycle([HEAD % len(body) + body for body in bodies])
+        return next(self._several[n])
+
+
+def _joined(bodies: list[bytes], n: int) -> list[bytes]:
+    """As many answers of ``n`` choices each."""
+    parts, found = [json.loads(body) for body in bodies], []
+    for first in range(len(parts)):
+        some = [parts[(first + each) % len(parts)] for each in range(n)]
+        choices = [{**part["choices"][0], "index": index} for index, part in enumerate(some)]
+        usage = {**some[0]["usage"], "completion_tokens": sum(part["usage"]["completion_tokens"] for part in some)}
+        answer = {**some[0], "choices": choices, "usage": usage}
+        found.append(json.dumps(answer, separators=(",", ":"), ensure_ascii=False).encode())
+    return found
 
 
 def _length(head: bytes) -> int:

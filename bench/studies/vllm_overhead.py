@@ -93,10 +93,12 @@ def steps(engine: Any, params: Any, concurrent: int) -> list[float]:
 
 def arms_of(path: Path, sent: bool) -> list[Arm]:
     """No bias first, then the ways to apply the one in the file."""
-    field = {str(token): value for token, value in Bias.load(path).logit_bias.items()}
     none = {"vllm_xargs": {"blb_bias": "none"}}
     arms = [Arm("no bias", none), Arm("LearnedBias", {"vllm_xargs": {"blb_bias": path.stem}})]
-    return [*arms, Arm(f"logit_bias, {len(field):,} entries", {**none, "logit_bias": field})] if sent else arms
+    if not sent:  # one with phases cannot be
+        return arms
+    field = {str(token): value for token, value in Bias.load(path).logit_bias.items()}
+    return [*arms, Arm(f"logit_bias, {len(field):,} entries", {**none, "logit_bias": field})]
 
 
 def report(rates: Mapping[str, Sequence[float]], concurrent: int) -> None:

@@ -45,8 +45,8 @@ async def connect(
             from blackbox_lb.api.local.hub import resolve_model
 
             slots = concurrency or profile.connection.concurrency
-            room = _room(longest_prompt) + max_tokens
-            engine = stack.enter_context(LocalEngine(resolve_model(model), parallel=slots, context=room))
+            room = max(PROMPT_ROOM, PROMPT_ROOM // 4 + longest_prompt // CHARACTERS_A_TOKEN)
+            engine = stack.enter_context(LocalEngine(resolve_model(model), parallel=slots, context=room + max_tokens))
             model, base_url = None, engine.base_url
         opened = session(
             profile,
@@ -64,7 +64,3 @@ PROMPT_ROOM = 1024
 """Least tokens for the prompt in a slot of an embedded engine."""
 CHARACTERS_A_TOKEN = 2
 """Characters a token, fewer than in any language written with spaces: a prompt must not outgrow its slot."""
-
-
-def _room(longest_prompt: int) -> int:
-    return max(PROMPT_ROOM, PROMPT_ROOM // 4 + longest_prompt // CHARACTERS_A_TOKEN)

@@ -164,10 +164,6 @@ class _Job:
         return f"curl -sS {' '.join(words)} <<'JSON'\n{body}\nJSON\n"
 
 
-def _json(job: _Job) -> str:
-    return json.dumps(job.values, indent=2) + "\n"
-
-
 def _openai(job: _Job) -> str:
     call, text = ("chat.completions", "message.content") if job.chat else ("completions", "text")
     return job.python(
@@ -215,10 +211,6 @@ def _call(function: str, values: Mapping[str, Any], *more: str) -> list[str]:
     return [f"{function}(", *(f"    {each}," for each in arguments), ")"] if arguments else [f"{function}()"]
 
 
-def _curl(job: _Job) -> str:
-    return f"{job.about}\n{job.server.set_url}\n{job.curl(logit_bias=job.values)}"
-
-
 def _word(model: str) -> str:
     """A model's name, quoted for a shell. Raises InputError: it holds characters that would move a terminal's cursor."""
     if not model.isprintable():
@@ -248,9 +240,9 @@ FORMATS: dict[str, Callable[[_Job], str]] = {
     "openai": _openai,
     "litellm": _litellm,
     "langchain": _langchain,
-    "curl": _curl,
+    "curl": lambda job: f"{job.about}\n{job.server.set_url}\n{job.curl(logit_bias=job.values)}",
     "vllm": _vllm,
-    "json": _json,
+    "json": lambda job: json.dumps(job.values, indent=2) + "\n",
 }
 """Name -> writer of the format."""
 COMPUTING = ("openai", "litellm")

@@ -155,7 +155,7 @@ def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]
         text = place < left
         table.add_column(Text(name), justify="left" if text else "right", overflow="fold", no_wrap=not text)
     for row in cells:
-        table.add_row(*(_plain(cell) for cell in row))
+        table.add_row(*(Text(legible(cell)) for cell in row))  # literally: brackets in a token are no markup
     screen = _screen()
     if Measurement.get(screen, screen.options.update(max_width=WIDEST), table).minimum <= screen.width:
         screen.print(table)
@@ -176,11 +176,6 @@ def _blocks(screen: Console, title: str, names: list[str], rows: list[list[str]]
         screen.print()
         for name, cell in zip(names, row, strict=True):
             screen.print(Text(f"{name}: {legible(cell)}"))
-
-
-def _plain(cell: str) -> Text:
-    """A cell, literally: brackets in a token are no markup. Characters that could move the cursor are escaped."""
-    return Text(legible(cell))
 
 
 def _numbers(row: Verdict) -> tuple[str, str, str, str]:

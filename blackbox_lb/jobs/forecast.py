@@ -113,11 +113,8 @@ def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
 def _candidates(sweep: Sweep) -> int:
     """Most biases of a sweep; cross-validation of l2 proposes two."""
     own = [each.facts.swept for each in estimators(sweep).values()]
-    return len(sweep.tau) * sum(math.prod(_values(getattr(sweep, field)) for field in fields) for fields in own)
-
-
-def _values(given: Sequence[float | str]) -> int:
-    return sum(2 if value == "cv" else 1 for value in given)
+    given = [[[2 if value == "cv" else 1 for value in getattr(sweep, field)] for field in fields] for fields in own]
+    return len(sweep.tau) * sum(math.prod(map(sum, each)) for each in given)
 
 
 def _count(setting: Setting, samples: int) -> int:

@@ -136,8 +136,12 @@ async def rescore(
     known = {example.prompt for split in SPLITS for example in task.split(split)}
     if task.note:
         report.remark(task.note)
-    for request in sorted(requests, key=lambda name: _order(requests[name])):
-        settings = requests[request]
+
+    def order(settings: Settings) -> tuple[bool, float, int, str]:
+        """Base first, then by temperature, then the bias with the most entries."""
+        return bool(settings["bias"]), -settings["sampling"]["temperature"], -len(settings["bias"]), canonical(settings)
+
+    for request, settings in sorted(requests.items(), key=lambda each: order(each[1])):
         if "prefix" in settings or not keep(settings):  # a continuation of a given beginning is no answer of its own
             continue
         stored = _by_prompt(store.prompts(request))
@@ -163,11 +167,6 @@ async def rescore(
             "eval, other examples before the question, other data"
         )
     return sorted(groups, key=lambda group: SPLITS.index(group.split))
-
-
-def _order(settings: Settings) -> tuple[bool, float, int, str]:
-    """Base first, then by temperature, then the bias with the most entries."""
-    return bool(settings["bias"]), -settings["sampling"]["temperature"], -len(settings["bias"]), canonical(settings)
 
 
 def _by_prompt(prompts: Mapping[str, Prompt]) -> dict[Prompt, list[str]]:

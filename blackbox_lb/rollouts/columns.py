@@ -24,6 +24,8 @@ def columns(
     """
     each = list(completions.values())
     width = max((completion.top_ids.shape[1] for completion in each), default=0)
+    hidden = list(_hidden(completions.items(), end_tokens))
+    top_ids = _stacked([completion.top_ids for completion in each], width, NO_TOKEN)
     return Rollouts(
         keys=tuple(completions),
         prompts=np.array(prompts, dtype=np.int64),
@@ -31,9 +33,7 @@ def columns(
         lengths=np.array([len(completion.token_ids) for completion in each], dtype=np.int64),
         token_ids=np.concatenate([completion.token_ids for completion in each]),
         logprobs=np.concatenate([one.logprobs if one.propensities is None else one.propensities for one in each]),
-        top_ids=_without(
-            _stacked([completion.top_ids for completion in each], width, NO_TOKEN), _hidden(completions.items(), end_tokens)
-        ),
+        top_ids=np.where(np.isin(top_ids, hidden), UNNAMED, top_ids).astype(np.int32) if hidden else top_ids,
         top_logprobs=_stacked([completion.top_logprobs for completion in each], width, -np.inf),
         bounded=np.concatenate([np.zeros(len(one.token_ids), np.bool_) if one.bounded is None else one.bounded for one in each]),
     )
@@ -47,11 +47,8 @@ def _stacked(tables: Sequence[npt.NDArray[Any]], width: int, fill: float) -> npt
 def openers(known: Mapping[int, bytes], stop: Sequence[str]) -> frozenset[int]:
     """The tokens of ``known`` (id -> bytes) in which a stop text may begin: they hold it, or end with its beginning."""
     texts = [text.encode() for text in stop]
-    return frozenset(token for token, raw in known.items() if any(_opens(raw, text) for text in texts))
-
-
-def _opens(raw: bytes, text: bytes) -> bool:
-    return text in raw or any(raw.endswith(text[:size]) for size in range(1, min(len(raw), len(text)) + 1))
+    begun = tuple(text[:size] for text in texts for size in range(1, len(text) + 1))
+    return frozenset(token for token, raw in known.items() if raw.endswith(begun) or any(text in raw for text in texts))
 
 
 def sampled_ids(completions: Iterable[tuple[str, Completion]]) -> frozenset[int]:
@@ -75,7 +72,3 @@ def _hidden(completions: Iterable[tuple[str, Completion]], end_tokens: EndTokens
         return frozenset()
     end_tokens = settled(end_tokens, sampled_ids(completions))
     return end_tokens.openers if end_tokens.listed else end_tokens.openers | end_tokens.ids
-
-
-def _without(ids: npt.NDArray[np.int32], hidden: frozenset[int]) -> npt.NDArray[np.int32]:
-    return np.where(np.isin(ids, list(hidden)), UNNAMED, ids).astype(np.int32) if hidden else ids

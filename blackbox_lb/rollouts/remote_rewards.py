@@ -115,7 +115,14 @@ async def _fetch(store: RolloutStore, remote: Remote, missing: Items, report: Re
     batches = [missing[start : start + remote.batch] for start in range(0, len(missing), remote.batch)]
     unread = 0
     with report.stage(f"{title}: rewards", len(missing)) as watch:
-        async with _client(remote) as client:
+        async with BoundedClient(
+            headers={**remote.headers(), "Content-Type": "application/json"},
+            timeout=TIMEOUT,
+            # A redirect would take the credentials to any host that it names.
+            follow_redirects=False,
+            # A proxy for the outside world cannot reach this machine's own servers.
+            trust_env=not is_loopback(urlsplit(remote.url).hostname or ""),
+        ) as client:
 
             async def receive(batch: Items) -> None:
                 nonlocal unread
@@ -130,17 +137,6 @@ async def _fetch(store: RolloutStore, remote: Remote, missing: Items, report: Re
 
             await run_all(batches, receive, remote.concurrency, budget)
     return unread
-
-
-def _client(remote: Remote) -> httpx2.AsyncClient:
-    return BoundedClient(
-        headers={**remote.headers(), "Content-Type": "application/json"},
-        timeout=TIMEOUT,
-        # A redirect would take the credentials to any host that it names.
-        follow_redirects=False,
-        # A proxy for the outside world cannot reach this machine's own servers.
-        trust_env=not is_loopback(urlsplit(remote.url).hostname or ""),
-    )
 
 
 async def _ask(

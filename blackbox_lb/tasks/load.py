@@ -125,7 +125,8 @@ def load_dataset(
     note = f"{spec}: splits {', '.join(records)}"
     note += f"; not used: {', '.join(unused)}" if unused else ""
     note += f"; {dropped} rows dropped that repeat another's prompt" if dropped else ""
-    return Task.from_splits(_folder_name(spec), parts, note=note)
+    folder = spec.removeprefix(HUB).replace("/", "-").replace("@", "-") if spec.startswith(HUB) else Path(spec).name
+    return Task.from_splits(folder, parts, note=note)
 
 
 def _without_repeats(
@@ -141,8 +142,3 @@ def _without_repeats(
     if not kept.get("train"):
         raise DataError("every prompt of train stands in validation or test too; give other data")
     return kept, sum(map(len, found.values())) - sum(map(len, kept.values()))
-
-
-def _folder_name(spec: str) -> str:
-    """OWNER/NAME/CONFIG@SPLIT in a form for the name of a folder."""
-    return spec.removeprefix(HUB).replace("/", "-").replace("@", "-") if spec.startswith(HUB) else Path(spec).name

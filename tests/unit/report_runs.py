@@ -114,16 +114,10 @@ def result(kind: Kind) -> dict[str, Any]:
         for number, estimator in enumerate(("projection", "ips"))
         for tau in taus
     ]
-    curve = [
-        {"entries": k, "integers": whole, "kept": 1 - math.exp(-k / (40 + 30 * whole)), "kl_lost": 0.02 * math.exp(-k / 40)}
-        for whole in (False, True)
-        for k in (10, 30, 100, 300, 1024)
-    ]
     return {
         "status": "", "kl_nats_per_completion": 1.29, "kl_missing": None, "kl_whole": True, "uncompiled_entries": 8_784,
         "validation": {"base": {"reward": 0.48, "accuracy": 0.2, "tokens": 33.8}, "tried": tried},
         "training": {"rollouts": 766, "tokens": 26_641, "incomplete": 34, "filtered": 1, "encoded": 5},
-        "entries_curve": curve,
         "usage": {"requests": 900, "completions": 1_800, "prompt_tokens": 54_000, "completion_tokens": 61_000},
         "provenance": PROVENANCE,
     }  # fmt: skip

@@ -647,20 +647,29 @@ class Scaled(Dialect):
 class Silent(Dialect):
     """Says nothing of one completion's logprobs: llama.cpp does so where its only token is a part of a character."""
 
+    since, text = 30, ""
+
     def post(self, path: str, body: JSON, number: int) -> JSON:
-        """Silent for one request after thirty."""
+        """Silent once, from request ``since`` on; ``text``: what that answer says in the place of its own."""
         answer = super().post(path, body, number)
-        if path.endswith("/chat/completions") and number >= 30 and not hasattr(self, "_was"):
+        if path.endswith("/chat/completions") and number >= self.since and not hasattr(self, "_was"):
             self._was = number
-            answer["choices"][0]["logprobs"] = None
+            choice = answer["choices"][0]
+            choice["logprobs"] = None
+            if self.text:
+                choice["message"]["content"], choice["finish_reason"] = self.text, "length"
         return answer
 
 
-def test_one_answer_without_a_list_does_not_end_the_test() -> None:
-    """It is asked for again; where no answer ever had one, nothing can be learned and the test ends."""
+@pytest.mark.parametrize(("since", "text"), [(30, ""), (30, "\ufffd"), (0, "\ufffd")])
+def test_one_answer_without_a_list_does_not_end_the_test(since: int, text: str) -> None:
+    """It is asked for again, and from the first request on where its text is no whole character; where no answer ever had a list,
+    nothing can be learned and the test ends."""
     server = ExactServer(model(0))
-    server._dialect = Silent(server.model, "exact", None, 0)
+    server._dialect = dialect = Silent(server.model, "exact", None, 0)
+    dialect.since, dialect.text = since, text
     report = self_test(server)
+    assert hasattr(dialect, "_was")
     assert not report.contradicted
     assert finding(report, "bias.entries").status == "CONFIRMED"
 

@@ -110,7 +110,7 @@ def test_a_full_run_shows_everything(tmp_path: Path) -> None:
         assert part in said, part
     assert "Not in this report" not in said
     names = re.findall(r'id="plot-([\w-]+)"', page)
-    assert names == ["pareto", "reward-kl", "kept", "held-out", "delta", "score"]
+    assert names == ["pareto", "reward-kl"]
 
 
 def test_what_is_missing_is_named_with_its_command(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_the_command_writes_page_and_plots(tmp_path: Path) -> None:
     assert answer.exit_code == 0, answer.output
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     written = {path.name for path in (tmp_path / "plots").iterdir()}
-    assert written == {f"{name}.{kind}" for name in ("pareto", "reward-kl", "kept", "held-out", "delta") for kind in ("png", "svg")}
+    assert written == {f"{name}.{kind}" for name in ("pareto", "reward-kl") for kind in ("png", "svg")}
     assert (tmp_path / "plots" / "pareto.png").read_bytes().startswith(b"\x89PNG")
     assert all(f"wrote {tmp_path / 'plots' / name}" in answer.stdout for name in written)
     with pytest.raises(InputError, match="is no run folder"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,6 @@ from blackbox_lb.cli.terminal import findings_list, print_table, settings_text, 
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.scores import DecisionScores
-from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.sweep import Sweep
 from blackbox_lb.jobs.fitting.list_fidelity import Fidelity
 from blackbox_lb.jobs.fitting.plan import FitPlan
@@ -207,6 +206,7 @@ def _print_decisions(setting: str, base: DecisionScores, biased: DecisionScores)
         ("no label", base.no_label, biased.no_label),
         ("calibration error", base.calibration_error, biased.calibration_error),
     )
+    rates = ((base.precision, biased.precision), (base.recall, biased.recall), (base.f1, biased.f1))
     shown = [f"{name} {one:.3f} -> {two:.3f}" for name, one, two in told if one is not None and two is not None]
     print_table(
         f"Decisions at {setting}, base -> biased: {'; '.join(shown)}",
@@ -214,16 +214,12 @@ def _print_decisions(setting: str, base: DecisionScores, biased: DecisionScores)
         (
             (
                 name,
-                *(f"{one[row]:.2f} -> {two[row]:.2f}" for one, two in _measures(base, biased)),
+                *(f"{one[row]:.2f} -> {two[row]:.2f}" for one, two in rates),
                 *(f"{one} -> {two}" for one, two in zip(base.confusion[row], biased.confusion[row], strict=True)),
             )
             for row, name in enumerate(base.names)
         ),
     )
-
-
-def _measures(base: DecisionScores, biased: DecisionScores) -> Iterable[tuple[Vector, Vector]]:
-    return ((base.precision, biased.precision), (base.recall, biased.recall), (base.f1, biased.f1))
 
 
 def _print_fidelity(found: Fidelity) -> None:

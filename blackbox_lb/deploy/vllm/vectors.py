@@ -95,6 +95,10 @@ class VectorTable:
 
     def add(self, logits: torch.Tensor, index: torch.Tensor | None, slots: torch.Tensor) -> None:
         """Add the vector of ``slots[i]`` to row ``index[i]``, or to row i."""
+        if logits.is_cpu:  # row by row: a copy of all their vectors takes longer than the sums
+            for place, slot in zip(range(len(slots)) if index is None else index.tolist(), slots.tolist(), strict=True):
+                logits[place, : self._width].add_(self._vectors[slot].to(logits.dtype))
+            return
         vectors = self._vectors.index_select(0, slots).to(logits.dtype)
         if index is None:
             logits[:, : self._width].add_(vectors)

@@ -79,12 +79,8 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
         found = [replace(each, word="NOT CHECKED", sentence=moot, remedy="") if each.code in MOOT else each for each in found]
     ranks: dict[Word, int] = {"FAIL": 1, "INCONCLUSIVE": 2, "NOT CHECKED": 3, "PASS": 4}
     helped = next((each for each in found if each.code == "test" and each.word == "PASS"), None)
-    return tuple(sorted(found, key=lambda each: (0 if each is helped else ranks[each.word], not _scarce(each))))
-
-
-def _scarce(finding: Finding) -> bool:
-    """Whether the finding is a lack of samples, which makes the others inconclusive."""
-    return finding.code == "samples" and finding.word == "INCONCLUSIVE"
+    scarce = ("samples", "INCONCLUSIVE")  # which makes the others inconclusive
+    return tuple(sorted(found, key=lambda each: (0 if each is helped else ranks[each.word], (each.code, each.word) != scarce)))
 
 
 def _test(facts: Facts) -> Finding:

@@ -52,7 +52,9 @@ def descend(
     """
     found = Descent(start, *function(start), 0)
     memory = deque(((s, y, bend) for s, y in pairs if (bend := dot(s, y)) > 0), maxlen=PAIRS)
-    while found.iterations < max_iterations and not _flat(found.slope, shortfall):
+    while found.iterations < max_iterations:
+        if np.abs(found.slope).max(initial=0.0) <= FLAT or dot(found.slope, found.slope) / 2 <= shortfall:
+            break
         following = _step(function, found, _direction(found.slope, memory))
         if following is None:
             break
@@ -63,10 +65,6 @@ def descend(
         if fall <= LEAST_FALL * max(abs(found.value), 1.0):
             break
     return replace(found, pairs=tuple((s, y) for s, y, _ in memory))
-
-
-def _flat(slope: Vector, shortfall: float) -> bool:
-    return float(np.abs(slope).max(initial=0.0)) <= FLAT or dot(slope, slope) / 2 <= shortfall
 
 
 def _direction(slope: Vector, memory: deque[tuple[Vector, Vector, float]]) -> Vector:

@@ -101,17 +101,14 @@ def shifts_after_bias(drawn: Rollouts, bias: Mapping[int, float], base: NextToke
     table = NextToken.of(drawn, extra_ids=np.union1d(base.token_ids, ids)).named()
     delta = table.align(ids, values)
     milder = np.maximum(delta, -STRONGEST)
-    expected = table.align(base.token_ids, _usage(base.named(), ids, np.maximum(values, -STRONGEST))) * table.n_positions
+    known = base.named()
+    usage = known.expected(known.align(ids, np.maximum(values, -STRONGEST))) / known.n_positions  # mean probability of each token
+    expected = table.align(base.token_ids, np.asarray(usage)) * table.n_positions
     scarce = (milder < 0) & (expected < FEW)
     rest = np.maximum(expected - _listed(drawn, table), 0.0)
     shared = table.with_unigram(np.where(scarce, rest, table.unigram))
     shifts = delta[table.sampled] + shared.log_normaliser(-milder)
     return np.where((drawn.top_ids >= 0).any(axis=1), shifts, np.nan)
-
-
-def _usage(table: NextToken, ids: Ids, values: Vector) -> Vector:
-    """(s,) the mean probability of each token under the bias, at the positions of ``table``."""
-    return np.asarray(table.expected(table.align(ids, values)) / table.n_positions)
 
 
 def _listed(drawn: Rollouts, table: NextToken) -> Vector:

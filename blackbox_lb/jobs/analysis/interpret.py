@@ -132,13 +132,9 @@ def _contexts(rollouts: Rollouts, texts: Texts, positions: Iterable[int]) -> tup
 
 def _joined(texts: Texts, tokens: Sequence[int]) -> str:
     """The text of several tokens; bytes are joined first, because a character may be split over some."""
-    parts = [texts.raw.get(token) or _unread(texts, token).encode(errors="replace") for token in tokens]
+    named = {token: texts.names.get(token, "" if token in texts.special else NOT_TOLD) for token in tokens}
+    parts = [texts.raw.get(token) or named[token].encode(errors="replace") for token in tokens]
     return b"".join(parts).decode("utf-8", "replace")
-
-
-def _unread(texts: Texts, token: int) -> str:
-    """A token without bytes: its name, or a sign for an unknown text."""
-    return texts.names.get(token, "" if token in texts.special else NOT_TOLD)
 
 
 def families(tokens: Iterable[TokenScore]) -> tuple[Family, ...]:
@@ -178,20 +174,16 @@ def minimal_pairs(tokens: Sequence[TokenScore], texts: Texts) -> tuple[MinimalPa
     for (relation, _), members in sorted(groups.items(), key=lambda item: order[item[0][0]]):
         for up in (each for each in members if each.score > 0):
             for down in (each for each in members if each.score < 0):
-                found.setdefault((up.id, down.id), _pair(up, down, relation))
+                found[up.id, down.id] = found.get((up.id, down.id)) or MinimalPair(
+                    promoted=up.id,
+                    suppressed=down.id,
+                    promoted_text=up.text,
+                    suppressed_text=down.text,
+                    relation=relation,
+                    promoted_score=up.score,
+                    suppressed_score=down.score,
+                    promoted_count=up.count,
+                    suppressed_count=down.count,
+                    weight=(up.count + down.count) * (up.score - down.score),
+                )
     return tuple(sorted(found.values(), key=lambda pair: (-pair.weight, pair.promoted, pair.suppressed)))
-
-
-def _pair(up: TokenScore, down: TokenScore, relation: str) -> MinimalPair:
-    return MinimalPair(
-        promoted=up.id,
-        suppressed=down.id,
-        promoted_text=up.text,
-        suppressed_text=down.text,
-        relation=relation,
-        promoted_score=up.score,
-        suppressed_score=down.score,
-        promoted_count=up.count,
-        suppressed_count=down.count,
-        weight=(up.count + down.count) * (up.score - down.score),
-    )

@@ -280,19 +280,15 @@ async def decide(trials: Trials, examples: Sequence[Example], arm: Arm, labels: 
 
 
 def _best(group: Sequence[Completion]) -> Completion:
-    """The completion with the highest mean token logprob; a group of one is not ranked."""
+    """The completion with the highest mean token logprob, one without tokens last; a group of one is not ranked."""
     if len(group) == 1:
         return group[0]
     readable = [each for each in group if each.readable]
     for each in readable:
         if each.n_tokens and not len(each.logprobs):
             raise NoLogprobs("a completion came without logprobs, so the best of several is not known; drop --best-of")
-    return max(readable, key=_mean_logprob, default=group[0])
-
-
-def _mean_logprob(completion: Completion) -> float:
-    """Mean logprob of a token in nats; a completion without tokens is chosen last."""
-    return float(completion.logprobs.mean()) if len(completion.logprobs) else -np.inf
+    means = [float(each.logprobs.mean()) if len(each.logprobs) else -np.inf for each in readable]
+    return readable[int(np.argmax(means))] if readable else group[0]
 
 
 def _paid(groups: Sequence[Sequence[Completion]], shared: bool) -> tuple[float, float]:

@@ -8,7 +8,6 @@ from typing import Any
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.estimate.decisions.scores import DecisionScores
-from blackbox_lb.jobs.compiling.compile import Kept
 from blackbox_lb.jobs.fitting.choosing.choice import Measured, TriedCandidate
 from blackbox_lb.jobs.fitting.list_fidelity import Fidelity
 
@@ -33,11 +32,10 @@ class FitResult:
 
     ``kl`` is NaN where it could not be computed, and ``kl_missing`` says why; ``kl_whole`` is False where the end token is not
     listed, or those of a stop text, so that it is the KL of the tokens given that the completion goes on, which is less than the
-    whole. ``base``, ``base_by_setting`` and ``tried``: of the validation prompts, which chose. ``entries_curve``: the gain kept by
-    number of entries, None where it was not computed. ``incomplete``, ``filtered``: completions left out of the fit; ``encoded``:
-    those whose tokens are not the provider's own list (see ``Training``). ``decisions``: setting -> those of the base and of the
-    biased model on the test prompts, where the task has labels. ``beside``: a bias that depends on the prompt against the fixed
-    one, and against a classifier on the same features, on the test prompts.
+    whole. ``base``, ``base_by_setting`` and ``tried``: of the validation prompts, which chose. ``incomplete``, ``filtered``:
+    completions left out of the fit; ``encoded``: those whose tokens are not the provider's own list (see ``Training``).
+    ``decisions``: setting -> those of the base and of the biased model on the test prompts, where there are labels. ``beside``: a
+    bias that depends on the prompt against the fixed one, and against a classifier on the same features, on the test prompts.
     """
 
     bias: Bias
@@ -52,7 +50,6 @@ class FitResult:
     kl_whole: bool = True
     fidelity: Fidelity | None = None
     base_by_setting: tuple[Measured, ...] = ()
-    entries_curve: tuple[Kept, ...] | None = None
     usage: FitUsage | None = None
     decisions: Mapping[str, tuple[DecisionScores, DecisionScores]] = field(default_factory=dict)
     beside: tuple[tuple[str, Verdict], ...] = ()
@@ -78,7 +75,7 @@ class FitResult:
             "chosen": dict(bias.settings),
             "entries": len(bias.entries),
             "uncompiled_entries": len(self.uncompiled.entries),
-            "kl_nats_per_completion": _known(self.kl),
+            "kl_nats_per_completion": None if math.isnan(self.kl) else self.kl,
             "kl_missing": self.kl_missing,
             "kl_whole": self.kl_whole,
             "learned": None if bias.learned is None else bias.learned.model_dump(),
@@ -96,19 +93,9 @@ class FitResult:
             },
             "censoring": None if bias.censoring is None else bias.censoring.model_dump(),
             "fidelity": None if self.fidelity is None else self.fidelity.as_json(),
-            "entries_curve": None if self.entries_curve is None else [_curve(row) for row in self.entries_curve],
             "decisions": {
                 setting: {"base": base.as_json(), "biased": biased.as_json()} for setting, (base, biased) in self.decisions.items()
             },
             "beside": [{"against": name, **row.model_dump()} for name, row in self.beside],
             "usage": None if self.usage is None else asdict(self.usage),
         }
-
-
-def _curve(row: Kept) -> dict[str, Any]:
-    return {"entries": row.entries, "integers": row.integers, "kept": row.kept, "kl_lost": row.kl_lost}
-
-
-def _known(value: float) -> float | None:
-    """The value as JSON has it: null where it could not be computed."""
-    return None if math.isnan(value) else value

@@ -4,20 +4,16 @@ import asyncio
 import math
 from dataclasses import asdict, replace
 
-import numpy as np
-
 from blackbox_lb.api.session import Session
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.limits import most_entries
 from blackbox_lb.bias.prompt_bias import vectors_of
 from blackbox_lb.bias.records import Censored, Compiled, Learned, RecordedFinding, SamplingRecord, Verdict
-from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.choice.candidates import CompileLimits, candidates
 from blackbox_lb.estimate.choice.table import rule
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.jobs.compiling.compile import Kept, gain_by_entries, losses
+from blackbox_lb.jobs.compiling.compile import losses
 from blackbox_lb.jobs.fitting.choosing.choice import Choice
 from blackbox_lb.jobs.fitting.choosing.choose import choose
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
@@ -42,8 +38,6 @@ from blackbox_lb.types import AnyBias
 
 KL_PROMPTS = 40
 """Test prompts answered at temperature 1 for the KL alone, where the verdict is at other settings."""
-CURVE_POSITIONS = 5_000
-"""Training positions for the gain by number of entries; it takes time in proportion, up to seconds a thousand."""
 
 
 async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
@@ -284,7 +278,6 @@ class _Fit:
             kl_whole=trials.session.end_tokens.listed is True and not (trials.may_cut_stops and training.cut),
             fidelity=self.exact,
             base_by_setting=choice.base_by_setting,
-            entries_curve=None if self.bias.version > 1 else _entries_curve(trials, uncompiled, self.bias, training.next_token),
             usage=FitUsage(*trials.store.spent(trials.used)),
             decisions=self.decisions,
             beside=self.beside,
@@ -299,21 +292,6 @@ class _Fit:
         judged = SAMPLED in self.plan.settings
         examples, samples = (self.task.test, self.plan.test_samples) if judged else (self.task.test[:KL_PROMPTS], 1)
         return await self.trials.kl(examples, samples, self.sent, self.training.next_token)
-
-
-def _entries_curve(trials: Trials, learned: Bias, bias: Bias, next_token: NextToken) -> tuple[Kept, ...] | None:
-    """The gain kept by number of entries, at up to ``CURVE_POSITIONS`` training positions; None where it cannot be computed."""
-    size = next_token.n_positions
-    if size > CURVE_POSITIONS:
-        chosen = np.random.default_rng(0).choice(size, CURVE_POSITIONS, replace=False)
-        next_token = next_token.take(np.sort(chosen))
-        trials.report.remark(f"gain by number of entries: at {CURVE_POSITIONS:,} of {size:,} training positions")
-    try:
-        rows = gain_by_entries(learned, trials.session.profile, next_token, bias, highest_id=trials.session.highest_id)
-    except InputError as error:
-        trials.report.remark(f"gain by number of entries not computed: {error}")
-        return None
-    return tuple(rows)
 
 
 def limits_of(session: Session, plan: FitPlan) -> CompileLimits:

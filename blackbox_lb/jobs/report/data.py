@@ -61,15 +61,6 @@ class Validation(_Known):
     tried: tuple[CandidateRow, ...] = ()
 
 
-class Curve(_Known):
-    """The gain that is ``kept`` (a share of it) with at most so many ``entries``; ``kl_lost`` in nats a token."""
-
-    entries: int
-    integers: bool
-    kept: Number
-    kl_lost: Number | None = None
-
-
 class TrainingSummary(_Known):
     """Counts of the training completions, and of those left out."""
 
@@ -101,7 +92,6 @@ class Result(_Known):
     kl_whole: bool = True
     validation: Validation = Validation()
     training: TrainingSummary | None = None
-    entries_curve: tuple[Curve, ...] | None = None
     usage: UsageSummary | None = None
     fidelity: dict[str, Any] | None = None
     decisions: dict[str, DecisionsPair] = Field(default_factory=dict)

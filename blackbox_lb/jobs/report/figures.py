@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blackbox_lb.bias.document import Bias
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.report.data import CandidateRow, Point, Result, Run
 from blackbox_lb.jobs.report.tables import PageTable, numbers_table, tried_table
@@ -44,10 +43,6 @@ def plots(run: Run, label: str) -> dict[str, Plot]:
     found = [
         None if result is None else _pareto(result, label),
         None if result is None else _reward_kl(result, label),
-        None if result is None else _kept(result, run.bias),
-        _held_out(run.bias),
-        _delta(run.learned or run.bias, run.learned is not None),
-        None if run.analysis is None else _scores([each.score for each in run.analysis.tokens]),
         None if result is None else _confusion(result),
     ]
     return {plot.name: plot for plot in found if plot is not None}
@@ -234,96 +229,3 @@ def _reward_kl(result: Result, label: str) -> Plot | None:
     )  # fmt: skip
     note = "How far from the base model a candidate goes, and what it gains there."
     return Plot("reward-kl", "Reward against KL", note, told, table, figure)
-
-
-def _kept(result: Result, bias: Bias) -> Plot | None:
-    rows = result.entries_curve or ()
-    if not rows:
-        return None
-    figure, axis = _figure()
-    for whole, colour, mark, name in ((False, "first", "o", "fractions"), (True, "second", "s", "whole numbers")):
-        line = sorted((row.entries, 100 * row.kept) for row in rows if row.integers == whole)
-        if line:
-            axis.plot([x for x, _ in line], [y for _, y in line], f"{mark}-", color=COLOURS[colour], markersize=5, label=name)
-    size = len(bias.entries)
-    axis.axvline(size, color=COLOURS["base"], linestyle=(0, (1, 2)), linewidth=1.3, label=f"this bias: {size:,}")
-    _entries(axis, {row.entries for row in rows}, log=size > 0)
-    _label(axis, "tokens in the bias", "estimated gain kept (%)")
-    _legend(axis)
-    most = max(rows, key=lambda row: row.entries)
-    told = "Estimated gain kept: " + ", ".join(f"{row.kept:.0%} with {row.entries:,} tokens" for row in rows if not row.integers)
-    table = numbers_table(
-        "kept-numbers", "Estimated gain kept with so many tokens", ("tokens", "numbers", "kept (%)", "KL lost (nats a token)"),
-        [
-            (row.entries, "whole" if row.integers else "fractions", 100 * row.kept, "" if row.kl_lost is None else row.kl_lost)
-            for row in rows
-        ],
-    )  # fmt: skip
-    note = f"What a limit on the number of tokens costs, up to all {most.entries:,}."
-    return Plot("kept", "Gain kept against entries", note, f"{told}.", table, figure)
-
-
-def _entries(axis: Any, places: set[int], *, log: bool = True) -> None:
-    """Numbers of entries to the right, on a log axis where there is none at 0."""
-    if log and min(places) > 0:
-        axis.set_xscale("log")
-    shown: list[int] = []
-    for place in sorted(places):
-        if not shown or place >= 1.9 * shown[-1]:
-            shown.append(place)
-    axis.set_xticks(shown, [f"{place:,}" for place in shown])
-    axis.minorticks_off()
-
-
-def _held_out(bias: Bias) -> Plot | None:
-    rows = bias.compiled.held_out if bias.compiled else ()
-    if len(rows) < 2:
-        return None
-    figure, axis = _figure()
-    style = {"color": COLOURS["first"], "markersize": 5, "capsize": 3, "linewidth": 1.3}
-    axis.errorbar([row.entries for row in rows], [row.gain for row in rows], [row.error for row in rows], fmt="o-", **style)
-    _entries(axis, {row.entries for row in rows})
-    _label(axis, "tokens in the bias", "held-out gain (nats a weighted token)")
-    told = "Held-out gain: " + ", ".join(f"{short(row.gain)} ± {short(row.error)} with {row.entries:,}" for row in rows)
-    table = numbers_table(
-        "held-out-numbers", "Held-out gain with so many tokens, nats a weighted token", ("tokens", "gain", "std. error"),
-        [(row.entries, row.gain, row.error) for row in rows],
-    )  # fmt: skip
-    note = "What chose the number of tokens: likelihood of held-out good completions."
-    return Plot("held-out", "Held-out gain against entries", note, f"{told}.", table, figure)
-
-
-def _delta(bias: Bias, whole: bool) -> Plot | None:
-    values = [entry.bias for entry in bias.entries]
-    what = "learned values before the compile" if whole else "values of the bias"
-    return _histogram("delta", "How strong the bias is", "bias of a token (nats)", values, f"{len(values):,} {what}")
-
-
-def _scores(values: Sequence[float]) -> Plot | None:
-    what = f"intervention scores of {len(values):,} generated tokens"
-    return _histogram("score", "How far tokens move", "intervention score S (nats)", values, what)
-
-
-def _histogram(name: str, title: str, x: str, values: Sequence[float], what: str) -> Plot | None:
-    if not values:
-        return None
-    edge = max(max(abs(value) for value in values), 1e-9)
-    width = 2 * edge / BINS
-    edges = [-edge + width * place for place in range(BINS + 1)]
-    counts = [0] * BINS
-    for value in values:
-        counts[min(int((value + edge) / width), BINS - 1)] += 1
-    figure, axis = _figure()
-    colours = [COLOURS["second"] if left + width / 2 < 0 else COLOURS["first"] for left in edges[:-1]]
-    axis.bar(edges[:-1], counts, width=0.92 * width, align="edge", color=colours)
-    axis.set_yscale("log")
-    axis.set_ylim(0.7, max(counts) * 1.8)
-    axis.minorticks_off()
-    axis.yaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
-    axis.axvline(0, color=COLOURS["muted"], linewidth=1)
-    _label(axis, x, "tokens (log scale)")
-    above, below = sum(value > 0 for value in values), sum(value < 0 for value in values)
-    told = f"{what}: {above:,} above 0, {below:,} below, from {short(min(values))} to {short(max(values))} nats."
-    rows = [(f"{short(left)} to {short(left + width)}", n) for left, n in zip(edges[:-1], counts, strict=True) if n]
-    table = numbers_table(f"{name}-numbers", f"{title}: tokens in each bin", (x, "tokens"), rows)
-    return Plot(name, title, f"{what[0].upper()}{what[1:]}: right of 0 promoted, left suppressed.", told, table, figure)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import strongest
-from blackbox_lb.bias.records import Entry, Verdict
+from blackbox_lb.bias.records import Verdict
 from blackbox_lb.jobs.analysis.document import Analysis
 from blackbox_lb.jobs.evaluation.compare import as_verdicts
 from blackbox_lb.jobs.evaluation.document import Decisions, Evaluation, LabelScores, Mean, PolicyResult
@@ -218,7 +218,8 @@ def entries_table(bias: Bias) -> PageTable:
     columns = ("token", "id", "bias (nats)", "odds", "std. error", "seen", "effect")
     rows = [
         [
-            _entry(entry), number(entry.id, str(entry.id)), signed(entry.bias), _odds(entry.bias), number(entry.error),
+            token(entry.text) if entry.text else Cell(entry.readable, entry.readable, "token"),
+            number(entry.id, str(entry.id)), signed(entry.bias), _odds(entry.bias), number(entry.error),
             count(entry.seen), Cell("promoted" if entry.bias > 0 else "suppressed" if entry.bias < 0 else "unmoved"),
         ]
         for entry in ranked
@@ -241,10 +242,6 @@ def features_table(bias: Bias) -> PageTable:
     if bias.depends is not None:
         kind, caption = "feature", f"What each feature of the prompt moves (depends on {bias.depends.on})"
     return table("features", caption, (kind, "tokens moved most (nats)"), rows, searchable=True, where="bias.json")
-
-
-def _entry(entry: Entry) -> Cell:
-    return token(entry.text) if entry.text else Cell(entry.readable, entry.readable, "token")
 
 
 def _odds(nats: float) -> Cell:

@@ -132,13 +132,10 @@ def headline(parts: Sequence[Judged]) -> str:
     words = {
         "HELPS": "helps", "HURTS": "makes answers worse", "NO EVIDENCE": "shows no proven benefit", "NOTHING": "changes nothing",
     }  # fmt: skip
-    groups = [(word, [part[0].setting for part in parts if _said(part) == word]) for word in words]
+    said = [(part[0].setting, "NOTHING" if all(map(unchanged, part)) else part[0].verdict) for part in parts]
+    groups = [(word, [setting for setting, told in said if told == word]) for word in words]
     told = [f"{words[word]} {_and([setting_words(each) for each in found])}" for word, found in groups if found]
     return f"The bias {', but '.join(told)}{_aside(parts)}."
-
-
-def _said(part: Judged) -> str:
-    return "NOTHING" if all(unchanged(row) for row in part) else part[0].verdict
 
 
 def _aside(parts: Sequence[Judged]) -> str:

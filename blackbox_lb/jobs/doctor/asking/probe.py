@@ -7,7 +7,7 @@ from typing import Any
 
 from blackbox_lb.api.session import Session
 from blackbox_lb.api.wire import parse_response
-from blackbox_lb.errors import ContentFiltered, NoLogprobs
+from blackbox_lb.errors import ContentFiltered, CorruptResponse, NoLogprobs
 from blackbox_lb.providers.schema import Json
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
 
@@ -16,7 +16,7 @@ MOST_REQUESTS = 119
 IN_FLIGHT = 8
 """Requests at a time: gentle on a small server, and a hosted API answers 99 in seconds."""
 SLIPS = 2
-"""Times that a request is made again whose answer came without a list."""
+"""Times that a request is made again whose answer came without a readable list."""
 EVERYTHING = -1
 """Read with this many alternatives asked for, a list is not cut to those that are sure to be the likeliest."""
 
@@ -104,18 +104,18 @@ class Probe:
         return (await self._read(prompt, Draw(Sampling(1.0, 1, top), bias), reading=reading))[0]
 
     async def _read(self, prompt: Prompt, draw: Draw, n: int = 1, reading: Sampling | None = None) -> list[Completion]:
-        """The answer to one request, read as one to ``reading``. One without a list is asked for twice more, if others had one:
-        llama.cpp lists nothing where the only token is a part of a character."""
+        """The answer to one request, read as one to ``reading``. A spoilt one is asked for twice more (llama.cpp lists nothing
+        where the only token is a part of a character), and one without a list too, if others had one."""
         session, where, bias = self.session, draw.endpoint or self.session.endpoint, draw.bias or {}
-        completions, left = None, SLIPS if self.completion_tokens else 0
+        completions, left = None, SLIPS
         while completions is None:
             try:
                 answer = await session.answer(prompt, draw, n)
                 completions = parse_response(session.profile, where, answer, reading or draw.sampling, session.vocabulary)
             except ContentFiltered as refusal:
                 raise Withheld(f"a test prompt was refused by the content filter: {refusal}") from refusal
-            except NoLogprobs:
-                if not left:
+            except (NoLogprobs, CorruptResponse) as slip:
+                if not left or (isinstance(slip, NoLogprobs) and not self.completion_tokens):
                     raise
                 self.count()
                 left -= 1

@@ -60,16 +60,13 @@ async def check_effect(exam: Exam) -> None:
     if not obeyed or not all(each.obeyed or each.came is None for each in forced):
         return await _disobeyed(exam, forced, high)
     exam.works = True
-    names = ", ".join(_name(token, tokens) for token in sorted({each.token for each in obeyed}))
+    nats = {each.token: f"{tokens[each.token]:.1f} nat" if each.token in tokens else "not listed" for each in obeyed}
+    names = ", ".join(f"{token} ({told})" for token, told in sorted(nats.items()))
     said = f"token {names} with {high:+g} came first in {len(obeyed)} of {len(forced)} answers"
     exam.findings.agree("bias", True, said)
     exam.findings.agree("bias.high", True, said)
     exam.findings.add("tokens.id", "CONFIRMED", f"the id that a bias names is the id that comes back: {said}")
     return await _suppress(exam, list(tokens)[: min(LIKELIEST, len(tokens) - 1)], exam.profile.bias.low)
-
-
-def _name(token: int, tokens: Mapping[int, float]) -> str:
-    return f"{token} ({tokens[token]:.1f} nat)" if token in tokens else f"{token} (not listed)"
 
 
 async def _force(exam: Exam, token: int, high: float, temperature: float = 1.0) -> _Forced:

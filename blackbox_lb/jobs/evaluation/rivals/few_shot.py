@@ -14,10 +14,9 @@ def few_shot(case: Case, given: object) -> Alternative:
     InputError: more than there are training rows with a label.
     """
     wanted = int(str(given))
-    ordered = sorted(
-        ((_digest(each, case.seed), number, each) for each in case.task.train if (number := case.labels.of(each)) is not None),
-        key=lambda row: row[0],
-    )
+    labelled = [(number, each) for each in case.task.train if (number := case.labels.of(each)) is not None]
+    mixed = [hashlib.sha256(f"{case.seed}\0{each.id}\0{each.prompt.text}".encode()).hexdigest() for _, each in labelled]
+    ordered = sorted(((digest, *row) for digest, row in zip(mixed, labelled, strict=True)), key=lambda row: row[0])
     if wanted > len(ordered):
         raise InputError(
             f"--few-shot {wanted} is more than the {len(ordered)} training rows with a label; give fewer, or more rows"
@@ -35,10 +34,6 @@ def few_shot(case: Case, given: object) -> Alternative:
         shots=shots,
         cost=f"a completion a test prompt and sample, each with {characters:,} characters of examples before the prompt",
     )
-
-
-def _digest(example: Example, seed: int) -> str:
-    return hashlib.sha256(f"{seed}\0{example.id}\0{example.prompt.text}".encode()).hexdigest()
 
 
 def _shot(example: Example, label: str) -> tuple[Message, ...]:
