@@ -17,7 +17,7 @@ from bench.studies.compiled import Row
 from bench.studies.coupled import Kept, kept, scores_of, stored_keys
 from blackbox_lb import Trials
 from blackbox_lb.estimate.next_token.next_token import NextToken
-from blackbox_lb.estimate.reweighting.importance import log_policy_ratios
+from blackbox_lb.estimate.reweighting.divergence import log_policy_ratios
 from blackbox_lb.estimate.reweighting.weight_diagnostics import effective_sample_size
 from blackbox_lb.rollouts.collect import settings_of
 from blackbox_lb.rollouts.columns import columns

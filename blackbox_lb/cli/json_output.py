@@ -14,8 +14,4 @@ def print_json(value: Any) -> None:
     readable = (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(value, indent=2, ensure_ascii=not readable, default=str)
     # Characters outside ASCII only stand in strings, where \\u is the same character.
-    click.echo(text if text.isascii() and "\x7f" not in text else "".join(map(_escaped, text)))
-
-
-def _escaped(character: str) -> str:
-    return character if character == "\n" or character.isprintable() else json.dumps(character)[1:-1]
+    click.echo("".join(each if each == "\n" or each.isprintable() else json.dumps(each)[1:-1] for each in text))

@@ -164,7 +164,8 @@ class SettingsFile:
         if self.path is None or self.path.parent.resolve() == Path.cwd():
             return str(Path(text).expanduser()) if text.startswith("~") else text
         folder = self.path.parent
-        if (isinstance(option.type, click.Path) and not _foreign(text)) or text.startswith(("./", "../", "~")):
+        elsewhere = len(text.partition(":")[0]) > 1 and ":" in text  # hf:name, https://...
+        if (isinstance(option.type, click.Path) and not elsewhere) or text.startswith(("./", "../", "~")):
             return str(folder / Path(text).expanduser())
         for mark in ("", "=", ":"):
             head, _, rest = text.rpartition(mark) if mark else ("", "", text)
@@ -197,11 +198,6 @@ def _bare(value: bool, option: click.Option) -> Any:
     if not isinstance(option.flag_value, str | int | float) or isinstance(option.flag_value, bool):
         raise TypeError("it takes a value, not true or false")
     return option.flag_value if value else None
-
-
-def _foreign(text: str) -> bool:
-    """Whether a text in place of a path names something elsewhere, as in ``hf:name`` or ``https://...``."""
-    return len(text.partition(":")[0]) > 1 and ":" in text
 
 
 def _displaced(name: str, arguments: Sequence[str]) -> set[str]:

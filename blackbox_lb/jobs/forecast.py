@@ -104,7 +104,7 @@ def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
         judged.append(ForecastStage(task.test[:KL_PROMPTS], 1))
     return [
         *firsts,
-        ForecastStage(task.train[: plan.limit], plan.samples if plan.learn_from != "answers" else 0),
+        ForecastStage(task.train[: plan.limit], 0 if plan.only_stored or plan.learn_from == "answers" else plan.samples),
         *judged,
         ForecastStage(positions, plan.full_vocab, 1),
     ]

@@ -82,8 +82,11 @@ async def collect(
     budget: Budget | None = None,
     drift: DriftWatch | None = None,
     pace: Pace | None = None,
+    only_stored: bool = False,
 ) -> Collection:
     """Make sure that the store holds ``samples`` completions of every prompt; ask only for those that are missing.
+
+    ``only_stored``: ask for none, and leave the missing ones out of ``keys``.
 
     Where the samples of one request share the price of its prompt, it asks for several. ``concurrency`` requests are in flight
     (default: as many as make the server faster, see ``Pace``). When one fails for good, no new ones start, those in flight are
@@ -98,7 +101,10 @@ async def collect(
     keys = tuple(tuple(rollout_key(request, prompt_hash(prompt), s) for s in range(samples)) for prompt in prompts)
     phased = draw.bias_of if isinstance(draw.bias_of, PhasedBias | ThinkingBudget) else None
     batch = 1 if phased else batch_of(session.profile, draw.endpoint or session.endpoint, draw.sampling)
-    missing = _missing(store.keys(request), prompts, keys, batch)
+    stored = store.keys(request)
+    if only_stored:
+        keys = tuple(tuple(key for key in row if key in stored) for row in keys)
+    missing = _missing(stored, prompts, keys, batch)
     if draw.bias_of is not None and missing:
         await asyncio.to_thread(draw.bias_of.prepare, [each.prompt for each in missing])
     budget, drift, pace = budget or Budget(), drift or DriftWatch(), pace or Pace()

@@ -132,3 +132,29 @@ def _split(path: Path, one: Path, other: Path) -> None:
                     if table != "completions" or number % 2 == turn:
                         store.add_rows({table: [row]})
     path.unlink()
+
+
+def test_a_fit_of_what_is_stored_asks_for_no_training_completion(tmp_path: Path) -> None:
+    """An unfinished collection is learned from as it is, where a prompt has none, too; without any the remedy is told."""
+    data = tmp_path / "data.jsonl"
+    rows = [
+        {"prompt": f"{split} {n}?", "answers": ["a"], "split": split} for split in ("train", "validation", "test") for n in range(8)
+    ]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with ExactServer(ExactModel(12, 8, end=True, prompts=4, sharpness=0.7)) as server:
+        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--reward", "length")
+        plan = (*where, "--max-tokens", 8, "--top-logprobs", 5, "--samples-per-prompt", 20, "--seed", 1, "--quiet")
+        fit = ("fit", *plan, "--validation-samples", 4, "--test-samples", 4, "--l2", 5, "--out", tmp_path / "fit", "--only-stored")
+        empty = blb(*fit)
+        assert (empty.exit_code, "Traceback" in empty.output) == (2, False)
+        assert "holds no completion of these 8 training prompts" in empty.output
+        assert "--only-stored" in empty.output
+        assert not any("train" in json.dumps(body["messages"]) for path, body in server.calls if "messages" in body)
+        assert blb("collect", *plan, "--limit", 5, "--samples-per-prompt", 16, "--out", tmp_path / "part").exit_code == 0
+        asked = len(server.calls)
+        result = blb(*fit, "--rollouts", tmp_path / "part", "--json")
+        assert result.exit_code == 0, result.output
+        later = [json.dumps(body["messages"]) for path, body in server.calls[asked:] if "messages" in body]
+    assert later, "validation and test are drawn"
+    assert not any("train" in each for each in later)
+    assert json.loads((tmp_path / "fit" / "bias.json").read_text())["rollouts"] == 5 * 16

@@ -20,7 +20,7 @@ from blackbox_lb.cli.terminal import print_table
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.jobs.evaluation.arms import alternatives
 from blackbox_lb.jobs.evaluation.compare import verdicts
-from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation, Mean
+from blackbox_lb.jobs.evaluation.document import Comparison, Evaluation
 from blackbox_lb.jobs.evaluation.plan import EvalPlan
 from blackbox_lb.jobs.evaluation.rivals.hand_lists import written
 from blackbox_lb.jobs.evaluation.rivals.table import RIVALS, rivals
@@ -151,7 +151,10 @@ def _policies(found: Evaluation, setting: str) -> None:
         (
             (
                 printable(row.name),
-                *(_interval(row.metrics.get(metric)) for metric in metrics),
+                *(
+                    f"{figure(mean.mean)} ({figure(mean.low)} to {figure(mean.high)})" if (mean := row.metrics.get(metric)) else ""
+                    for metric in metrics
+                ),
                 f"{row.prompt_tokens:.1f}",
                 f"{row.completion_tokens:.1f}",
                 *([f"{row.cost:.4f}"] if row.cost is not None else []),
@@ -186,10 +189,6 @@ def _decisions(found: Evaluation, setting: str) -> None:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
-
-
-def _interval(mean: Mean | None) -> str:
-    return "" if mean is None else f"{figure(mean.mean)} ({figure(mean.low)} to {figure(mean.high)})"
 
 
 def _comparisons(rows: Sequence[Comparison]) -> None:

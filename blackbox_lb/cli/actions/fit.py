@@ -107,6 +107,7 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         ),
         goal=Goal(options.objective, options.kl_price),
         go_on=options.go_on,
+        only_stored=options.only_stored,
         full_vocab=options.full_vocab or 0,
         entries=_entries(options.entries),
         integers=options.integers,
@@ -121,7 +122,7 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
 
 def _suits_answers(options: FitOptions, reward: Reward, labels: Labels | None) -> bool:
     """Whether the default is to learn the answers of the data: a decision, rewarded for being right, without options on samples."""
-    asked = options.full_vocab or options.engine != "here" or options.rollouts or options.phases
+    asked = options.full_vocab or options.engine != "here" or options.rollouts or options.phases or options.only_stored
     return labels is not None and reward.name in CORRECTNESS and options.estimator == Sweep().estimators and not asked
 
 

@@ -120,7 +120,8 @@ class Rule:
                 param="model",
             )
         if served.alias is not None:
-            target = _DEPLOYMENT.sub(lambda found: _renamed(found.group(), served), target)
+            own = quote(served.model, safe="")
+            target = _DEPLOYMENT.sub(lambda found: own if unquote(found.group()) == served.name else found.group(), target)
             if document.get("model") == served.name:
                 document["model"] = served.model
                 content = json.dumps(document, separators=(",", ":")).encode()
@@ -161,10 +162,6 @@ def _deployment(target: str) -> str | None:
     """The deployment in the path, by which Azure OpenAI names the model, and not always in the body."""
     found = _DEPLOYMENT.search(target)
     return unquote(found.group()) if found else None
-
-
-def _renamed(segment: str, served: ServedBias) -> str:
-    return quote(served.model, safe="") if unquote(segment) == served.name else segment
 
 
 def _in_parts(phased: PhasedRequests, document: dict[str, Any]) -> PhasedRequest:

@@ -16,7 +16,7 @@ from blackbox_lb.estimate.inputs.checks import Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
 from blackbox_lb.estimate.next_token.potential import LoggedPositions
 from blackbox_lb.estimate.projection.projection import Fit
-from blackbox_lb.estimate.reweighting.importance import log_policy_ratios
+from blackbox_lb.estimate.reweighting.divergence import log_policy_ratios
 
 MOST_TURNS = 30
 """Most solves of one fit: shares settle within a handful, as one spelling soon has nearly all of the weight."""

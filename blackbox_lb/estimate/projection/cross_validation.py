@@ -23,7 +23,7 @@ from blackbox_lb.estimate.next_token.potential import LoggedPositions
 from blackbox_lb.estimate.projection.concave_problem import maximise
 from blackbox_lb.estimate.projection.lbfgs import Pair
 from blackbox_lb.estimate.projection.projection import reward_weights
-from blackbox_lb.estimate.reweighting.importance import log_policy_ratios
+from blackbox_lb.estimate.reweighting.divergence import log_policy_ratios
 
 L2_GRID = (160.0, 80.0, 40.0, 20.0, 10.0, 5.0, 2.5, 1.25)
 """Below 1.25 weighted tokens a token seen once is fitted almost fully; above 160 a bias of 1 nat needs hundreds of them."""

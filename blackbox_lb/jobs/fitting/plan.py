@@ -18,10 +18,10 @@ class FitPlan:
     """The settings of a fit. Counts are of completions a prompt; ``entries`` None means as many as the provider takes.
 
     settings: those to deploy with, for which the bias is chosen and at which it is judged. go_on: collect on although the first
-    prompts show nothing to learn. learn_from: the completions that are drawn, the answers that the training rows have, or the sum
-    of both objectives; listed: alternatives at the place of an answer, None for as many as help. labels: of a decision, None where
-    there are none to score. depends_on: features of the prompt that a bias may depend on, each tried beside the fixed one.
-    phases: of completions, each of which may get a vector of its own; None for one vector.
+    prompts show nothing to learn. only_stored: draw no training completion. learn_from: the completions that are drawn, the answers
+    that the training rows have, or the sum of both objectives; listed: alternatives at the place of an answer, None for as many as
+    help. labels: of a decision, None where there are none to score. depends_on: features of the prompt that a bias may depend on,
+    each tried beside the fixed one. phases: of completions, each of which may get a vector of its own; None for one vector.
     full_vocab: positions at which whole distributions are asked for, 0 for none.
     """
 
@@ -35,6 +35,7 @@ class FitPlan:
     integers: bool = False
     settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
     go_on: bool = False
+    only_stored: bool = False
     full_vocab: int = 0
     learn_from: LearnFrom = "samples"
     listed: int | None = None

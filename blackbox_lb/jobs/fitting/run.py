@@ -263,11 +263,13 @@ class _Fit:
     async def result(self) -> FitResult:
         """Measure the KL of the chosen policy, and report everything."""
         trials, training, choice = self.trials, self.training, self.choice
-        kl = await self._kl()
-        uncompiled = uncompiled_of(trials, self.bias, choice.candidate, training)
+        # The KL at temperature 1 is of the judged completions, else of a few drawn for it.
+        judged = SAMPLED in self.plan.settings
+        examples, samples = (self.task.test, self.plan.test_samples) if judged else (self.task.test[:KL_PROMPTS], 1)
+        kl = await trials.kl(examples, samples, self.sent, training.next_token)
         return FitResult(
             bias=self.bias,
-            uncompiled=uncompiled,
+            uncompiled=uncompiled_of(trials, self.bias, choice.candidate, training),
             base=choice.base,
             tried=choice.tried,
             kl=kl,
@@ -286,12 +288,6 @@ class _Fit:
     def _censored(self, sweep: Sweep) -> Censored:
         """The tokens that the provider withheld, with the rule that ``sweep`` uses for them."""
         return censored(self.training.rollouts, self.training.next_token, rule(sweep))
-
-    async def _kl(self) -> float:
-        """The KL of the chosen policy at temperature 1: of the judged completions, else of a few drawn for it."""
-        judged = SAMPLED in self.plan.settings
-        examples, samples = (self.task.test, self.plan.test_samples) if judged else (self.task.test[:KL_PROMPTS], 1)
-        return await self.trials.kl(examples, samples, self.sent, self.training.next_token)
 
 
 def limits_of(session: Session, plan: FitPlan) -> CompileLimits:

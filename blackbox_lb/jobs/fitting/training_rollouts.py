@@ -41,6 +41,9 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
         check_answers(trials, task, plan)
     check_features(plan.depends_on, task, plan.limit)
     _check_phases(trials, plan)
+    if plan.only_stored and (plan.reads_answers or plan.full_vocab):
+        asking = "--full-vocab" if plan.full_vocab else f"--learn-from {plan.learn_from}"
+        raise InputError(f"--only-stored learns from stored samples alone; leave out {asking}, or --only-stored")
     listless = ", ".join(name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers)
     if plan.depends_on and (listless or trials.engine is not None):
         raise InputError(
@@ -130,10 +133,10 @@ class TrainingData:
         Raises:
             InputError: nothing, and the plan does not say to go on; or a reward is not finite or too large.
         """
-        if self.plan.learn_from == "answers":
+        if self.plan.learn_from == "answers" or self.plan.only_stored:
             return
         first, trials = self.examples[:FIRST_LOOK], self.trials
-        keys = await trials.collect(f"training, first {len(first)} prompts", first, trials.draw(SAMPLED), self.plan.samples)
+        keys = await self._drawn(f"training, first {len(first)} prompts", first)
         self._source.keep(key for row in keys for key in row)
         rollouts = self._read(first, keys).rollouts
         _check(trials.reward, rollouts.rewards)
@@ -161,12 +164,28 @@ class TrainingData:
         given = None if self.given is None else self.given.rollouts
         if given is not None and self.plan.learn_from == "answers":
             return alone(given, self.trials.tokenizer.vocabulary_size)
-        keys = await self.trials.collect("training", self.examples, self.trials.draw(SAMPLED), self.plan.samples)
+        keys = await self._drawn("training", self.examples)
         engine = self.trials.engine
         training = self._spread(engine, keys) if engine else self._read(self.examples, keys, given)
         self._source.let_go()
         _remark_on(training, self.trials)
         return training
+
+    async def _drawn(self, title: str, examples: Sequence[Example]) -> tuple[tuple[str, ...], ...]:
+        """Keys of the plan's completions of ``examples``. Raises InputError: only stored ones are wanted, and there are none."""
+        plan, trials = self.plan, self.trials
+        keys = await trials.collect(title, examples, trials.draw(SAMPLED), plan.samples, only_stored=plan.only_stored)
+        found = sum(map(len, keys))
+        if not found:
+            raise InputError(
+                f"{trials.store.path} holds no completion of these {len(examples)} training prompts under these settings (model, "
+                "--max-tokens, --top-logprobs, --seed); check them and --rollouts, or leave out --only-stored"
+            )
+        if plan.only_stored:
+            trials.report.remark(
+                f"{title}: {found:,} of {len(examples) * plan.samples:,} completions are stored; no more are asked for"
+            )
+        return keys
 
     def _read(self, examples: Sequence[Example], keys: Sequence[Sequence[str]], given: Rollouts | None = None) -> Training:
         """Read in this process."""

@@ -29,9 +29,15 @@ def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Train
     ids = chosen.token_ids
     known = trials.store.token_bytes(trials.tokenizer.fingerprint)
     values = zip(ids.tolist(), chosen.learned.tolist(), training.seen(ids).tolist(), strict=True)
-    texts = {entry.id: entry.text for entry in bias.entries}
+    texts = {entry.id: entry.text for entry in bias.entries}  # the others' are those of their bytes: a server takes long for many
     entries = tuple(
-        Entry(id=token, bytes=_hex(known.get(token)), text=texts.get(token, _text(known.get(token))), bias=value, seen=seen)
+        Entry(
+            id=token,
+            bytes=_hex(known.get(token)),
+            text=texts.get(token, known[token].decode("utf-8", "replace") if token in known else None),
+            bias=value,
+            seen=seen,
+        )
         for token, value, seen in values
         if value
     )
@@ -40,8 +46,3 @@ def uncompiled_of(trials: Trials, bias: Bias, chosen: Candidate, training: Train
 
 def _hex(raw: bytes | None) -> str | None:
     return None if raw is None else raw.hex()
-
-
-def _text(raw: bytes | None) -> str | None:
-    """The text of bytes that an answer showed: texts of thousands of tokens from a server take long."""
-    return None if raw is None else raw.decode("utf-8", "replace")

@@ -92,8 +92,9 @@ class Trials:
         *,
         scored_as: Sequence[Example] | None = None,
         scored: bool = True,
+        only_stored: bool = False,
     ) -> tuple[tuple[str, ...], ...]:
-        """Keys of ``samples`` completions of every example, found in the store or drawn now.
+        """Keys of ``samples`` completions of every example, found in the store or drawn now unless ``only_stored``.
 
         A remote reward is fetched for them on ``scored_as`` (default: ``examples``), unless they are not to be ``scored``.
         """
@@ -111,6 +112,7 @@ class Trials:
                 budget=self.budget,
                 drift=self.drift,
                 pace=self.pace,
+                only_stored=only_stored,
             )
         self.used.update(*done.keys)
         if again := self.session.unreadable - unreadable:

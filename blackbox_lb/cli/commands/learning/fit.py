@@ -73,6 +73,9 @@ class FitOptions(TaskOptions, TrialOptions):
         metavar="SOURCE",
     )
     limit: int | None = option(HelpGroup.SAMPLING, "Use only the first N training prompts.", type=COUNT)
+    only_stored: bool = option(
+        HelpGroup.SAMPLING, "Learn from the training completions that are stored, of --rollouts too, and ask for no more of them."
+    )
     labels: str | None = option(
         HelpGroup.TASK,
         "Labels of a decision, as in yes,no. [default: the answers of --data, where they are few]",

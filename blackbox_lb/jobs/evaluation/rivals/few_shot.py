@@ -1,11 +1,12 @@
 """``--few-shot``: training examples before the prompt, as messages of the user and the assistant."""
 
 import hashlib
+from collections import Counter
 
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.evaluation.arms import Alternative
 from blackbox_lb.jobs.evaluation.rivals.case import Case
-from blackbox_lb.types import Example, Message
+from blackbox_lb.types import Message
 
 
 def few_shot(case: Case, given: object) -> Alternative:
@@ -21,21 +22,16 @@ def few_shot(case: Case, given: object) -> Alternative:
         raise InputError(
             f"--few-shot {wanted} is more than the {len(ordered)} training rows with a label; give fewer, or more rows"
         )
-    turn: dict[int, int] = {}
-    ranked = []
+    turn, ranked = Counter[int](), []
     for digest, number, example in ordered:
-        turn[number] = turn.get(number, 0) + 1
+        turn[number] += 1
         ranked.append((turn[number], digest, number, example))
     chosen = sorted(sorted(ranked, key=lambda row: row[:2])[:wanted], key=lambda row: row[1])
-    shots = tuple(message for *_, number, example in chosen for message in _shot(example, case.labels.names[number]))
+    answered = [(*example.prompt.messages, Message("assistant", case.labels.names[number])) for *_, number, example in chosen]
+    shots = tuple(message for each in answered for message in each if message.role != "system")
     characters = sum(len(message.content) for message in shots)
     return Alternative(
         f"{wanted} examples",
         shots=shots,
         cost=f"a completion a test prompt and sample, each with {characters:,} characters of examples before the prompt",
     )
-
-
-def _shot(example: Example, label: str) -> tuple[Message, ...]:
-    asked = (message for message in example.prompt.messages if message.role != "system")
-    return (*asked, Message("assistant", label))
