@@ -122,6 +122,8 @@ async def open_trials(
             check_bias(bias, session.profile, session.highest_id)
         limit = session.profile.most_logprobs(session.endpoint)
         listed = TOP_LOGPROBS if limit is None else min(TOP_LOGPROBS, limit)
+        if options.out:
+            run_folder(options, task)  # the record of the run goes there, wherever the store is
         with _store(options.store or run_folder(options, task) / STORE, elsewhere) as store:
             if reward.thinking is not None:
                 reward.thinking.known = partial(store.token_bytes, tokenizer.fingerprint)

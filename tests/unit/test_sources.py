@@ -154,6 +154,11 @@ def test_a_fit_of_what_is_stored_asks_for_no_training_completion(tmp_path: Path)
         asked = len(server.calls)
         result = blb(*fit, "--rollouts", tmp_path / "part", "--json")
         assert result.exit_code == 0, result.output
+        judged = ("--store", tmp_path / "fit" / "rollouts.db", "--out", tmp_path / "new" / "eval", "--test-samples", 4)
+        own = [word for word in plan if word not in ("--samples-per-prompt", 20)]
+        evaluated = blb("eval", tmp_path / "fit" / "bias.json", *own, *judged)
+        assert evaluated.exit_code == 0, evaluated.output
+        assert (tmp_path / "new" / "eval" / "evaluation.json").exists(), "a folder that only --out names is made"
         later = [json.dumps(body["messages"]) for path, body in server.calls[asked:] if "messages" in body]
     assert later, "validation and test are drawn"
     assert not any("train" in each for each in later)

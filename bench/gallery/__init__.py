@@ -1,0 +1,1 @@
+"""A gallery of uses: each is collected, learned, judged beside its rivals and drawn by one command."""

@@ -1,0 +1,166 @@
+"""A page of the gallery, its picture and its row in the table of verdicts, from what the commands printed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.gallery.uses import Place, Step, Use
+
+__all__ = ["index", "write_page"]
+
+AGAINST = {"HELPS": "wins", "NO EVIDENCE": "level", "HURTS": "loses"}
+BIAS, RIVAL, BASE = "#2171b5", "#969696", "#252525"
+MADE = "<!-- written by `python -m bench.gallery`, not by hand -->\n\n"
+INDEX = """# Gallery
+
+What a learned bias does in each of these uses, beside what one would do instead, at the settings that people deploy with. Each page
+comes from one command, `python -m bench.gallery NAME` in a checkout, whose settings stood in the script before its run; a run that
+was made is on its page, whatever came. "Wins", "loses" and "level" are verdicts of `blb eval` on the same test prompts, p-values
+adjusted for all comparisons of the evaluation; level means that these prompts do not tell the two apart.
+
+| use | setting | model | base | learned bias | wins over | level with | loses to |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def write_page(name: str, use: Use, done: Sequence[tuple[Step, Mapping[str, Any]]], pages: Path, at: Place, made: str) -> None:
+    """Write NAME.md, NAME.json (the rows of the index) and a picture into ``pages``."""
+    pages.mkdir(parents=True, exist_ok=True)
+    judged = [(step.judges, found["document"]) for step, found in done if step.judges and not found["code"]]
+    picture = _draw(judged, pages / f"{name}.svg") if judged else ""
+    rows = [row for title, document in judged for row in _verdicts(name, title, document)]
+    (pages / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    models = sorted({Path(document["model"]).stem for _, document in judged}) or ["no model"]
+    minutes = sum(found["seconds"] for _, found in done) / 60
+    parts = [
+        f"# {use.title}\n\n{MADE}{use.intro}\n\n{made}; {', '.join(models)}; {minutes:.0f} minutes, less what "
+        "an earlier try had stored.\n",
+        *([f"![The reward of every policy with its 95 % interval]({picture})\n"] if picture else []),
+        *(_section(title, document) for title, document in judged),
+        _others(done),
+        "## Commands\n\n```console\n" + "".join(f"$ {_shown(step, at)}\n" for step, _ in done) + "```\n",
+    ]
+    (pages / f"{name}.md").write_text("\n".join(part for part in parts if part), encoding="utf-8")
+
+
+def _shown(step: Step, at: Place) -> str:
+    """The command as a reader would type it, with his own folders."""
+    words = [_short(word, at) for word in step.words]
+    return f"blb {shlex.join(words)}"
+
+
+def _short(text: str, at: Place) -> str:
+    text = text.replace(str(at.out), "OUT")
+    if at.data is not None:
+        text = text.replace(str(at.data), "DATA")
+    return re.sub(r"(?<![\w.])/\S*/", "", text)
+
+
+def _alone(document: Mapping[str, Any]) -> list[str]:
+    """The names of the policies that are a bias and nothing else."""
+    return list(dict.fromkeys(each["name"] for each in document["policies"] if each["bias"] and each["name"] == each["bias"]))
+
+
+def _against(document: Mapping[str, Any], setting: str, metric: str, rival: str, bias: str) -> str | None:
+    """Whether ``bias`` wins, loses or is level, None where the two were not compared."""
+    for each in document["comparisons"]:
+        if (each["setting"], each["metric"], each["base"], each["other"]) == (setting, metric, rival, bias):
+            return AGAINST[each["verdict"]]
+    return None
+
+
+def _number(mean: Mapping[str, float] | None) -> str:
+    return "" if mean is None else f"{mean['mean']:.2f} ({mean['low']:.2f} to {mean['high']:.2f})"
+
+
+def _section(title: str, document: Mapping[str, Any]) -> str:
+    """A table of all policies, and what the evaluation says in words."""
+    name, biases = document["label"], _alone(document)
+    text = f"## {title}\n\n"
+    for setting in dict.fromkeys(each["setting"] for each in document["policies"]):
+        prompts = document["policies"][0]["prompts"]
+        text += f"| {setting}, {prompts} test prompts | {name} | tokens | learned bias against it |\n|---|---|---|---|\n"
+        for each in (each for each in document["policies"] if each["setting"] == setting):
+            found = {bias: _against(document, setting, name, each["name"], bias) for bias in biases}
+            told = [f"{bias} {word}" if len(biases) > 1 else word for bias, word in found.items() if word]
+            shown = f"**{each['name']}**" if each["name"] in biases else each["name"]
+            tokens = each["metrics"].get("tokens", {}).get("mean")
+            row = (shown, _number(each["metrics"].get(name)), "" if tokens is None else f"{tokens:.1f}", ", ".join(told))
+            text += f"| {' | '.join(row)} |\n"
+        text += "\n"
+    return text + "".join(f"- {sentence}\n" for sentence in document["summary"] if "pays for these tokens" not in sentence)
+
+
+def _others(done: Sequence[tuple[Step, Mapping[str, Any]]]) -> str:
+    """What the fits and checks said, and the commands that failed."""
+    lines = []
+    for step, found in done:
+        document = found.get("document", {})
+        if found["code"]:
+            lines.append(f"- `{step.name}` ended with exit code {found['code']}: {' '.join(found['error'])}")
+        elif "sentence" in document:
+            lines.append(f"- `blb check` before `{step.name.removesuffix('_check')}`: {document['sentence'].rstrip('.')}.")
+        elif "status" in document:
+            lines.append(f"- Fit `{step.name}`: {document['status']} ({found['seconds']:.0f} s).")
+    return "## The runs\n\n" + "\n".join(lines) + "\n"
+
+
+def _verdicts(use: str, title: str, document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row of the index for each setting and bias."""
+    name, rows, biases = document["label"], [], _alone(document)
+    for setting in dict.fromkeys(each["setting"] for each in document["policies"]):
+        means = {each["name"]: each["metrics"].get(name) for each in document["policies"] if each["setting"] == setting}
+        for bias in biases:
+            row = {"use": use, "title": title, "setting": setting, "model": Path(document["model"]).stem, "bias": bias}
+            row |= {"base": means["base"], "learned": means[bias], "named": len(biases) > 1}
+            rivals = {each: _against(document, setting, name, each, bias) for each in means if each not in ("base", *biases)}
+            rows.append(row | {word: [each for each, found in rivals.items() if found == word] for word in AGAINST.values()})
+    return rows
+
+
+def index(pages: Path) -> str:
+    """The table of verdicts of all pages in the folder."""
+    text = INDEX
+    for path in sorted(pages.glob("*.json")):
+        for row in json.loads(path.read_text(encoding="utf-8")):
+            told = [", ".join(row[word]) for word in ("wins", "level", "loses")]
+            bias = f"{row['bias']}: " if row["named"] else ""
+            cells = (f"[{row['title']}]({row['use']}.md)", row["setting"], row["model"], f"{row['base']['mean']:.2f}")
+            text += f"| {' | '.join((*cells, bias + _number(row['learned']), *told))} |\n"
+    return text.replace("# Gallery\n\n", f"# Gallery\n\n{MADE}", 1)
+
+
+def _draw(judged: Sequence[tuple[str, Mapping[str, Any]]], path: Path) -> str:
+    """A point with its interval for each policy, a panel for each evaluation and setting."""
+    importlib.import_module("matplotlib").use("Agg")
+    pyplot = importlib.import_module("matplotlib.pyplot")
+    panels = [
+        (f"{title}, {setting}", [each for each in document["policies"] if each["setting"] == setting], document["label"])
+        for title, document in judged
+        for setting in dict.fromkeys(each["setting"] for each in document["policies"])
+    ]
+    heights = [len(policies) + 2.5 for _, policies, _ in panels]
+    figure, axes = pyplot.subplots(
+        len(panels), 1, figsize=(8, 0.24 * sum(heights)), height_ratios=heights, squeeze=False, layout="constrained"
+    )
+    for axis, (title, policies, name) in zip(axes[:, 0], panels, strict=True):
+        shown = [each for each in policies if name in each["metrics"]]
+        for place, each in enumerate(reversed(shown)):
+            mean = each["metrics"][name]
+            colour = BASE if each["name"] == "base" else BIAS if each["bias"] else RIVAL
+            axis.plot([mean["low"], mean["high"]], [place, place], color=colour, linewidth=1.5)
+            axis.plot([mean["mean"]], [place], "o", color=colour, markersize=5)
+        axis.set_yticks(range(len(shown)), [each["name"] for each in reversed(shown)], fontsize=8)
+        axis.set_title(title, fontsize=9, loc="left")
+        axis.set_xlabel(name, fontsize=8)
+        axis.tick_params(axis="x", labelsize=8)
+        axis.grid(axis="x", linewidth=0.3)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+    return path.name

@@ -1,0 +1,110 @@
+"""The gallery: every command is one that ``blb`` takes, pages say who won, and its rewards count what they say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+from bench.gallery.page import index, write_page
+from bench.gallery.rewards import few_stock_words, record, stripped_record
+from bench.gallery.uses import USES, Place, Step
+from blackbox_lb.cli import main
+from blackbox_lb.types import Completion, Example, Prompt
+
+OBJECT = '{"name": "Anna", "age": 30, "city": "Oslo"}'
+
+
+def completion(text: str) -> Completion:
+    """One with this text."""
+    none = np.zeros(0)
+    table = np.zeros((0, 0))
+    return Completion(
+        text, "stop", none.astype(np.int32), none.astype(np.float32), table.astype(np.int32), table.astype(np.float32)
+    )
+
+
+def place(folder: Path) -> Place:
+    """Where the embedded engine is asked, with tasks of one row."""
+    data = folder / "data"
+    data.mkdir()
+    for name in ("agnews", "rte"):
+        (data / f"{name}.jsonl").write_text(json.dumps({"prompt": "p", "answer": "a"}) + "\n")
+    return Place(("--provider", "local"), folder / "out", data)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_every_command_is_taken(name: str, tmp_path: Path) -> None:
+    """Its options are parsed as ``blb`` parses them, its results have names of their own, and one of them is shown."""
+    steps = USES[name].steps(place(tmp_path))
+    for step in steps:
+        command = main.get_command(click.Context(main), step.words[0])
+        assert command is not None
+        made = [str(word).partition("=")[2] or word for word in step.words if word.endswith("bias.json")]
+        for path in made:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text("{}")
+        command.make_context(step.words[0], list(step.words[1:]))
+    assert len({step.name for step in steps}) == len(steps)
+    assert any(step.judges for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "stripped"),
+    [(OBJECT, 1, 1), (f"```json\n{OBJECT}\n```", 0, 1), ("```json\n{}\n```", 0, 0), (f"Here it is: {OBJECT}", 0, 0), ("", 0, 0)],
+)
+def test_a_record_is_parsed_as_a_client_would(text: str, strict: float, stripped: float) -> None:
+    """Strictly, and by one that takes fences off."""
+    example = Example("1", Prompt.user("p"), (OBJECT,))
+    assert (record(example, completion(text)), stripped_record(example, completion(text))) == (strict, stripped)
+
+
+def test_stock_words_are_counted_whole() -> None:
+    """For each hundred characters, and not inside other words."""
+    example = Example("1", Prompt.user("p"), ())
+    plain = "x" * 200
+    assert few_stock_words(example, completion(plain)) == 0
+    assert few_stock_words(example, completion(f"Once upon a time {plain} serene")) == pytest.approx(-200 / 224)
+    assert few_stock_words(example, completion(f"serenely {plain}")) == 0
+    assert few_stock_words(example, completion("  ")) == -3
+
+
+def _policy(name: str, bias: str | None, mean: float) -> dict[str, Any]:
+    metrics = {"accuracy": {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}}
+    return {"name": name, "bias": bias, "setting": "greedy", "prompts": 40, "metrics": metrics}
+
+
+def _compared(base: str, verdict: str) -> dict[str, Any]:
+    return {"setting": "greedy", "metric": "accuracy", "base": base, "other": "bias", "verdict": verdict}
+
+
+def test_a_page_says_who_won_and_what_failed(tmp_path: Path) -> None:
+    """The table of one evaluation, a picture, a command without this machine's folders, and the row of the index."""
+    pytest.importorskip("matplotlib")
+    at = place(tmp_path)
+    document = {
+        "model": "/models/tiny.gguf",
+        "label": "accuracy",
+        "policies": [_policy("base", None, 0.2), _policy("bias", "bias", 0.6), _policy("labels only", None, 0.7)],
+        "comparisons": [_compared("base", "HELPS"), _compared("labels only", "HURTS")],
+        "summary": ["Greedy, labels only alone WINS over bias."],
+    }
+    done = [
+        (
+            Step("eval", ("eval", f"{at.out}/bias.json", "--data", f"{at.data}/rte.jsonl"), "Topics"),
+            {"code": 0, "seconds": 60, "document": document},
+        ),
+        (Step("broken", ("fit", "--model", "/models/tiny.gguf")), {"code": 2, "seconds": 1, "error": ["Error: no such model"]}),
+    ]
+    write_page("decisions", USES["decisions"], done, tmp_path / "pages", at, "2026-11-24, 2 cores")
+    page = (tmp_path / "pages" / "decisions.md").read_text()
+    assert "| labels only | 0.70 (0.60 to 0.80) |  | loses |" in page
+    assert "- `broken` ended with exit code 2: Error: no such model" in page
+    assert "$ blb eval OUT/bias.json --data DATA/rte.jsonl\n$ blb fit --model tiny.gguf" in page
+    assert (tmp_path / "pages" / "decisions.svg").read_text().count("labels only")
+    row = index(tmp_path / "pages").splitlines()[-1]
+    assert row == "| [Topics](decisions.md) | greedy | tiny | 0.20 | 0.60 (0.50 to 0.70) |  |  | labels only |"
