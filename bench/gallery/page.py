@@ -39,8 +39,8 @@ def write_page(name: str, use: Use, done: Sequence[tuple[Step, Mapping[str, Any]
     models = sorted({Path(document["model"]).stem for _, document in judged}) or ["no model"]
     minutes = sum(found["seconds"] for _, found in done) / 60
     parts = [
-        f"# {use.title}\n\n{MADE}{use.intro}\n\n{made}; {', '.join(models)}; {minutes:.0f} minutes, less what "
-        "an earlier try had stored.\n",
+        f"# {use.title}\n\n{MADE}{use.intro}\n\n{made}; {', '.join(models)}; {minutes:.0f} minutes, what was stored before not "
+        "asked for again.\n",
         *([f"![The reward of every policy with its 95 % interval]({picture})\n"] if picture else []),
         *(_section(title, document) for title, document in judged),
         _others(done),
@@ -82,10 +82,10 @@ def _number(mean: Mapping[str, float] | None) -> str:
 def _section(title: str, document: Mapping[str, Any]) -> str:
     """A table of all policies, and what the evaluation says in words."""
     name, biases = document["label"], _alone(document)
-    text = f"## {title}\n\n"
+    text, shown_name = f"## {title}\n\n", name.rpartition(":")[2]
     for setting in dict.fromkeys(each["setting"] for each in document["policies"]):
         prompts = document["policies"][0]["prompts"]
-        text += f"| {setting}, {prompts} test prompts | {name} | tokens | learned bias against it |\n|---|---|---|---|\n"
+        text += f"| {setting}, {prompts} test prompts | {shown_name} | tokens | learned bias against it |\n|---|---|---|---|\n"
         for each in (each for each in document["policies"] if each["setting"] == setting):
             found = {bias: _against(document, setting, name, each["name"], bias) for bias in biases}
             told = [f"{bias} {word}" if len(biases) > 1 else word for bias, word in found.items() if word]
@@ -158,7 +158,7 @@ def _draw(judged: Sequence[tuple[str, Mapping[str, Any]]], path: Path) -> str:
             axis.plot([mean["mean"]], [place], "o", color=colour, markersize=5)
         axis.set_yticks(range(len(shown)), [each["name"] for each in reversed(shown)], fontsize=8)
         axis.set_title(title, fontsize=9, loc="left")
-        axis.set_xlabel(name, fontsize=8)
+        axis.set_xlabel(name.rpartition(":")[2], fontsize=8)
         axis.tick_params(axis="x", labelsize=8)
         axis.grid(axis="x", linewidth=0.3)
     figure.savefig(path, metadata={"Date": None})

@@ -172,12 +172,13 @@ def _limits(at: Place) -> list[Step]:
         {"prompt": asked.format(one, other), "answer": str(one * other % 4), "split": split}
         for (one, other), split in zip(pairs, splits, strict=False)
     ]
-    tasks = {"numbers": _write(at.out / "numbers.jsonl", rows)}
+    # A number is right where it is the whole answer: "20" contains a "2".
+    tasks = {"numbers": (_write(at.out / "numbers.jsonl", rows), "exact-match")}
     if at.data is not None:
-        tasks["entailment"] = _data(at, "rte.jsonl")
+        tasks["entailment"] = (_data(at, "rte.jsonl"), "contains")
     found = []
-    for name, data in tasks.items():
-        task = _words("--data", data, "--reward", "contains", "--max-tokens", 4)
+    for name, (data, reward) in tasks.items():
+        task = _words("--data", data, "--reward", reward, "--max-tokens", 4)
         found.append(Step(f"{name}_check", _words("check", *at.where, *task, "--out", at.out / name)))
         found.append(Step(name, _words("fit", *at.where, *task, "--test-limit", SMALL, "--out", at.out / name)))
         judged = _words(
@@ -212,8 +213,11 @@ USES: Mapping[str, Use] = {
     ),
     "limits": Use(
         "Where it does not help",
-        "Decisions that depend on what the model does not know: arithmetic modulo 4, and whether one sentence follows from "
-        "another. What `blb check` said beforehand stands beside what came.",
+        "Decisions that depend on what the model does not know: arithmetic modulo 4, where half of all answers are 0, and whether "
+        "one sentence follows from another. What `blb check` said beforehand stands beside what came. For numbers it was wrong: it "
+        'predicts the first token, and the biased model says "0, 2". A first run rewarded numbers by `contains`, under which "20" '
+        'holds a "2", and seemed to help, from .04 to .71; the decisions, which it told beside that, were right .45 of the time, '
+        "where always saying 0 gets .49.",
         _limits,
     ),
 }
