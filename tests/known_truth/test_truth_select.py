@@ -127,13 +127,18 @@ def reported(trials: Simulated, choice: Choice) -> tuple[float, float]:
     return judged[0].biased, judged[0].difference
 
 
-@pytest.mark.parametrize("scale", [0.1, pytest.param(1.5, marks=pytest.mark.slow)])
-def test_the_number_printed_for_the_best_of_fifty_noise_candidates_is_not_flattered(scale: float) -> None:
-    """Over 100 sweeps of 50 biases under a pure-noise reward, the reported minus the true value is 0 within two standard errors;
-    the validation number of the same candidate is too high by more than eight.
+@pytest.mark.parametrize(
+    ("scale", "sweeps", "flattery"),
+    [(0.1, 40, 5), pytest.param(0.1, 100, 8, marks=pytest.mark.slow), pytest.param(1.5, 100, 8, marks=pytest.mark.slow)],
+)
+def test_the_number_printed_for_the_best_of_fifty_noise_candidates_is_not_flattered(
+    scale: float, sweeps: int, flattery: float
+) -> None:
+    """Over sweeps of 50 biases under a pure-noise reward, the reported minus the true value is 0 within two standard errors;
+    the validation number of the same candidate is too high by more than eight of 100 sweeps, or five of 40.
     """
     errors = []
-    for seed in range(100):
+    for seed in range(sweeps):
         rng = np.random.default_rng(seed)
         field = [candidate(n, scale * rng.standard_normal(VOCABULARY)) for n in range(50)]
         trials = Simulated(reward_of(noise), 1_000 + seed)
@@ -142,9 +147,9 @@ def test_the_number_printed_for_the_best_of_fifty_noise_candidates_is_not_flatte
         row = next(row for row in choice.tried if row.fate == "chosen")
         errors.append((biased - 0.5, difference, row.reward - 0.5))
     table = np.array(errors)
-    mean, error = table.mean(axis=0), table.std(axis=0, ddof=1) / 10
+    mean, error = table.mean(axis=0), table.std(axis=0, ddof=1) / np.sqrt(sweeps)
     assert (np.abs(mean[:2]) < 2 * error[:2]).all()
-    assert mean[2] > 8 * error[2]
+    assert mean[2] > flattery * error[2]
 
 
 @pytest.mark.slow

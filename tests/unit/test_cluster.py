@@ -73,7 +73,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("started")
-@pytest.mark.parametrize("estimator", ["projection", "ips", "snips"])
+@pytest.mark.parametrize("estimator", ["projection", pytest.param("ips", marks=pytest.mark.slow), "snips"])
 def test_two_workers_learn_the_same_bias(fit: tuple[object, ...], estimator: str, tmp_path: Path) -> None:
     """To 1e-9, with the same tokens and counts, l2 chosen by cross-validation, from the completions that are stored."""
     for engine in ("here", "ray"):
