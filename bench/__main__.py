@@ -21,6 +21,8 @@ __all__ = ["JOBS", "better", "main"]
 
 JOBS: dict[str, list[str]] = {
     "collector": ["--tokens", "128", "--seconds", "1"],
+    "short answers": ["--tokens", "16", "--seconds", "1"],
+    "decision": [],
     "store_speed": ["--completions", "32"],
     "scale": ["--scale", "0.2"],
     "projection_scale": [],
@@ -29,18 +31,20 @@ JOBS: dict[str, list[str]] = {
     "startup": ["--repeats", "15"],
     "efficiency": ["--draws", "3", "--most", "1280"],
 }
-"""Module -> options; vllm_overhead needs vLLM, and reliability, frontier, compiling and robustness measure no time."""
+"""Benchmark -> options; vllm_overhead needs vLLM, and reliability, frontier, compiling and robustness measure no time."""
+MODULES = {"short answers": "collector"}
+"""Benchmark -> its module, where that has another name."""
 
 
-def run(module: str, folder: Path) -> dict[str, Any] | None:
+def run(name: str, folder: Path) -> dict[str, Any] | None:
     """The document of one benchmark, None where it failed; some end with exit code 1 where a goal is missed."""
-    click.echo(f"\n## {module} {' '.join(JOBS[module])}\n")
-    out = folder / f"{module}.json"
+    click.echo(f"\n## {name} {' '.join(JOBS[name])}\n")
+    out = folder / f"{name}.json"
     out.unlink(missing_ok=True)
-    command = [sys.executable, "-m", f"bench.{module}", *JOBS[module], "--out", str(out)]
+    command = [sys.executable, "-m", f"bench.{MODULES.get(name, name)}", *JOBS[name], "--out", str(out)]
     done = subprocess.run(command, env={"OPENBLAS_NUM_THREADS": "1", **os.environ}, check=False)
     if not out.exists():
-        click.echo(f"{module} ended with exit code {done.returncode} and wrote nothing", err=True)
+        click.echo(f"{name} ended with exit code {done.returncode} and wrote nothing", err=True)
         return None
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return found
@@ -66,20 +70,20 @@ def main(only: tuple[str, ...], out: Path | None, store: bool) -> None:
         folder = out or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         documents, failed = {}, []
-        for module in only or JOBS:
-            found = run(module, folder)
+        for name in only or JOBS:
+            found = run(name, folder)
             if found is None:
-                failed.append(module)
+                failed.append(name)
                 continue
             if not store and compared(stored, [found]).worse:
-                click.echo(f"\n{module}: worse than stored, so once more")
-                again = run(module, folder)
+                click.echo(f"\n{name}: worse than stored, so once more")
+                again = run(name, folder)
                 found = found if again is None else better(found, again)
-            documents[module] = found
+            documents[name] = found
     verdict = compared(stored, list(documents.values()))
     click.echo(f"\n{report(verdict)}")
-    for module in failed:
-        click.echo(f"failed: {module}")
+    for name in failed:
+        click.echo(f"failed: {name}")
     if store:
         STORED.write_text(json.dumps(kept(stored, list(documents.values())), indent=1) + "\n", encoding="utf-8")
     if failed or not (store or verdict.passes):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench.__main__ import JOBS, better
+from bench.__main__ import JOBS, MODULES, better
 from bench.compare import compared, direction, kept, main
 from bench.efficiency import PROBLEMS, _gain, needed
 from bench.measuring import alternately, apart, machine, medians, write
@@ -102,7 +102,7 @@ def test_the_second_run_counts_where_it_is_better() -> None:
 def test_every_benchmark_that_is_run_is_there() -> None:
     """The list of ``python -m bench`` names modules."""
     for name in JOBS:
-        assert (Path(__file__).parents[2] / "bench" / f"{name}.py").is_file()
+        assert (Path(__file__).parents[2] / "bench" / f"{MODULES.get(name, name)}.py").is_file()
 
 
 def test_functions_take_turns_in_an_order_that_rotates() -> None:
