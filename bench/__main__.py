@@ -64,7 +64,7 @@ def better(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the results.")
 @click.option("--store", is_flag=True, help="Keep the ratios as those that later runs are compared with.")
 def main(only: tuple[str, ...], out: Path | None, store: bool) -> None:
-    """Run the benchmarks at small sizes, about ten minutes, and compare; exit code 1 where a ratio is worse by a fifth."""
+    """Run the benchmarks at small sizes, about fifteen minutes, and compare; exit code 1 where a ratio is worse by a fifth."""
     stored = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = out or Path(temporary)

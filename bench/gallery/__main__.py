@@ -7,6 +7,7 @@ stand in ``uses.py``, before the run; a command that fails is on the page with w
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,6 +23,8 @@ from blackbox_lb.cli import main as blb
 
 __all__ = ["main"]
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def run(step: Step, out: Path) -> dict[str, Any]:
     """What a command printed: as ``document`` where that is JSON; it is not run again where that is known for the same words."""
@@ -30,18 +33,31 @@ def run(step: Step, out: Path) -> dict[str, Any]:
         known: dict[str, Any] = json.loads(path.read_text())
         if known["words"] == list(step.words) and known["code"] == 0:
             return known
-    click.echo(f"$ blb {' '.join(step.words)}", err=True)
+    click.echo(f"$ {' '.join(step.program or ('blb',))} {' '.join(step.words)}", err=True)
     started = time.monotonic()
-    result = CliRunner().invoke(blb, [*step.words, "--json"])
+    code, out_text, error = (_program if step.program else _blb)(step)
+    took = {"words": list(step.words), "code": code, "seconds": time.monotonic() - started}
+    told = {"document": json.loads(out_text.strip().splitlines()[-1])} if code == 0 else {"error": error.strip().splitlines()[-1:]}
+    path.write_text(json.dumps(took | told))
+    click.echo(f"  {took['seconds']:.0f} s, exit code {code} {told.get('error', '')}", err=True)
+    return took | told
+
+
+def _blb(step: Step) -> tuple[int, str, str]:
+    """Exit code, output on one line, and errors of ``blb``."""
+    words = [Path(word[1:]).read_text(encoding="utf-8").strip() if word.startswith("@") else word for word in step.words]
+    result = CliRunner().invoke(blb, [*words, "--json"])
     if result.exit_code == 130:
         raise SystemExit(130)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    took = {"words": list(step.words), "code": result.exit_code, "seconds": time.monotonic() - started}
-    told = {"document": json.loads(result.stdout)} if result.exit_code == 0 else {"error": result.stderr.strip().splitlines()[-1:]}
-    path.write_text(json.dumps(took | told))
-    click.echo(f"  {took['seconds']:.0f} s, exit code {result.exit_code} {told.get('error', '')}", err=True)
-    return took | told
+    return result.exit_code, " ".join(result.stdout.splitlines()), result.stderr
+
+
+def _program(step: Step) -> tuple[int, str, str]:
+    """The same of another program."""
+    done = subprocess.run([*step.program, *step.words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
 
 
 @click.command(help=__doc__)
@@ -52,10 +68,20 @@ def run(step: Step, out: Path) -> dict[str, Any]:
 @click.option(
     "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with agnews.jsonl and rte.jsonl."
 )
+@click.option(
+    "--reflector", type=click.Path(exists=True, path_type=Path), help="GGUF file of the model that rewrites prompts for GEPA."
+)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/gallery"), show_default=True)
 @click.option("--pages", type=click.Path(file_okay=False, path_type=Path), default=Path("docs/gallery"), show_default=True)
 def main(
-    names: tuple[str, ...], provider: str, model: str | None, base_url: str | None, data: Path | None, out: Path, pages: Path
+    names: tuple[str, ...],
+    provider: str,
+    model: str | None,
+    base_url: str | None,
+    data: Path | None,
+    reflector: Path | None,
+    out: Path,
+    pages: Path,
 ) -> None:
     """Run the uses one after the other; exit code 1 where one of their commands failed."""
     where: tuple[str, ...] = ("--provider", provider)
@@ -63,7 +89,7 @@ def main(
     where += ("--base-url", base_url) if base_url else ()
     failed = False
     for name in names:
-        at = Place(where, out / name, data)
+        at = Place(where, out / name, data, reflector)
         at.out.mkdir(parents=True, exist_ok=True)
         done = [(step, run(step, at.out)) for step in USES[name].steps(at)]
         failed |= any(found["code"] for _, found in done)

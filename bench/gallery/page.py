@@ -16,6 +16,10 @@ __all__ = ["index", "write_page"]
 
 AGAINST = {"HELPS": "wins", "NO EVIDENCE": "level", "HURTS": "loses"}
 BIAS, RIVAL, BASE = "#2171b5", "#969696", "#252525"
+LONGEST = 100
+"""Characters of a policy's name on a page."""
+SHORT = 60
+"""Of one in a picture."""
 MADE = "<!-- written by `python -m bench.gallery`, not by hand -->\n\n"
 INDEX = """# Gallery
 
@@ -51,8 +55,14 @@ def write_page(name: str, use: Use, done: Sequence[tuple[Step, Mapping[str, Any]
 
 def _shown(step: Step, at: Place) -> str:
     """The command as a reader would type it, with his own folders."""
-    words = [_short(word, at) for word in step.words]
-    return f"blb {shlex.join(words)}"
+    words = [f'"$(cat {_short(word[1:], at)})"' if word.startswith("@") else shlex.quote(_short(word, at)) for word in step.words]
+    return " ".join((*(step.program or ("blb",)), *words))
+
+
+def _named(name: str) -> str:
+    """The name of a policy, a long instruction cut."""
+    text = " ".join(name.split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _short(text: str, at: Place) -> str:
@@ -79,6 +89,11 @@ def _number(mean: Mapping[str, float] | None) -> str:
     return "" if mean is None else f"{mean['mean']:.2f} ({mean['low']:.2f} to {mean['high']:.2f})"
 
 
+def _drawn(name: str) -> str:
+    """The name in a picture, whose font has no other letters than Latin ones."""
+    return re.sub(r'"[^"]*[^\x00-\u024f…][^"]*"?', "an instruction", _named(name))[:SHORT]
+
+
 def _section(title: str, document: Mapping[str, Any]) -> str:
     """A table of all policies, and what the evaluation says in words."""
     name, biases = document["label"], _alone(document)
@@ -89,11 +104,13 @@ def _section(title: str, document: Mapping[str, Any]) -> str:
         for each in (each for each in document["policies"] if each["setting"] == setting):
             found = {bias: _against(document, setting, name, each["name"], bias) for bias in biases}
             told = [f"{bias} {word}" if len(biases) > 1 else word for bias, word in found.items() if word]
-            shown = f"**{each['name']}**" if each["name"] in biases else each["name"]
+            shown = f"**{each['name']}**" if each["name"] in biases else _named(each["name"])
             tokens = each["metrics"].get("tokens", {}).get("mean")
             row = (shown, _number(each["metrics"].get(name)), "" if tokens is None else f"{tokens:.1f}", ", ".join(told))
             text += f"| {' | '.join(row)} |\n"
         text += "\n"
+    for each in {policy["name"] for policy in document["policies"]}:
+        document = {**document, "summary": [sentence.replace(each, _named(each)) for sentence in document["summary"]]}
     return text + "".join(f"- {sentence}\n" for sentence in document["summary"] if "pays for these tokens" not in sentence)
 
 
@@ -106,6 +123,13 @@ def _others(done: Sequence[tuple[Step, Mapping[str, Any]]]) -> str:
             lines.append(f"- `{step.name}` ended with exit code {found['code']}: {' '.join(found['error'])}")
         elif "sentence" in document:
             lines.append(f"- `blb check` before `{step.name.removesuffix('_check')}`: {document['sentence'].rstrip('.')}.")
+        elif "instruction" in document:
+            best, first = max(document["validation"]), document["validation"][0]
+            lines.append(
+                f"- `{step.name}`: {document['calls']} completions and {len(document['candidates'])} instructions tried in "
+                f"{found['seconds']:.0f} s; validation reward {first:.2f} at first, {best:.2f} with: "
+                f"{json.dumps(document['instruction'], ensure_ascii=False)}."
+            )
         elif "status" in document:
             lines.append(f"- Fit `{step.name}`: {document['status']} ({found['seconds']:.0f} s).")
     return "## The runs\n\n" + "\n".join(lines) + "\n"
@@ -129,7 +153,7 @@ def index(pages: Path) -> str:
     text = INDEX
     for path in sorted(pages.glob("*.json")):
         for row in json.loads(path.read_text(encoding="utf-8")):
-            told = [", ".join(row[word]) for word in ("wins", "level", "loses")]
+            told = [", ".join(map(_named, row[word])) for word in ("wins", "level", "loses")]
             bias = f"{row['bias']}: " if row["named"] else ""
             cells = (f"[{row['title']}]({row['use']}.md)", row["setting"], row["model"], f"{row['base']['mean']:.2f}")
             text += f"| {' | '.join((*cells, bias + _number(row['learned']), *told))} |\n"
@@ -156,7 +180,7 @@ def _draw(judged: Sequence[tuple[str, Mapping[str, Any]]], path: Path) -> str:
             colour = BASE if each["name"] == "base" else BIAS if each["bias"] else RIVAL
             axis.plot([mean["low"], mean["high"]], [place, place], color=colour, linewidth=1.5)
             axis.plot([mean["mean"]], [place], "o", color=colour, markersize=5)
-        axis.set_yticks(range(len(shown)), [each["name"] for each in reversed(shown)], fontsize=8)
+        axis.set_yticks(range(len(shown)), [_drawn(each["name"]) for each in reversed(shown)], fontsize=8)
         axis.set_title(title, fontsize=9, loc="left")
         axis.set_xlabel(name.rpartition(":")[2], fontsize=8)
         axis.tick_params(axis="x", labelsize=8)

@@ -7,7 +7,12 @@ import re
 
 from blackbox_lb.types import Completion, Example
 
-__all__ = ["STOCK", "few_stock_words", "record", "stripped_record"]
+__all__ = ["LETTERS_HAN", "STOCK", "few_stock_words", "one_script", "quoted", "record", "stripped_record"]
+
+LETTERS_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+LETTERS_HANGUL = re.compile("[\uac00-\ud7a3]")
+SHORTEST = 10
+"""Korean syllables of the shortest answer that counts."""
 
 STOCK = (
     "bustling",
@@ -53,3 +58,14 @@ def few_stock_words(example: Example, completion: Completion) -> float:
     text = completion.text.lower()
     found = sum(len(re.findall(rf"\b{word}\b", text)) for word in STOCK)
     return -100.0 * found / max(len(text), 100) if text.strip() else -3.0
+
+
+def one_script(example: Example, completion: Completion) -> float:
+    """1 for a Korean answer without Chinese characters, else 0."""
+    korean = len(LETTERS_HANGUL.findall(completion.text)) >= SHORTEST
+    return float(korean and not LETTERS_HAN.search(completion.text))
+
+
+def quoted(example: Example, completion: Completion) -> float:
+    """1 where the text holds the quote that was asked for, else 0."""
+    return float(example.answers[0] in completion.text)

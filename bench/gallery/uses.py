@@ -11,7 +11,9 @@ from typing import Any
 
 import click
 
-from bench.gallery.rewards import STOCK
+from bench.gallery.rewards import LETTERS_HAN, STOCK
+from bench.studies.thinking import ASKED, CLOSING, LONGEST, RIGHT, SAMPLES, SPLITS, TAUS, WORDS, problems
+from blackbox_lb.vocabulary.gguf import read_gguf
 
 __all__ = ["USES", "Place", "Step", "Use"]
 
@@ -22,20 +24,26 @@ SMALL = 100
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """where: options of ``blb`` that name the model. out: folder of the use's runs. data: folder of tasks as JSONL, or None."""
+    """where: options of ``blb`` that name the model. out: folder of the use's runs. data: folder of tasks as JSONL, or None.
+    reflector: GGUF file of the model that rewrites prompts for the prompt optimiser, None for no such rival."""
 
     where: tuple[str, ...]
     out: Path
     data: Path | None
+    reflector: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command of ``blb`` and the name of its result. judges: it is an evaluation, whose table the page shows under this title."""
+    """A command of ``blb`` and the name of its result. judges: it is an evaluation, whose table the page shows under this title.
+
+    program: another program than ``blb``, in words. A word ``@FILE`` stands for what an earlier step wrote into that file.
+    """
 
     name: str
     words: tuple[str, ...]
     judges: str = ""
+    program: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,20 @@ def _data(at: Place, name: str) -> Path:
     return at.data / name
 
 
+OPTIMISER = ("uv", "run", "--with", "gepa==0.1.4", "python", "-m", "bench.gallery.optimiser")
+
+
+def _optimised(
+    at: Place, name: str, task: tuple[str, ...], judged: tuple[str, ...], title: str, seed: str, calls: int
+) -> list[Step]:
+    """A rival that rewrites the prompt with as many completions, alone and under the bias; nothing without a second model."""
+    if at.reflector is None:
+        return []
+    said = at.out / f"{name}.txt"
+    words = _words(*at.where, "--reflector", at.reflector, *task, "--seed-prompt", seed, "--calls", calls, "--out", said)
+    return [Step(name, words, program=OPTIMISER), Step(f"{name}_eval", (*judged, "--baseline-prompt", f"@{said}"), title)]
+
+
 def _decisions(at: Place) -> list[Step]:
     """The built-in task with greedy decisions and at .6, and topics from 10 to 300 labels."""
     continents, out = ("--task", "continents", "--reward", "accuracy"), at.out
@@ -77,6 +99,10 @@ def _decisions(at: Place) -> list[Step]:
             "Continents of countries (built in, 80 labels)",
         ),
     ]
+    judged = _words("eval", f"bias={out / 'continents' / 'bias.json'}", *at.where, *continents, "--deploy", "greedy")
+    judged += _words("--store", out / "continents" / "rollouts.db", "--out", out / "optimised")
+    title = "Continents, a prompt optimiser"
+    found += _optimised(at, "optimised", continents, judged, title, "Answer with one word.", 400)
     if at.data is None:
         return found
     topics = _words("--data", _data(at, "agnews.jsonl"), "--reward", "contains", "--max-tokens", 4, "--test-limit", SMALL)
@@ -130,6 +156,87 @@ def _openers(at: Place) -> list[Step]:
             "stripped",
             _words("eval", *biases, *at.where, *task, *stripped, "--baseline-prompt", said, "--out", at.out / "stripped"),
             "Parsed by a client that takes fences off",
+        ),
+    ]
+
+
+SUBJECTS = (
+    *("봄", "커피", "기차", "바다", "도서관", "음악", "자전거", "은행", "겨울", "고양이", "영화", "축구"),
+    *("요리", "여행", "병원", "학교", "시장", "날씨", "책", "꽃", "비행기", "산", "컴퓨터", "우유"),
+)
+REQUESTS = (
+    "{}에 대해 세 문장으로 설명해 주세요.",
+    "{}에 관한 짧은 글을 써 주세요.",
+    "{}의 장점과 단점을 알려 주세요.",
+    "{}에 대해 왜 중요한지 설명해 주세요.",
+)
+HAN = (
+    *("春夏秋冬", "東西南北", "日月山水", "你好世界", "大韓民國", "漢字", "學校", "圖書館", "北京大学", "中华人民共和国"),
+    *("上海", "台北", "東京", "京都", "電車", "新聞", "音樂", "天安门", "长城", "人工智能", "山川草木", "花鳥風月"),
+)
+ENTRIES = (16, 64, 300, 1024)
+
+
+def _script(at: Place) -> list[Step]:
+    """Korean prompts, in whose answers a model that learned much Chinese leaves the script, and prompts that quote Chinese."""
+    asked = [request.format(subject) for request in REQUESTS for subject in SUBJECTS]
+    random.Random(0).shuffle(asked)
+    cut = {"train": asked[:40], "validation": asked[40:56], "test": asked[56:]}
+    data = _write(at.out / "korean.jsonl", ({"prompt": each, "split": split} for split, rows in cut.items() for each in rows))
+    copies = zip(HAN, ["train", "validation"] + ["test"] * len(HAN), strict=False)
+    rows = ({"prompt": f"다음 글자를 그대로 옮겨 쓰세요: {each}", "answer": each, "split": split} for each, split in copies)
+    quotes = _write(at.out / "quotes.jsonl", rows)
+    ban, model = at.out / "han.txt", at.where[at.where.index("--model") + 1] if "--model" in at.where else ""
+    arms = _words("--baseline-words", f"{ban}:-100") if model.endswith(".gguf") else ()
+    if arms:
+        texts = (raw.decode(errors="replace").strip() for raw in read_gguf(Path(model)).ordinary.values())
+        ban.write_text("".join(f"{text}\n" for text in sorted({text for text in texts if LETTERS_HAN.search(text)})))
+    task = _words(
+        "--data", data, "--reward", "bench.gallery.rewards:one_script", "--max-tokens", 60, "--store", at.out / "store.db"
+    )
+    task += ("--deploy", "temperature=0.7")
+    learn = _words("--samples-per-prompt", 24, "--validation-samples", 8, "--test-samples", 4)
+    learn += ("--tau", "0.5", "--tau", "0.25", "--tau", "0.1", "--entries", str(max(ENTRIES)))
+    found = [Step("fit", _words("fit", *at.where, *task, *learn, "--out", at.out / str(max(ENTRIES))))]
+    for entries in ENTRIES[:-1]:
+        out = at.out / str(entries) / "bias.json"
+        out.parent.mkdir(parents=True, exist_ok=True)
+        learned = at.out / str(max(ENTRIES)) / "learned.json"
+        words = _words("compile", learned, "--entries", entries, "--store", at.out / "store.db", "--out", out)
+        found.append(Step(f"compile_{entries}", words))
+    biases = [f"{entries}-entries={at.out / str(entries) / 'bias.json'}" for entries in ENTRIES]
+    judged = _words("eval", *biases, *at.where, *task, "--test-samples", 4, *arms)
+    copied = _words("eval", *biases, *at.where, "--data", quotes, "--reward", "bench.gallery.rewards:quoted", "--max-tokens", 40)
+    copied += _words("--store", at.out / "store.db", "--deploy", "greedy", *arms, "--out", at.out / "quotes")
+    said = "한국어로만 답하고 한자는 쓰지 마세요."
+    return [
+        *found,
+        Step("eval", (*judged, "--baseline-prompt", said, "--out", str(at.out / "eval")), "Korean alone, T = .7"),
+        Step("quotes", copied, "Chinese that is to be quoted"),
+    ]
+
+
+def _shorter(at: Place) -> list[Step]:
+    """The problems of ``bench.studies.thinking``: short reasoning that ends in the right number, greedy."""
+    rows, drawn = list[dict[str, str]](), iter(problems(sum(SPLITS.values())))
+    for split, number in SPLITS.items():
+        taken = [next(drawn) for _ in range(number)]
+        rows += [{"prompt": ASKED.format(text), "answer": str(total), "split": split} for text, total in taken]
+    data, words = _write(at.out / "problems.jsonl", rows), at.out / "words.txt"
+    words.write_text("\n".join(WORDS) + "\n")
+    task = _words("--data", data, "--max-tokens", LONGEST, "--reward", "correct-and-short", "--correct", RIGHT)
+    task += _words("--thinking", f"until:{CLOSING}", "--count", "thinking")
+    kept = _words("--store", at.out / "store.db", "--deploy", "greedy", "--seed", 1)
+    learn = _words("--samples-per-prompt", SAMPLES, *(word for tau in TAUS for word in ("--tau", tau)), "--entries", 300)
+    arms = _words("--baseline-words", f"{words}:-2", "--baseline-close", 2, "--baseline-close", 5)
+    arms += _words("--baseline-thinking-tokens", 40, "--baseline-thinking-tokens", 0, "--baseline-prompt", "Be brief.")
+    judged = _words("eval", f"bias={at.out / 'one' / 'bias.json'}", *at.where, *task, *kept)
+    return [
+        Step("one", _words("fit", *at.where, *task, *kept, *learn, "--out", at.out / "one")),
+        Step("eval", (*judged, *arms, *_words("--out", at.out / "eval")), "Reasoning in word problems"),
+        *_optimised(
+            *(at, "optimised", task, (*judged, *_words("--out", at.out / "optimised"))),
+            *("Word problems, a prompt optimiser", "Be brief.", 300),
         ),
     ]
 
@@ -203,6 +310,24 @@ USES: Mapping[str, Use] = {
         "A sentence is to be turned into one JSON object, and the model puts a Markdown fence around it, which a strict parser "
         "refuses. Rivals: an instruction, and a client that takes fences off, which costs nothing where one may change the client.",
         _openers,
+    ),
+    "script": Use(
+        "The wrong script",
+        "Korean prompts, in whose answers the model goes over into Chinese characters. An answer is right without any of them and "
+        "with at least ten Korean syllables, so that an English one does not count. Rivals: a ban of every token of the vocabulary "
+        "that holds a Chinese character, and an instruction. The second table asks for Chinese to be copied, where the same biases "
+        "must do no harm. Korean was chosen among eight languages before the run: at T = .7 Chinese characters were in 10 % of 40 "
+        "Korean answers, 5 % Vietnamese, 2.5 % Russian, none in Arabic, Thai, Hindi and Turkish; in greedy answers of ten prompts "
+        "there were none, so that the use is judged at .7.",
+        _script,
+    ),
+    "shorter": Use(
+        "Shorter reasoning",
+        'Word problems of one or two steps, reasoned and then answered behind "Answer:", with a reward for right answers after few '
+        'tokens of reasoning. Rivals: a hand list of words that begin steps at -2, more weight on "Answer:", a hard cut after 40 '
+        "tokens, no reasoning at all, and an instruction. The problems and settings are those of "
+        "`python -m bench.studies.thinking`, whose full run, with phases, is in the results.",
+        _shorter,
     ),
     "slop": Use(
         "Stock words in stories",

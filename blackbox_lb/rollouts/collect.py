@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from blackbox_lb.api.drift import DriftWatch
 from blackbox_lb.api.limits.budget import Budget
@@ -25,6 +25,28 @@ from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, r
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
 from blackbox_lb.vocabulary.tokenizer import Tokenizer
 
+BUSY = 0.85
+"""Share of a core from which on this program's own work is what limits."""
+
+
+class Throughput(NamedTuple):
+    """Of a collection that took ``seconds``: the tokens generated for it, the mean number of requests under way, the share of their
+    time in which the server had none of them (reading, storing, rate limits, pauses), and of one core that this process used."""
+
+    seconds: float
+    tokens: int
+    places: float
+    without_server: float
+    cpu: float
+
+    def told(self) -> str:
+        """One sentence on whose speed it was."""
+        ours = "; this program is the limit: blb collect --shard uses more cores" if self.cpu > BUSY else ""
+        return (
+            f"{self.tokens / self.seconds:,.0f} tokens/s, {self.places:.0f} requests at a time, of whose time the server had them "
+            f"{1 - self.without_server:.0%}; this program used {self.cpu:.0%} of a core{ours}"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Collection:
@@ -38,6 +60,7 @@ class Collection:
     keys: tuple[tuple[str, ...], ...]
     received: int
     notes: Counter[str]
+    throughput: Throughput
 
 
 MOST_TOKENS = 8192
@@ -110,7 +133,12 @@ async def collect(
     budget, drift, pace = budget or Budget(), drift or DriftWatch(), pace or Pace()
     notes: Counter[str] = Counter()
 
+    tokens, under_way = 0, 0.0
+    begin, cpu, served = time.monotonic(), time.process_time(), session.channel.served
+
     async def receive(wanted: _Request) -> None:
+        nonlocal tokens, under_way
+        began = time.monotonic()
         n, seed = len(wanted.samples), draw.sampling.seed
         seeded = draw if seed is None else replace(draw, sampling=replace(draw.sampling, seed=_seed(seed, wanted)))
         if isinstance(phased, ThinkingBudget):
@@ -123,7 +151,9 @@ async def collect(
         of = settings if drifted is None else {**settings, **of_another(session.model, completions[0])}
         await writer.add_answer(of, wanted.prompt, dict(zip(wanted.samples, completions, strict=False)))
         notes.update(each.note for each in completions if each.note)
-        pace.ended(sum(len(each.token_ids) for each in completions), session.refusals, time.monotonic())
+        now, made = time.monotonic(), sum(len(each.token_ids) for each in completions)
+        pace.ended(made, session.refusals, now)
+        tokens, under_way = tokens + made, under_way + now - began
         if drifted is not None:
             raise drifted
         if watch is not None:
@@ -140,7 +170,10 @@ async def collect(
     pace.begin(len(missing), least, least if concurrency or connection.embedded else MOST)
     with Writer(store) as writer:
         await run_all(missing, receive, lambda: pace.level, budget, session.drop_waiting)
-    return Collection(keys, sum(len(wanted.samples) for wanted in missing), notes)
+    seconds = max(time.monotonic() - begin, 1e-9)
+    idle = max(1 - (session.channel.served - served) / max(under_way, 1e-9), 0.0)
+    throughput = Throughput(seconds, tokens, under_way / seconds, idle, (time.process_time() - cpu) / seconds)
+    return Collection(keys, sum(len(wanted.samples) for wanted in missing), notes, throughput)
 
 
 def of_another(asked: str, completion: Completion) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,16 @@ import click
 import numpy as np
 import pytest
 
+from bench.gallery import optimiser
 from bench.gallery.page import index, write_page
-from bench.gallery.rewards import few_stock_words, record, stripped_record
+from bench.gallery.rewards import few_stock_words, one_script, quoted, record, stripped_record
 from bench.gallery.uses import USES, Place, Step
+from blackbox_lb.api.session import Session
 from blackbox_lb.cli import main
+from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
+from tests.support.exact import ExactModel, ExactServer
 
 OBJECT = '{"name": "Anna", "age": 30, "city": "Oslo"}'
 
@@ -34,21 +40,27 @@ def place(folder: Path) -> Place:
     data.mkdir()
     for name in ("agnews", "rte"):
         (data / f"{name}.jsonl").write_text(json.dumps({"prompt": "p", "answer": "a"}) + "\n")
-    return Place(("--provider", "local"), folder / "out", data)
+    model = folder / "second.gguf"
+    model.write_bytes(b"")
+    return Place(("--provider", "local"), folder / "out", data, model)
 
 
 @pytest.mark.parametrize("name", USES)
 def test_every_command_is_taken(name: str, tmp_path: Path) -> None:
     """Its options are parsed as ``blb`` parses them, its results have names of their own, and one of them is shown."""
     steps = USES[name].steps(place(tmp_path))
+    above = click.Context(main, **main.context_settings)  # a command keeps the help option of its first context
     for step in steps:
-        command = main.get_command(click.Context(main), step.words[0])
+        if step.program:
+            optimiser.main.make_context("optimiser", list(step.words))
+            continue
+        command = main.get_command(above, step.words[0])
         assert command is not None
-        made = [str(word).partition("=")[2] or word for word in step.words if word.endswith("bias.json")]
+        made = [str(word).partition("=")[2] or word for word in step.words if word.endswith(("bias.json", "learned.json"))]
         for path in made:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text("{}")
-        command.make_context(step.words[0], list(step.words[1:]))
+        command.make_context(step.words[0], list(step.words[1:]), parent=above)
     assert len({step.name for step in steps}) == len(steps)
     assert any(step.judges for step in steps)
 
@@ -71,6 +83,47 @@ def test_stock_words_are_counted_whole() -> None:
     assert few_stock_words(example, completion(f"Once upon a time {plain} serene")) == pytest.approx(-200 / 224)
     assert few_stock_words(example, completion(f"serenely {plain}")) == 0
     assert few_stock_words(example, completion("  ")) == -3
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("봄은 따뜻하고 꽃이 많이 피는 계절입니다.", 1),
+        ("봄은 따뜻하고 꽃이 많이 피는 季节입니다.", 0),
+        ("Spring is warm.", 0),
+        ("", 0),
+    ],
+)
+def test_an_answer_in_one_script(text: str, right: float) -> None:
+    """Korean without Chinese characters; an English one is none."""
+    assert one_script(Example("1", Prompt.user("p"), ()), completion(text)) == right
+
+
+def test_a_quote_is_held() -> None:
+    """As it was asked for."""
+    example = Example("1", Prompt.user("p"), ("你好",))
+    assert (quoted(example, completion("네: 你好!")), quoted(example, completion("네: 好你"))) == (1, 0)
+
+
+def test_a_prompt_optimiser_pays_once_for_an_answer() -> None:
+    """Its instruction goes where ``blb eval`` puts one, and what was asked before is not asked again."""
+    loop = asyncio.new_event_loop()
+    examples = [Example(str(number), Prompt.user(f"question {number}"), ("a",)) for number in range(3)]
+    with ExactServer(ExactModel(12, 6, end=True, prompts=3)) as server:
+        opened = Session(load_profile("llamacpp"), base_url=server.base_url)
+        session = loop.run_until_complete(opened.__aenter__())
+        asker = optimiser.Asker(loop, session, parse_reward("contains", max_tokens=4))
+        first = asker.answers("Be brief.", examples)
+        assert asker.answers("Be brief.", examples[:2]) == first[:2]
+        asker.answers("Be long.", examples[:1])
+        loop.run_until_complete(opened.__aexit__(None, None, None))
+        said = [body["messages"][-1]["content"] for path, body in server.calls if path == "/v1/chat/completions"]
+    loop.close()
+    assert asker.calls == 4
+    assert sorted(said) == [
+        *(f"question {number} Be {how}." for number, how in ((0, "brief"), (0, "long"), (1, "brief"), (2, "brief")))
+    ]
+    assert asker.score(examples[0], completion("an a")) == 1
 
 
 def _policy(name: str, bias: str | None, mean: float) -> dict[str, Any]:

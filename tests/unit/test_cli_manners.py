@@ -301,15 +301,11 @@ def test_init_asks_and_writes(data: Path, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FIREWORKS_API_KEY", raising=False)
     answers = ["nobody", "fireworks", "", "accounts/x/models/y", "nowhere.jsonl", "data.jsonl", "shortness", "length"]
-    answers += ["cheap", "0.2,0.2"]
     result = blb("init", input="\n".join(answers) + "\n")
     assert result.exit_code == 0, result.output
     told = tomllib.loads((tmp_path / "blb.toml").read_text())
-    assert told == {
-        "defaults": {"provider": "fireworks", "model": "accounts/x/models/y", "data": "data.jsonl", "reward": "length"},
-        "eval": {"price": "0.2,0.2"},
-    }
-    for part in ("unknown provider", "nowhere.jsonl", "unknown reward", "0.15,0.60"):
+    assert told == {"defaults": {"provider": "fireworks", "model": "accounts/x/models/y", "data": "data.jsonl", "reward": "length"}}
+    for part in ("unknown provider", "nowhere.jsonl", "unknown reward"):
         assert part in result.stderr
     assert "FIREWORKS_API_KEY is not set" in result.stdout
     assert "next: blb fit" in result.stdout
@@ -340,7 +336,7 @@ def test_init_without_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_init_writes_no_key_that_an_address_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A password or token in the address is refused, and so is what is no address."""
     monkeypatch.chdir(tmp_path)
-    for address, part in (("http://me:secret@h/v1", "keys stay"), ("h:8000", "no address"), ("http://h/v1?key=x", "keys")):
+    for address, part in (("http://me:secret@h/v1", "keys belong"), ("h:8000", "not a http"), ("http://h/v1?key=x", "keys")):
         result = blb("init", "--yes", "--provider", "vllm", "--task", "capitals", "--base-url", address)
         assert result.exit_code == 2
         assert part in result.stderr

@@ -153,6 +153,33 @@ def test_requests_in_flight_are_bounded(server: ExactServer, tmp_path: Path) -> 
         assert pace.level == bounds[1]
 
 
+def test_whose_speed_it_was(tmp_path: Path) -> None:
+    """A server that takes .2 s has its requests nearly all the time."""
+
+    def slow(number: int, answer: Any) -> Any:
+        time.sleep(0.2)
+        return answer
+
+    with ExactServer(MODEL, faults=slow) as server:
+        done, completions = run(server, tmp_path, concurrency=2)
+    tokens = sum(each.n_tokens for each in completions)
+    assert done.throughput.tokens == tokens
+    assert done.throughput.seconds > 1
+    assert done.throughput.places == pytest.approx(2, abs=0.3)
+    assert done.throughput.without_server < 0.3
+    assert "2 requests at a time" in done.throughput.told()
+    assert "--shard" not in done.throughput.told()
+    assert "--shard" in done.throughput._replace(cpu=0.99).told()
+
+
+def test_time_without_the_server_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause of half a second before the second try is time that the server does not have the request."""
+    monkeypatch.setattr(channel, "retry_pause", lambda state: 0.5)
+    with ExactServer(MODEL, faults=lambda number, answer: 503 if number == 0 else answer) as server:
+        done, _ = run(server, tmp_path, 1, prompts=PROMPTS[:1])
+    assert done.throughput.without_server > 0.8
+
+
 def test_equal_prompts_share_their_completions(server: ExactServer, tmp_path: Path) -> None:
     """The same prompt twice is one question."""
     done, _ = run(server, tmp_path, prompts=[PROMPTS[0], PROMPTS[0]])

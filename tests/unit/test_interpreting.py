@@ -13,7 +13,7 @@ from blackbox_lb.estimate.reweighting.intervention import intervention_scores
 from blackbox_lb.jobs.analysis.document import TokenScore
 from blackbox_lb.jobs.analysis.interpret import Texts, bands, families, minimal_pairs, token_scores
 
-WORDS = ["The", " capital", " of", " France", " is", " Paris", ".", "<end>", "\n", "\x1b[31m", " Lima", " capitals"]
+WORDS = ["The", " capital", " of", " France", " is", " Paris", ".", "<end>", "\n", "\x1b[31m", " Lima", " Capital"]
 TEXTS = Texts({n: word.encode() for n, word in enumerate(WORDS) if n != 7}, {7: "<|end|>"}, frozenset({7}))
 
 
@@ -95,6 +95,6 @@ def test_minimal_pairs() -> None:
     """Opposite signs only; by use times distance; the weight of the one below is (2 + 1) (0.2 + 0.4)."""
     found = rows(rollouts([1, 11, 1, 0, 5]), [0.1, -0.4, 0.3, 0.5, -0.2])
     (pair,) = minimal_pairs(list(found.values()), TEXTS)
-    assert (pair.promoted, pair.suppressed, pair.relation) == (1, 11, "ending")
+    assert (pair.promoted, pair.suppressed, pair.relation) == (1, 11, "case")
     assert pair.weight == pytest.approx(3 * 0.6)
     assert minimal_pairs(list(rows(rollouts([1, 11]), [0.1, 0.4]).values()), TEXTS) == ()

@@ -75,7 +75,7 @@ class Channel:
     """Requests to one API, for as long as it is open. ``attempts``: tries of a request, rate limits aside.
 
     ``transport`` stands in for the network. ``refusals`` counts the answers that blame the server's load, and those that came
-    too late.
+    too late; ``served`` is how long the server had requests, in seconds, those at the same time added up.
 
     Raises InputError: no usable address. AuthenticationFailed: no key where one is needed.
     """
@@ -90,10 +90,10 @@ class Channel:
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self.profile = profile
-        self.base_url = _address(profile, base_url)
+        self.base_url = address_of(profile, base_url)
         self._attempts = attempts
         self._budgets = Budgets(profile.connection.rate_limit_headers)
-        self.slips, self.refusals = Slips(), 0
+        self.slips, self.refusals, self.served = Slips(), 0, 0.0
         self._turn = asyncio.Lock()
         self._waiting: set[asyncio.Task[Any]] = set()
         self._credentials = Credentials(profile, token_provider)
@@ -263,10 +263,13 @@ class Channel:
             method, _url(url), content=content, params=query or None, headers=HEADERS, extensions={"timeout": TIMEOUT}
         )
         await self._credentials(request)
+        begin = time.monotonic()
         try:
             response = await self._client.send(request)
         except httpx2.HTTPError as error:
             raise self.unanswered(error) from error
+        finally:
+            self.served += time.monotonic() - begin
         if not response.is_success:
             refused = httpx2.HTTPStatusError(f"HTTP {response.status_code}", request=response.request, response=response)
             raise self.refused(response, model) from refused
@@ -364,7 +367,8 @@ class Channel:
 _url = lru_cache(httpx2.URL)
 
 
-def _address(profile: Profile, base_url: str | None) -> str:
+def address_of(profile: Profile, base_url: str | None) -> str:
+    """The API's address, the profile's own by default. Raises InputError: there is none, or it is no plain URL."""
     rules = profile.connection
     address = (base_url or environment(rules.base_url_env) or rules.base_url or "").rstrip("/")
     remedy = f"give one with --base-url{f' or in {rules.base_url_env}' if rules.base_url_env else ''}"

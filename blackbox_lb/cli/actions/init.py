@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 import tomli_w
 
+from blackbox_lb.api.transport.channel import address_of
 from blackbox_lb.cli.commands.setup.init import InitOptions
 from blackbox_lb.cli.settings import FILE, SHARED
 from blackbox_lb.errors import BlbError, InputError
@@ -32,6 +31,8 @@ MORE = """
 # tau = [0.25, 0.5, 1.0]
 # max_tokens = 256
 # deploy = ["temperature=0.5"]
+# [eval]
+# price = "0.15,0.60"
 """
 
 
@@ -47,8 +48,7 @@ def execute(options: InitOptions) -> None:
     shared |= ask.model(profile, options.model, options.base_url)
     shared |= ask.task(profile, options.task, options.data)
     shared["reward"] = ask.checked("Reward", options.reward, REWARD, partial(parse_reward, max_tokens=1))
-    price = ask.price(profile, options.price)
-    write_whole(out, _document(shared, price, out.parent).encode())
+    write_whole(out, _document(shared, out.parent).encode())
     _next(profile, out)
 
 
@@ -89,7 +89,7 @@ class Questions:
         found = {}
         if not profile.connection.embedded:
             usual = environment(profile.connection.base_url_env) or profile.connection.base_url
-            address = self.checked("Base URL", base_url, usual, _address)
+            address = self.checked("Base URL", base_url, usual, partial(address_of, profile))
             if address != usual:
                 found["base_url"] = address
         elif base_url is not None:
@@ -100,14 +100,6 @@ class Questions:
             hint = ", a .gguf file or a hub name, empty for SmolLM2-135M-Instruct"
         name = self.checked(f"Model{hint}", model, nobody, lambda text: profile.check_model(text or None))
         return found | ({"model": name} if name else {})
-
-    def price(self, profile: Profile, given: str | None) -> str:
-        """The provider's price, "" where not known; a user's own server needs none."""
-        if given is None and (self._silent or not profile.connection.api_key_required):
-            return ""
-        return self.checked(
-            "Price of a million tokens in US dollars, as in 0.15,0.60 (empty: costs are not shown)", given, "", _price
-        )
 
     def task(self, profile: Profile, task: str | None, data: Path | None) -> dict[str, str]:
         """A task by name or a data file, read once as a check."""
@@ -135,30 +127,15 @@ def _readable(answer: str) -> None:
     click.echo("  {} training, {} validation and {} test prompts".format(*sizes), err=True)
 
 
-def _price(answer: str) -> None:
-    parts = answer.split(",")
-    if answer and not (len(parts) == 2 and all(re.fullmatch(r"\s*\d+(\.\d+)?\s*", part) for part in parts)):
-        raise InputError(f"{answer!r} is no price; give prompt and completion, in US dollars for a million tokens, as in 0.15,0.60")
-
-
-def _address(answer: str) -> None:
-    parts = urlsplit(answer)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"{answer!r} is no address of an API; give one as in http://127.0.0.1:8000/v1")
-    if parts.username or parts.password or parts.query:
-        raise InputError("an address with a user, password or query in it may hold a key; keys stay in the environment")
-
-
-def _document(shared: dict[str, str], price: str, folder: Path) -> str:
+def _document(shared: dict[str, str], folder: Path) -> str:
     """The file: answers as one table, and further options as comments."""
     for key in ("data", "provider"):
         path = Path(shared.get(key, ""))
         if shared.get(key) and path.is_file() and not path.is_absolute():
             shared[key] = Path(os.path.relpath(path, folder)).as_posix()
-    priced = f"\n[eval]\n{tomli_w.dumps({'price': price})}" if price else ""
     return (
         f"# Settings of blb, found here and from the folders below. Keys do not belong here: they stay in the environment.\n"
-        f"[{SHARED}]\n{tomli_w.dumps(shared)}{priced}{MORE}"
+        f"[{SHARED}]\n{tomli_w.dumps(shared)}{MORE}"
     )
 
 

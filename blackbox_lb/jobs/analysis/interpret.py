@@ -165,7 +165,7 @@ def minimal_pairs(tokens: Sequence[TokenScore], texts: Texts) -> tuple[MinimalPa
     A pair with several relations is listed once, by the closest (see ``nearly_equal``).
     """
     groups: dict[tuple[str, str], list[TokenScore]] = defaultdict(list)
-    order: dict[str, int] = {"space": 0, "case": 1, "ending": 2, "repetition": 3, "whitespace": 4}
+    order: dict[str, int] = {"space": 0, "case": 1, "repetition": 2, "whitespace": 3}
     for each in tokens:
         if each.surface not in ("special", "not known", "part of a character"):
             for key in nearly_equal(texts.text(each.id)):

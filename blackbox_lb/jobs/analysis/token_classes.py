@@ -6,10 +6,6 @@ from collections.abc import Iterator
 
 SPECIAL = re.compile(r"<\|[^|]*\|>|</?s>|<(bos|eos|pad|unk|mask|start_of_turn|end_of_turn)>|\[(BOS|EOS|PAD|UNK|MASK|/?INST)\]")
 INSIDE_WORDS = "'’-"
-ENDINGS = (("'s", ""), ("’s", ""), ("s", ""), ("es", ""), ("ed", ""), ("ed", "e"), ("ing", ""), ("ing", "e"))
-"""Endings of inflected forms, and those of their base forms."""
-VOWELS = frozenset("aeiouy")
-SHORTEST_WORD = 3
 
 
 def surface_class(raw: bytes | None, text: str, *, special: bool = False) -> str:
@@ -61,8 +57,8 @@ def _is_utf8(raw: bytes) -> bool:
 def nearly_equal(text: str) -> Iterator[tuple[str, str]]:
     """(relation, key) pairs, the closest relation first: two texts are related where they share one.
 
-    space: equal but for whitespace around them. case: equal then but for capitals. ending: words of one base form (``Use``,
-    `` using``). repetition: one symbol, repeated (``$``, `` $$``). whitespace: both are nothing else.
+    space: equal but for whitespace around them. case: equal then but for capitals. repetition: one symbol,
+    repeated (``$``, `` $$``). whitespace: both are nothing else.
     """
     core = text.strip()
     if not core:
@@ -70,22 +66,7 @@ def nearly_equal(text: str) -> Iterator[tuple[str, str]]:
             yield "whitespace", ""
         return
     yield "space", core
-    word = core.casefold()
     if core[0].isalpha():
-        yield "case", word
-    yield from (("ending", base) for base in sorted(_bases(word)))
+        yield "case", core.casefold()
     if len(set(core)) == 1 and not core[0].isalnum():
         yield "repetition", core[0]
-
-
-def _bases(word: str) -> set[str]:
-    """Possible base forms of ``word``: itself, itself less an English ending, or with an e for ing and ed; 3 letters at least.
-
-    The rest of a word must hold a vowel: ``thing`` is no form of ``the``.
-    """
-    found = {word}
-    for ending, instead in ENDINGS:
-        stem = word.removesuffix(ending)
-        if stem != word and VOWELS.intersection(stem):
-            found.add(stem + instead)
-    return {base for base in found if len(base) >= SHORTEST_WORD and base.isalpha()}

@@ -33,6 +33,9 @@ DROPPED = 4.0
 """Standard errors below 0 of the log ratio of both policies over biased completions, whose mean is their KL: from there on they are
 taken for completions of the model without a bias, which chance does once in 30,000 runs."""
 
+LONG = 10.0
+"""Seconds of a stage from which on its throughput is told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trials:
@@ -119,6 +122,8 @@ class Trials:
             self.report.remark(f"{title}: {again} answers could not be read and were asked for again; each was paid for")
         for note, number in done.notes.items():
             self.report.remark(f"{title}: {number} completions {note}")
+        if done.throughput.seconds >= LONG and not self.session.profile.connection.embedded:
+            self.report.remark(f"{title}: {done.throughput.told()}")
         await self._look_for_drift(done.received)
         if scored and self.reward.remote is not None:
             rows = zip(scored_as or examples, done.keys, strict=True)

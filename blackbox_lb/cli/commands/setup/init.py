@@ -22,7 +22,6 @@ class InitOptions:
     )
     data: Path | None = option(None, "Data file. [default: asked for]")
     reward: str | None = option(None, "What a completion is worth. [default: asked for]", shell_complete=known(reward_names))
-    price: str | None = option(None, "PROMPT,COMPLETION in US dollars for a million tokens. [default: asked for]")
     out: Path = option(None, "Where to write.", default=FILE)
     yes: bool = option(None, "Ask nothing: defaults for what no option says.")
     force: bool = option(None, "Overwrite the file.")
