@@ -27,7 +27,9 @@ from bench.gpu.jobs import Job, Place
 __all__ = ["main"]
 
 FIRST_PORT = 8100
-PARTS = ("decisions", "records", "mixture", "labels")
+PARTS = ("decisions", "records", "mixture", "labels", "gsm8k", "live", "overhead")
+ALONE = ("live", "overhead")
+"""Parts for a GPU that nobody else uses, one job at a time: they are not among those that are run by default."""
 LARGEST = 2_000_000
 """Bytes of the largest store that is packed."""
 SETTLE = 15.0
@@ -42,25 +44,30 @@ def planned(at: Sequence[Place], parts: Sequence[str]) -> list[Job]:
         for place in at:
             if part == "mixture" and place is not at[0]:
                 continue
-            if part == "records" and place is not at[-1]:
+            if part in ("records", "gsm8k") and place is not at[-1]:
                 continue
             found += getattr(jobs, part)(place)
     return sorted(found, key=lambda job: bool(job.needs))
 
 
-def run(job: Job, out: Path, until: float, done: dict[str, threading.Event]) -> int | None:
-    """Run a job after the one that it needs, unless it has ended already; its exit code, None where time was up."""
+def run(job: Job, out: Path, until: float, done: dict[str, threading.Event], began: float | None = None) -> int | None:
+    """Run a job after the one that it needs, unless it has ended already; its exit code, None where time was up.
+
+    until, began: of all jobs, in seconds of the monotonic clock.
+    """
     marker = out / f"{job.name}.exit"
+    began = time.monotonic() if began is None else began
     try:
         if marker.exists():
             return int(marker.read_text())
         if job.needs and not done[job.needs].wait(max(until - time.monotonic(), 0)):
             return None
-        if job.needs and not (out / f"{job.needs}.exit").exists():
+        if job.needs and not job.takes_less and not (out / f"{job.needs}.exit").exists():
             return None
+        until = began + job.until * (until - began)
         if job.store is not None and not job.store.exists():
             copy_store(out / job.needs / "rollouts.db", job.store)
-        code = None if time.monotonic() > until - 5 else _call(job.command, out / f"{job.name}.log", until)
+        code = None if time.monotonic() > until - 5 else _call(job, out / f"{job.name}.log", until)
         if code is not None:
             marker.write_text(str(code))
         return code
@@ -91,12 +98,12 @@ def pack(out: Path) -> Path:
     return packed
 
 
-def _call(command: Sequence[str], log: Path, until: float) -> int | None:
+def _call(job: Job, log: Path, until: float) -> int | None:
     started = time.monotonic()
     with log.open("ab") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "blackbox_lb", *command],
-            env=os.environ | ONE_THREAD,
+            [sys.executable, "-m", job.module, *job.command],
+            env={**os.environ, **ONE_THREAD, **job.variables},
             stdout=file,
             stderr=file,
             start_new_session=True,
@@ -123,7 +130,7 @@ def _call(command: Sequence[str], log: Path, until: float) -> int | None:
 @click.option("--embedding", required=True, help="Of sentence-transformers: a folder or a hub name.")
 @click.option("--minutes", default=8.0, show_default=True, help="Of jobs; the start of the servers is not counted.")
 @click.option("--workers", default=14, show_default=True, help="Jobs at a time.")
-@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), default=PARTS, show_default=True)
+@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), default=[part for part in PARTS if part not in ALONE])
 @click.option("--here", is_flag=True, help="Ask the engine in the process instead of vLLM: FOLDER is a .gguf file.")
 @click.option("--keep", is_flag=True, help="Leave the servers running; the next call finds them.")
 @click.option("--summary", "only", is_flag=True, help="Run nothing.")
@@ -154,7 +161,7 @@ def main(
             for number in range(len(named)):
                 servers.wait(FIRST_PORT + number, started.get(number), 400)
         at = [
-            Place(name, _options(name, folder, FIRST_PORT + number, here), out.resolve(), data.resolve(), embedding)
+            Place(name, _options(name, folder, FIRST_PORT + number, here), out.resolve(), data.resolve(), embedding, folder)
             for number, (name, folder) in enumerate(named)
         ]
         if not only:
@@ -185,7 +192,7 @@ def _run_all(wanted: Sequence[Job], out: Path, until: float, workers: int) -> No
             done[job.needs] = threading.Event()
             done[job.needs].set()
     with ThreadPoolExecutor(workers) as pool:
-        codes = list(pool.map(partial(run, out=out, until=until, done=done), wanted))
+        codes = list(pool.map(partial(run, out=out, until=until, done=done, began=time.monotonic()), wanted))
     for job, code in zip(wanted, codes, strict=True):
         if code != 0:
             click.echo(f"{job.name}: {'not finished' if code is None else f'exit {code}'}")

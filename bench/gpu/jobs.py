@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TASKS", "Job", "Place", "decisions", "labels", "mixture", "records"]
+__all__ = ["TASKS", "Job", "Place", "decisions", "gsm8k", "labels", "live", "mixture", "overhead", "records"]
 
 TASKS: Mapping[str, tuple[str, ...]] = {
     "sst2": ("positive", "negative"),
@@ -27,27 +28,45 @@ RECORD = (
     "sentence that explains the label."
 )
 
+ALPHAS = (0.005, 0.007, 0.012, 0.022, 0.035, 0.052, 0.075, 0.11)
+"""The paper's range for accuracy, its chosen values and some between (``bench/paper/accuracy.toml``); tau is 1 there."""
+PROBLEMS, SAMPLES, HELD = 7_000, 4, 200
+"""Training problems of GSM8K, completions of each, validation problems; the rest of train.jsonl is unused."""
+REASONED = "Reason step by step, then end with 'The answer is' and the number."
+TILL = 0.6
+"""Share of the time for collecting; the fits take what is there by then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A model, and where it is asked. options: of ``blb`` for it. out: the folder of all runs."""
+    """A model, and where it is asked. options: of ``blb`` for it. out: the folder of all runs. folder: of its
+    weights."""
 
     model: str
     options: tuple[str, ...]
     out: Path
     data: Path
     embedding: str
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command of ``blb``. name: of its folder and its log. needs: a job that must have ended before; its store is copied where
-    ``store`` is set."""
+    """A command. name: of its folder and its log. needs: a job that must have ended before; its store is copied where ``store`` is
+    set.
+
+    module: what Python runs. until: share of the time after which it is interrupted. takes_less: it goes on from what ``needs``
+    left when that was cut off. variables: of its environment.
+    """
 
     name: str
     command: tuple[str, ...]
     needs: str = ""
     store: Path | None = None
+    module: str = "blackbox_lb"
+    until: float = 1.0
+    takes_less: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def instruction(task: str) -> str:
@@ -175,3 +194,73 @@ def mixture(at: Place) -> list[Job]:
         command = ("fit", *at.options, *asked, "--depends-on", feature, "--out", str(own))
         found.append(Job(own.name, command, first.name, own / "rollouts.db"))
     return found
+
+
+def gsm8k(at: Place) -> list[Job]:
+    """The paper's task: 28,000 completions for right answers; ``ips`` with the paper's settings, and ``projection``, from as many
+    of them as there was time for."""
+    if not (at.data / "gsm8k" / "train.jsonl").exists():
+        return []
+    parts = {"train": _read(at.data / "gsm8k" / "train.jsonl"), "test": _read(at.data / "gsm8k" / "test.jsonl")}
+    splits = {"train": parts["train"][:PROBLEMS], "validation": parts["train"][PROBLEMS : PROBLEMS + HELD], "test": parts["test"]}
+    rows = [
+        {"prompt": f"{row['question']} {REASONED}", "answer": row["answer"].rpartition("#### ")[2].replace(",", ""), "split": split}
+        for split, part in splits.items()
+        for row in part
+    ]
+    data, first = _write(at.out / "data" / "gsm8k.jsonl", rows), at.out / f"{at.model}_gsm8k"
+    right = r"regex:(?s).*answer is[^\d\n-]{0,20}{answer}(?!\d|\.\d)"
+    asked: tuple[str, ...] = (
+        "--data",
+        str(data),
+        "--max-tokens",
+        "320",
+        "--top-logprobs",
+        "5",
+        "--samples-per-prompt",
+        str(SAMPLES),
+    )
+    asked += ("--reward", "log-accuracy", "--correct", right)
+    found = [Job(first.name, ("collect", *at.options, *asked, "--out", str(first)), until=TILL)]
+    estimators = {
+        "ips": ("--tau", "1", "--alpha-scale", "absolute", *(word for each in ALPHAS for word in ("--alpha", str(each)))),
+        "projection": ("--tau", "1"),
+    }
+    for name, settings in estimators.items():
+        own = at.out / f"{first.name}_{name}"
+        learned = (*asked, "--deploy", "greedy", "--only-stored", "--estimator", name, *settings)
+        command = ("fit", *at.options, *learned, "--out", str(own))
+        found.append(Job(own.name, command, first.name, own / "rollouts.db", takes_less=True))
+    return found
+
+
+def live(at: Place) -> list[Job]:
+    """The tests of ``LearnedBias`` in a vLLM of their own, under both model runners."""
+    known = {"BLB_TEST_VLLM": sys.executable, "BLB_TEST_VLLM_MODEL": at.folder}
+    return [
+        Job(
+            f"{at.model}_live_v{2 if new else 1}",
+            ("-q", "tests/live/test_vllm.py", "-m", "live"),
+            module="pytest",
+            variables=known | {"VLLM_USE_V2_MODEL_RUNNER": str(new)},
+        )
+        for new in (0, 1)
+    ]
+
+
+def overhead(at: Place) -> list[Job]:
+    """What the bias of the first decision costs the engine, by the clock of single steps; after all others, which disturb it."""
+    first = next(iter(_there(at, TASKS)), None)
+    if first is None:
+        return []
+    bias = at.out / f"{at.model}_{first}" / "bias.json"
+    command = ("steps", "--model", at.folder, "--bias", str(bias), "--concurrent", "1", "--concurrent", "64", "--concurrent", "256")
+    return [
+        Job(
+            f"{at.model}_overhead",
+            command,
+            bias.parent.name,
+            module="bench.studies.vllm_overhead",
+            variables={"BLB_BIAS_DIR": str(bias.parent)},
+        )
+    ]

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -17,6 +18,8 @@ from bench.gpu import __main__ as program
 from bench.gpu import jobs, summary
 from bench.gpu.jobs import TASKS, Job, Place
 from bench.gpu.rewards import as_its_group_wants, contradicts, record_of
+from bench.studies.vllm_overhead import of_steps as overhead
+from blackbox_lb.cli import main
 from blackbox_lb.tasks.load import load_task
 
 
@@ -38,6 +41,46 @@ def test_jobs_come_after_those_they_need(place: Place) -> None:
     draws = [place.out.joinpath("data", f"trec_30_{draw}.jsonl").read_text().splitlines() for draw in range(jobs.DRAWS[30])]
     assert {len(each) for each in draws} == {32}
     assert len(set(map(tuple, draws))) == len(draws)
+
+
+def test_gsm8k_is_collected_for_a_share_of_the_time_and_learned_from_as_it_is(place: Place) -> None:
+    """Numbers are the answers; the fits ask for nothing, with the paper's alphas; ``blb`` takes every command."""
+    (place.data / "gsm8k").mkdir()
+    row = json.dumps({"question": "How many?", "answer": "It is 1,000 + 1.\n#### 1,001"})
+    for split in ("train", "test"):
+        (place.data / "gsm8k" / f"{split}.jsonl").write_text(f"{row}\n")
+    collect, *fits = jobs.gsm8k(place)
+    assert json.loads((place.out / "data" / "gsm8k.jsonl").read_text().splitlines()[0])["answer"] == "1001"
+    assert (collect.until, [each.takes_less for each in fits]) == (0.6, [True, True])
+    assert fits[0].command.count("--alpha") == 8
+    above = click.Context(main, **main.context_settings)
+    for job in (collect, *fits):
+        command = main.get_command(above, job.command[0])
+        assert command is not None
+        command.make_context(job.command[0], list(job.command[1:]), parent=above)
+        assert "--only-stored" in job.command or job is collect
+
+
+def test_a_job_ends_at_its_share_of_the_time_and_the_next_takes_what_is_there(tmp_path: Path) -> None:
+    """The first is interrupted with most of the time left and has no exit code; the second runs all the same."""
+    done = {name: threading.Event() for name in ("first", "second")}
+    begin = time.monotonic()
+    first = Job("first", ("-c", "import time; time.sleep(60)"), module="timeit", until=0.02)
+    assert program.run(first, tmp_path, begin + 100, done, begin) is None
+    assert time.monotonic() - begin < 30
+    second = Job("second", ("-h",), "first", module="timeit", takes_less=True, variables={"X": "1"})
+    assert program.run(second, tmp_path, begin + 100, done, begin) == 0
+    assert not (tmp_path / "first.exit").exists()
+
+
+def test_the_live_tests_run_under_both_runners(place: Place) -> None:
+    """Each in an environment of its own; the overhead is that of the first decision's bias."""
+    found = jobs.live(place)
+    assert [job.variables["VLLM_USE_V2_MODEL_RUNNER"] for job in found] == ["0", "1"]
+    assert Path(found[0].command[1]).is_file()
+    (job,) = jobs.overhead(place)
+    assert job.needs == "m_trec"
+    overhead.make_context("steps", [__file__ if word.endswith("bias.json") else word for word in job.command[1:]])
 
 
 def test_a_store_is_copied_while_it_is_written(tmp_path: Path) -> None:
