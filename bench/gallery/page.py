@@ -16,10 +16,10 @@ __all__ = ["index", "write_page"]
 
 AGAINST = {"HELPS": "wins", "NO EVIDENCE": "level", "HURTS": "loses"}
 BIAS, RIVAL, BASE = "#2171b5", "#969696", "#252525"
-LONGEST = 100
-"""Characters of a policy's name on a page."""
-SHORT = 60
-"""Of one in a picture."""
+LONGEST = 60
+"""Characters of an instruction on a page."""
+UNTOLD = ("pays for these tokens", "is not distinguishable from", "is not shown to add")
+"""Sentences of an evaluation that a page leaves out: its table says as much."""
 MADE = "<!-- written by `python -m bench.gallery`, not by hand -->\n\n"
 INDEX = """# Gallery
 
@@ -61,8 +61,7 @@ def _shown(step: Step, at: Place) -> str:
 
 def _named(name: str) -> str:
     """The name of a policy, a long instruction cut."""
-    text = " ".join(name.split())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return re.sub(f'"(.{{{LONGEST}}}).*"', r'"\1…"', " ".join(name.split()))
 
 
 def _short(text: str, at: Place) -> str:
@@ -91,7 +90,8 @@ def _number(mean: Mapping[str, float] | None) -> str:
 
 def _drawn(name: str) -> str:
     """The name in a picture, whose font has no other letters than Latin ones."""
-    return re.sub(r'"[^"]*[^\x00-\u024f…][^"]*"?', "an instruction", _named(name))[:SHORT]
+    name = re.sub(r'"(.{30}).*"', r'"\1…"', _named(name))
+    return re.sub(r'".*[^\x00-\u024f…].*"', "an instruction", name)
 
 
 def _section(title: str, document: Mapping[str, Any]) -> str:
@@ -109,9 +109,9 @@ def _section(title: str, document: Mapping[str, Any]) -> str:
             row = (shown, _number(each["metrics"].get(name)), "" if tokens is None else f"{tokens:.1f}", ", ".join(told))
             text += f"| {' | '.join(row)} |\n"
         text += "\n"
-    for each in {policy["name"] for policy in document["policies"]}:
+    for each in sorted({policy["name"] for policy in document["policies"]}, key=len, reverse=True):
         document = {**document, "summary": [sentence.replace(each, _named(each)) for sentence in document["summary"]]}
-    return text + "".join(f"- {sentence}\n" for sentence in document["summary"] if "pays for these tokens" not in sentence)
+    return text + "".join(f"- {sentence}\n" for sentence in document["summary"] if not any(each in sentence for each in UNTOLD))
 
 
 def _others(done: Sequence[tuple[Step, Mapping[str, Any]]]) -> str:

@@ -11,7 +11,7 @@ import click
 import numpy as np
 import pytest
 
-from bench.gallery import optimiser
+from bench.gallery import optimiser, page
 from bench.gallery.page import index, write_page
 from bench.gallery.rewards import few_stock_words, one_script, quoted, record, stripped_record
 from bench.gallery.uses import USES, Place, Step
@@ -135,6 +135,15 @@ def _compared(base: str, verdict: str) -> dict[str, Any]:
     return {"setting": "greedy", "metric": "accuracy", "base": base, "other": "bias", "verdict": verdict}
 
 
+def test_a_long_instruction_is_cut() -> None:
+    """Within its quotes: what is sent with it stays; a picture names one in other letters."""
+    name = f'prompt + "{"x" * 70}\n"y"" and bias'
+    assert page._named(name) == f'prompt + "{"x" * 60}…" and bias'
+    assert page._named('prompt + "short" and bias') == 'prompt + "short" and bias'
+    assert page._drawn('prompt + "한국어로만" and bias') == "prompt + an instruction and bias"
+    assert page._drawn(name) == f'prompt + "{"x" * 30}…" and bias'
+
+
 def test_a_page_says_who_won_and_what_failed(tmp_path: Path) -> None:
     """The table of one evaluation, a picture, a command without this machine's folders, and the row of the index."""
     pytest.importorskip("matplotlib")
@@ -154,10 +163,10 @@ def test_a_page_says_who_won_and_what_failed(tmp_path: Path) -> None:
         (Step("broken", ("fit", "--model", "/models/tiny.gguf")), {"code": 2, "seconds": 1, "error": ["Error: no such model"]}),
     ]
     write_page("decisions", USES["decisions"], done, tmp_path / "pages", at, "2026-11-24, 2 cores")
-    page = (tmp_path / "pages" / "decisions.md").read_text()
-    assert "| labels only | 0.70 (0.60 to 0.80) |  | loses |" in page
-    assert "- `broken` ended with exit code 2: Error: no such model" in page
-    assert "$ blb eval OUT/bias.json --data DATA/rte.jsonl\n$ blb fit --model tiny.gguf" in page
+    text = (tmp_path / "pages" / "decisions.md").read_text()
+    assert "| labels only | 0.70 (0.60 to 0.80) |  | loses |" in text
+    assert "- `broken` ended with exit code 2: Error: no such model" in text
+    assert "$ blb eval OUT/bias.json --data DATA/rte.jsonl\n$ blb fit --model tiny.gguf" in text
     assert (tmp_path / "pages" / "decisions.svg").read_text().count("labels only")
     row = index(tmp_path / "pages").splitlines()[-1]
     assert row == "| [Topics](decisions.md) | greedy | tiny | 0.20 | 0.60 (0.50 to 0.70) |  |  | labels only |"

@@ -21,7 +21,7 @@ from blackbox_lb.rollouts.collect import collect
 from blackbox_lb.rollouts.columns import columns, openers
 from blackbox_lb.rollouts.judging.verdict import SAMPLED, PolicyScores, Setting, check_values, compare, score, together
 from blackbox_lb.rollouts.phased import ThinkingBudget, check_continues, phases_of
-from blackbox_lb.rollouts.progress import Reporter
+from blackbox_lb.rollouts.progress import Reporter, Silent
 from blackbox_lb.rollouts.remote_rewards import fetch_rewards
 from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.store import RolloutStore
@@ -102,7 +102,7 @@ class Trials:
         A remote reward is fetched for them on ``scored_as`` (default: ``examples``), unless they are not to be ``scored``.
         """
         unreadable = self.session.unreadable
-        with self.report.stage(title, len(examples) * samples) as watch:
+        with (Silent() if only_stored else self.report).stage(title, len(examples) * samples) as watch:
             done = await collect(
                 self.session,
                 self.store,
