@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from bench.gallery.rewards import LETTERS_HAN, STOCK
+from bench.gpu.jobs import REASONED
 from bench.studies.thinking import ASKED, CLOSING, LONGEST, RIGHT, SAMPLES, SPLITS, TAUS, WORDS, problems
 from blackbox_lb.vocabulary.gguf import read_gguf
 
@@ -293,7 +294,31 @@ def _limits(at: Place) -> list[Step]:
         )
         arms = _words("--labels-only", "--classifier", "tfidf", "--out", at.out / name)
         found.append(Step(f"{name}_eval", judged + arms, name.capitalize()))
-    return found
+    return found + _reasoning(at)
+
+
+def _reasoning(at: Place) -> list[Step]:
+    """School problems that the model cannot solve: right answers are what is rewarded, and no token makes them."""
+    folders = [] if at.data is None else [folder / "gsm8k" for folder in (at.data, at.data.parent)]
+    source = next((folder / "test.jsonl" for folder in folders if (folder / "test.jsonl").exists()), None)
+    if source is None:
+        return []
+    lines = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
+    rows = [
+        {
+            "prompt": f"{line['question']} {REASONED}",
+            "answer": line["answer"].rpartition("#### ")[2].replace(",", ""),
+            "split": split,
+        }
+        for line, split in zip(lines, ["train"] * 30 + ["validation"] * 20 + ["test"] * 60, strict=False)
+    ]
+    out, right = at.out / "gsm8k", r"regex:(?s).*answer is[^\d\n-]{0,20}{answer}(?!\d|\.\d)"
+    task = _words("--data", _write(at.out / "gsm8k.jsonl", rows), "--reward", "accuracy", "--correct", right)
+    task += _words("--max-tokens", 200, "--deploy", "greedy")
+    learn = _words("--samples-per-prompt", 12, "--validation-samples", 1, "--test-samples", 1)
+    said = "Be careful with each calculation."
+    judged = _words("eval", f"bias={out / 'bias.json'}", *at.where, *task, "--baseline-prompt", said, "--out", out)
+    return [Step("gsm8k", _words("fit", *at.where, *task, *learn, "--out", out)), Step("gsm8k_eval", judged, "GSM8K")]
 
 
 USES: Mapping[str, Use] = {
@@ -342,8 +367,9 @@ USES: Mapping[str, Use] = {
     ),
     "limits": Use(
         "Where it does not help",
-        "Decisions that depend on what the model does not know: arithmetic modulo 4, where half of all answers are 0, and whether "
-        "one sentence follows from another. What `blb check` said beforehand stands beside what came. For numbers it was wrong: it "
+        "What depends on what the model does not know: arithmetic modulo 4, where half of all answers are 0, whether one sentence "
+        "follows from another, and school problems (GSM8K). A model that is already right gains nothing, either: the second table "
+        "of [openers](openers.md). What `blb check` said beforehand stands beside what came. For numbers it was wrong: it "
         'predicts the first token, and the biased model says "0, 2". A first run rewarded numbers by `contains`, under which "20" '
         'holds a "2", and seemed to help, from .04 to .71; the decisions, which it told beside that, were right .45 of the time, '
         "where always saying 0 gets .49.",

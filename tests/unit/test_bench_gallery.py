@@ -40,6 +40,8 @@ def place(folder: Path) -> Place:
     data.mkdir()
     for name in ("agnews", "rte"):
         (data / f"{name}.jsonl").write_text(json.dumps({"prompt": "p", "answer": "a"}) + "\n")
+    (data / "gsm8k").mkdir()
+    (data / "gsm8k" / "test.jsonl").write_text(json.dumps({"question": "How many?", "answer": "It is #### 1,001"}) + "\n")
     model = folder / "second.gguf"
     model.write_bytes(b"")
     return Place(("--provider", "local"), folder / "out", data, model)

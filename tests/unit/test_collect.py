@@ -37,6 +37,7 @@ from blackbox_lb.errors import (
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.providers.schema import SamplingRules
 from blackbox_lb.rollouts.collect import Collection, collect
+from blackbox_lb.rollouts.judging import trials
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.types import Completion, Draw, Endpoint, Prompt, Sampling
 from tests.support.exact import ExactModel, ExactServer
@@ -178,6 +179,20 @@ def test_time_without_the_server_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     with ExactServer(MODEL, faults=lambda number, answer: 503 if number == 0 else answer) as server:
         done, _ = run(server, tmp_path, 1, prompts=PROMPTS[:1])
     assert done.throughput.without_server > 0.8
+
+
+def test_a_long_stage_ends_with_its_speed(server: ExactServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line of ``blb collect``; a short stage, as here unless the limit is lower, has none."""
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"prompt": f"question {n}", "answer": "x", "split": s}) + "\n" for n, s in _splits(4)))
+    words = ["collect", "--provider", "llamacpp", "--base-url", server.base_url, "--data", str(data), "--reward", "length"]
+    words += ["--max-tokens", "6", "--top-logprobs", "4", "--samples-per-prompt", "2", "--seed", "3"]
+    short = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "short")])
+    monkeypatch.setattr(trials, "LONG", 0.0)
+    long = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "long")])
+    assert (short.exit_code, long.exit_code) == (0, 0)
+    assert "requests at a time" not in short.stderr
+    assert re.search(r"training: [\d,]+ tokens/s, \d+ requests at a time, of whose time the server had them \d+%;", long.stderr)
 
 
 def test_equal_prompts_share_their_completions(server: ExactServer, tmp_path: Path) -> None:
