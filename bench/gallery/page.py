@@ -88,6 +88,11 @@ def _number(mean: Mapping[str, float] | None) -> str:
     return "" if mean is None else f"{mean['mean']:.2f} ({mean['low']:.2f} to {mean['high']:.2f})"
 
 
+def _measure(name: str) -> str:
+    """The name of a reward; of a function without its module."""
+    return name if " " in name else name.rpartition(":")[2]
+
+
 def _drawn(name: str) -> str:
     """The name in a picture, whose font has no other letters than Latin ones."""
     name = re.sub(r'"(.{30}).*"', r'"\1…"', _named(name))
@@ -97,7 +102,7 @@ def _drawn(name: str) -> str:
 def _section(title: str, document: Mapping[str, Any]) -> str:
     """A table of all policies, and what the evaluation says in words."""
     name, biases = document["label"], _alone(document)
-    text, shown_name = f"## {title}\n\n", name.rpartition(":")[2]
+    text, shown_name = f"## {title}\n\n", _measure(name)
     for setting in dict.fromkeys(each["setting"] for each in document["policies"]):
         prompts = document["policies"][0]["prompts"]
         text += f"| {setting}, {prompts} test prompts | {shown_name} | tokens | learned bias against it |\n|---|---|---|---|\n"
@@ -182,7 +187,7 @@ def _draw(judged: Sequence[tuple[str, Mapping[str, Any]]], path: Path) -> str:
             axis.plot([mean["mean"]], [place], "o", color=colour, markersize=5)
         axis.set_yticks(range(len(shown)), [_drawn(each["name"]) for each in reversed(shown)], fontsize=8)
         axis.set_title(title, fontsize=9, loc="left")
-        axis.set_xlabel(name.rpartition(":")[2], fontsize=8)
+        axis.set_xlabel(_measure(name), fontsize=8)
         axis.tick_params(axis="x", labelsize=8)
         axis.grid(axis="x", linewidth=0.3)
     figure.savefig(path, metadata={"Date": None})

@@ -355,7 +355,8 @@ USES: Mapping[str, Use] = {
         'Word problems of one or two steps, reasoned and then answered behind "Answer:", with a reward for right answers after few '
         'tokens of reasoning. Rivals: a hand list of words that begin steps at -2, more weight on "Answer:", a hard cut after 40 '
         "tokens, no reasoning at all, and an instruction. The problems and settings are those of "
-        "`python -m bench.studies.thinking`, whose full run, with phases, is in the results.",
+        "`python -m bench.studies.thinking`, whose full run, with phases, is in the [results](../results.md): from other samples "
+        "of the same problems its fit learned more (2.85 to 29.1), and no thinking was the best there, too.",
         _shorter,
     ),
     "slop": Use(

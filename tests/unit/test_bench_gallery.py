@@ -146,6 +146,12 @@ def test_a_long_instruction_is_cut() -> None:
     assert page._drawn(name) == f'prompt + "{"x" * 30}…" and bias'
 
 
+def test_a_reward_is_named_in_short() -> None:
+    """A function without its module, another label whole."""
+    assert page._measure("bench.gallery.rewards:record") == "record"
+    assert page._measure("correct x T/len (len: thinking)") == "correct x T/len (len: thinking)"
+
+
 def test_a_page_says_who_won_and_what_failed(tmp_path: Path) -> None:
     """The table of one evaluation, a picture, a command without this machine's folders, and the row of the index."""
     pytest.importorskip("matplotlib")
