@@ -35,29 +35,29 @@ def run(step: Step, out: Path) -> dict[str, Any]:
             return known
     click.echo(f"$ {' '.join(step.program or ('blb',))} {' '.join(step.words)}", err=True)
     started = time.monotonic()
-    code, out_text, error = (_program if step.program else _blb)(step)
+    code, output, error = (_program if step.program else _blb)(step)
     took = {"words": list(step.words), "code": code, "seconds": time.monotonic() - started}
-    told = {"document": json.loads(out_text.strip().splitlines()[-1])} if code == 0 else {"error": error.strip().splitlines()[-1:]}
+    told = {"document": json.loads(output)} if code == 0 else {"error": error.strip().splitlines()[-1:]}
     path.write_text(json.dumps(took | told))
     click.echo(f"  {took['seconds']:.0f} s, exit code {code} {told.get('error', '')}", err=True)
     return took | told
 
 
 def _blb(step: Step) -> tuple[int, str, str]:
-    """Exit code, output on one line, and errors of ``blb``."""
+    """Exit code, JSON and errors of ``blb``."""
     words = [Path(word[1:]).read_text(encoding="utf-8").strip() if word.startswith("@") else word for word in step.words]
     result = CliRunner().invoke(blb, [*words, "--json"])
     if result.exit_code == 130:
         raise SystemExit(130)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    return result.exit_code, " ".join(result.stdout.splitlines()), result.stderr
+    return result.exit_code, result.stdout, result.stderr
 
 
 def _program(step: Step) -> tuple[int, str, str]:
-    """The same of another program."""
+    """The same of another program, whose last line is its JSON: a library may print before it."""
     done = subprocess.run([*step.program, *step.words], cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
+    return done.returncode, "".join(done.stdout.splitlines()[-1:]), done.stderr
 
 
 @click.command(help=__doc__)

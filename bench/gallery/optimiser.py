@@ -11,9 +11,9 @@ import asyncio
 import importlib
 import json
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import httpx2
@@ -31,7 +31,6 @@ __all__ = ["Asker", "main"]
 COMPONENT = "instruction"
 CONTEXT, LONGEST = 6144, 400
 """Tokens of a request to the second model, and of its answer."""
-Result = TypeVar("Result")
 
 
 class Asker:
@@ -53,16 +52,13 @@ class Asker:
             wanted = (self._session.complete_many(added.asked(each).prompt, draw) for each in new.values())
             return [found[0] for found in await asyncio.gather(*wanted)]
 
-        self._known.update(zip(new, self._run(ask()), strict=True))
+        self._known.update(zip(new, self._loop.run_until_complete(ask()), strict=True))
         self.calls += len(new)
         return [self._known[key] for key in keys]
 
     def score(self, example: Example, completion: Completion) -> float:
         """The displayed value of the reward."""
         return self._reward.value(self._reward.score(example, completion))
-
-    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return self._loop.run_until_complete(work)
 
 
 def adapter(asker: Asker) -> Any:

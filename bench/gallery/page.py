@@ -18,8 +18,8 @@ AGAINST = {"HELPS": "wins", "NO EVIDENCE": "level", "HURTS": "loses"}
 BIAS, RIVAL, BASE = "#2171b5", "#969696", "#252525"
 LONGEST = 60
 """Characters of an instruction on a page."""
-UNTOLD = ("pays for these tokens", "is not distinguishable from", "is not shown to add")
-"""Sentences of an evaluation that a page leaves out: its table says as much."""
+UNTOLD = ("pays for these tokens", "is not distinguishable from")
+"""Sentences of an evaluation that a page leaves out: its table has the tokens, and says "level"."""
 MADE = "<!-- written by `python -m bench.gallery`, not by hand -->\n\n"
 INDEX = """# Gallery
 
@@ -114,9 +114,10 @@ def _section(title: str, document: Mapping[str, Any]) -> str:
             row = (shown, _number(each["metrics"].get(name)), "" if tokens is None else f"{tokens:.1f}", ", ".join(told))
             text += f"| {' | '.join(row)} |\n"
         text += "\n"
+    said = "".join(f"- {sentence}\n" for sentence in document["summary"] if not any(each in sentence for each in UNTOLD))
     for each in sorted({policy["name"] for policy in document["policies"]}, key=len, reverse=True):
-        document = {**document, "summary": [sentence.replace(each, _named(each)) for sentence in document["summary"]]}
-    return text + "".join(f"- {sentence}\n" for sentence in document["summary"] if not any(each in sentence for each in UNTOLD))
+        said = said.replace(each, _named(each))
+    return text + said
 
 
 def _others(done: Sequence[tuple[Step, Mapping[str, Any]]]) -> str:

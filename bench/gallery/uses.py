@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from bench.gallery.rewards import LETTERS_HAN, STOCK
-from bench.gpu.jobs import REASONED
+from bench.gpu.jobs import RIGHT as NUMBER
+from bench.gpu.jobs import school_problem
 from bench.studies.thinking import ASKED, CLOSING, LONGEST, RIGHT, SAMPLES, SPLITS, TAUS, WORDS, problems
 from blackbox_lb.vocabulary.gguf import read_gguf
 
@@ -232,13 +233,11 @@ def _shorter(at: Place) -> list[Step]:
     arms = _words("--baseline-words", f"{words}:-2", "--baseline-close", 2, "--baseline-close", 5)
     arms += _words("--baseline-thinking-tokens", 40, "--baseline-thinking-tokens", 0, "--baseline-prompt", "Be brief.")
     judged = _words("eval", f"bias={at.out / 'one' / 'bias.json'}", *at.where, *task, *kept)
+    optimised = (*judged, *_words("--out", at.out / "optimised"))
     return [
         Step("one", _words("fit", *at.where, *task, *kept, *learn, "--out", at.out / "one")),
         Step("eval", (*judged, *arms, *_words("--out", at.out / "eval")), "Reasoning in word problems"),
-        *_optimised(
-            *(at, "optimised", task, (*judged, *_words("--out", at.out / "optimised"))),
-            *("Word problems, a prompt optimiser", "Be brief.", 300),
-        ),
+        *_optimised(at, "optimised", task, optimised, "Word problems, a prompt optimiser", "Be brief.", 300),
     ]
 
 
@@ -304,16 +303,10 @@ def _reasoning(at: Place) -> list[Step]:
     if source is None:
         return []
     lines = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
-    rows = [
-        {
-            "prompt": f"{line['question']} {REASONED}",
-            "answer": line["answer"].rpartition("#### ")[2].replace(",", ""),
-            "split": split,
-        }
-        for line, split in zip(lines, ["train"] * 30 + ["validation"] * 20 + ["test"] * 60, strict=False)
-    ]
-    out, right = at.out / "gsm8k", r"regex:(?s).*answer is[^\d\n-]{0,20}{answer}(?!\d|\.\d)"
-    task = _words("--data", _write(at.out / "gsm8k.jsonl", rows), "--reward", "accuracy", "--correct", right)
+    splits = ["train"] * 30 + ["validation"] * 20 + ["test"] * 60
+    rows = [school_problem(line, split) for line, split in zip(lines, splits, strict=False)]
+    out = at.out / "gsm8k"
+    task = _words("--data", _write(at.out / "gsm8k.jsonl", rows), "--reward", "accuracy", "--correct", NUMBER)
     task += _words("--max-tokens", 200, "--deploy", "greedy")
     learn = _words("--samples-per-prompt", 12, "--validation-samples", 1, "--test-samples", 1)
     said = "Be careful with each calculation."

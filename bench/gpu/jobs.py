@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TASKS", "Job", "Place", "decisions", "gsm8k", "labels", "live", "mixture", "overhead", "records"]
+__all__ = ["TASKS", "Job", "Place", "decisions", "gsm8k", "labels", "live", "mixture", "overhead", "records", "school_problem"]
 
 TASKS: Mapping[str, tuple[str, ...]] = {
     "sst2": ("positive", "negative"),
@@ -33,6 +33,8 @@ ALPHAS = (0.005, 0.007, 0.012, 0.022, 0.035, 0.052, 0.075, 0.11)
 PROBLEMS, SAMPLES, HELD = 7_000, 4, 200
 """Training problems of GSM8K, completions of each, validation problems; the rest of train.jsonl is unused."""
 REASONED = "Reason step by step, then end with 'The answer is' and the number."
+RIGHT = r"regex:(?s).*answer is[^\d\n-]{0,20}{answer}(?!\d|\.\d)"
+"""The test of such an answer."""
 TILL = 0.6
 """Share of the time for collecting; the fits take what is there by then."""
 
@@ -196,6 +198,12 @@ def mixture(at: Place) -> list[Job]:
     return found
 
 
+def school_problem(row: Mapping[str, str], split: str) -> dict[str, str]:
+    """A row of GSM8K's own files as one of ours; its answer ends in ``#### 1,234``."""
+    number = row["answer"].rpartition("#### ")[2].replace(",", "")
+    return {"prompt": f"{row['question']} {REASONED}", "answer": number, "split": split}
+
+
 def gsm8k(at: Place) -> list[Job]:
     """The paper's task: 28,000 completions for right answers; ``ips`` with the paper's settings, and ``projection``, from as many
     of them as there was time for."""
@@ -203,13 +211,8 @@ def gsm8k(at: Place) -> list[Job]:
         return []
     parts = {"train": _read(at.data / "gsm8k" / "train.jsonl"), "test": _read(at.data / "gsm8k" / "test.jsonl")}
     splits = {"train": parts["train"][:PROBLEMS], "validation": parts["train"][PROBLEMS : PROBLEMS + HELD], "test": parts["test"]}
-    rows = [
-        {"prompt": f"{row['question']} {REASONED}", "answer": row["answer"].rpartition("#### ")[2].replace(",", ""), "split": split}
-        for split, part in splits.items()
-        for row in part
-    ]
+    rows = [school_problem(row, split) for split, part in splits.items() for row in part]
     data, first = _write(at.out / "data" / "gsm8k.jsonl", rows), at.out / f"{at.model}_gsm8k"
-    right = r"regex:(?s).*answer is[^\d\n-]{0,20}{answer}(?!\d|\.\d)"
     asked: tuple[str, ...] = (
         "--data",
         str(data),
@@ -220,7 +223,7 @@ def gsm8k(at: Place) -> list[Job]:
         "--samples-per-prompt",
         str(SAMPLES),
     )
-    asked += ("--reward", "log-accuracy", "--correct", right)
+    asked += ("--reward", "log-accuracy", "--correct", RIGHT)
     found = [Job(first.name, ("collect", *at.options, *asked, "--out", str(first)), until=TILL)]
     estimators = {
         "ips": ("--tau", "1", "--alpha-scale", "absolute", *(word for each in ALPHAS for word in ("--alpha", str(each)))),

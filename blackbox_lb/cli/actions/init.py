@@ -90,7 +90,7 @@ class Questions:
         if not profile.connection.embedded:
             usual = environment(profile.connection.base_url_env) or profile.connection.base_url
             address = self.checked("Base URL", base_url, usual, partial(address_of, profile))
-            if address != usual:
+            if address not in ("", usual):
                 found["base_url"] = address
         elif base_url is not None:
             raise InputError(f"{profile.name} starts its own engine and takes no --base-url; leave it out")
