@@ -168,7 +168,9 @@ def index(pages: Path) -> str:
 
 def _draw(judged: Sequence[tuple[str, Mapping[str, Any]]], path: Path) -> str:
     """A point with its interval for each policy, a panel for each evaluation and setting."""
-    importlib.import_module("matplotlib").use("Agg")
+    matplotlib = importlib.import_module("matplotlib")
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "blackbox-lb"  # the same picture has the same ids
     pyplot = importlib.import_module("matplotlib.pyplot")
     panels = [
         (f"{title}, {setting}", [each for each in document["policies"] if each["setting"] == setting], document["label"])
