@@ -5,7 +5,7 @@ Arrays use these axes: ``t`` tokens of one completion, ``k`` listed alternatives
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias
 
@@ -137,6 +137,37 @@ class EndTokens:
     openers: frozenset[int] = frozenset()
 
 
+class ListedBytes(Mapping[int, bytes]):
+    """Id -> bytes of the tokens ``ids`` (n,), which may repeat: ``spelled[number]`` of each one's ``numbers`` (n,).
+
+    Nearly nobody looks at the bytes of an answer, so that a dictionary is made when somebody does.
+    """
+
+    def __init__(self, ids: IntArray, numbers: IntArray, spelled: Sequence[bytes]) -> None:
+        self.ids, self._numbers, self._spelled = ids, numbers, spelled
+        self._made: dict[int, bytes] | None = None
+
+    def made(self) -> dict[int, bytes]:
+        """The dictionary."""
+        if self._made is None:
+            ids, at = np.unique(self.ids, return_index=True)
+            numbers = self._numbers[at].tolist()
+            self._made = {token: self._spelled[number] for token, number in zip(ids.tolist(), numbers, strict=True)}
+        return self._made
+
+    def __getitem__(self, token: int) -> bytes:
+        return self.made()[token]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.made())
+
+    def __len__(self) -> int:
+        return len(self.made())
+
+    def __reduce__(self) -> tuple[type[dict[int, bytes]], tuple[dict[int, bytes]]]:
+        return dict, (self.made(),)  # without the spellings of all other tokens
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
     """One sampled completion with the provider's token logprobs.
@@ -164,7 +195,7 @@ class Completion:
     prompt_tokens: int = 0
     model: str = ""
     whole: bool = True
-    token_bytes: dict[int, bytes] = field(default_factory=dict)
+    token_bytes: Mapping[int, bytes] = field(default_factory=dict)
     propensities: FloatArray | None = None
     bounded: BoolArray | None = None
     generated: int | None = None

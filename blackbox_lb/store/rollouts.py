@@ -31,7 +31,7 @@ from blackbox_lb.store.integrity import (
 from blackbox_lb.store.keys import canonical, messages_of, prompt_hash, request_hash, rollout_key
 from blackbox_lb.store.packing import Arrays, pack
 from blackbox_lb.store.schema import TABLES, insertion, named, selection
-from blackbox_lb.types import Completion, FloatArray, Prompt
+from blackbox_lb.types import Completion, FloatArray, IntArray, ListedBytes, Prompt
 
 T = TypeVar("T")
 
@@ -86,6 +86,28 @@ def next_token_row(key: str, logprobs: FloatArray, received: float) -> dict[str,
     return summed({"key": key, "tokens": blob, "received": received})
 
 
+class _Shown:
+    """The ids whose bytes are stored. Those above ``HIGHEST`` count as not stored, and are stored again."""
+
+    HIGHEST = 1 << 20
+
+    def __init__(self) -> None:
+        self._there = np.zeros(self.HIGHEST + 1, np.bool_)
+
+    def missing(self, token_bytes: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Those of an answer that are not stored yet."""
+        if isinstance(token_bytes, ListedBytes):
+            ids: IntArray = token_bytes.ids
+        else:
+            ids = np.fromiter(token_bytes, np.int32, len(token_bytes))
+        new = ids[~self._there[np.minimum(ids, self.HIGHEST)]]
+        return {token: token_bytes[token] for token in new.tolist()}
+
+    def add(self, ids: Sequence[int]) -> None:
+        """These are stored now."""
+        self._there[np.array([each for each in ids if each < self.HIGHEST], np.int64)] = True
+
+
 def summed(row: dict[str, Any]) -> dict[str, Any]:
     """The row with its checksum as the last column."""
     return {**row, "checksum": sum_of(row)}
@@ -105,8 +127,8 @@ class RolloutStore:
     def __init__(self, path: Path | str, *, read_only: bool = False, patience: float = PATIENCE) -> None:
         self.path = Path(path)
         self._db = Database(self.path, read_only=read_only, patience=patience)
-        # By tokenizer with bytes stored by this object: they come with every answer.
-        self._shown: dict[str, set[int]] = {}
+        # By tokenizer: bytes come with every answer.
+        self._shown: dict[str, _Shown] = {}
         self._asked: tuple[Mapping[str, Any], dict[str, str]] = {}, {}
 
     def __enter__(self) -> Self:
@@ -138,10 +160,9 @@ class RolloutStore:
             self._asked = settings, {"hash": request_hash(settings), "settings": canonical(settings)}
         request, asked, now = self._asked[1]["hash"], prompt_hash(prompt), time.time()
         tokenizer, shown = settings.get("tokenizer", ""), dict[int, bytes]()
+        known = self._shown.setdefault(tokenizer, _Shown())
         for each in completions.values():
-            known = self._shown.get(tokenizer, set())
-            if not each.token_bytes.keys() <= known:
-                shown |= {token: raw for token, raw in each.token_bytes.items() if token not in known}
+            shown |= known.missing(each.token_bytes)
         return {
             "prompts": [{"hash": asked, "messages": messages_of(prompt)}],
             "requests": [self._asked[1]],
@@ -154,8 +175,8 @@ class RolloutStore:
         together = {table: [row for rows in answers for row in rows[table]] for table in answers[0]}
         self.add_rows(together | {"requests": list({row["hash"]: row for row in together["requests"]}.values())})
         for rows in answers:
-            for row in rows["token_bytes"]:
-                self._shown.setdefault(row["tokenizer"], set()).add(row["id"])
+            if shown := rows["token_bytes"]:
+                self._shown.setdefault(shown[0]["tokenizer"], _Shown()).add([row["id"] for row in shown])
         return [[row["key"] for row in rows["completions"]] for rows in answers]
 
     def add_rows(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, int]:

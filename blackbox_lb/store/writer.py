@@ -1,21 +1,21 @@
 """A thread that stores answers while others are received: waiting ones share a transaction, durable before their callers go on.
 
-A commit waits for the disk (``synchronous = FULL``), and SQLite releases the interpreter meanwhile. So the answers that arrive
-during one commit share the next. A worker awaits its own commit before it asks again, and this is all the back-pressure:
-at most one answer a worker is not stored.
+A commit waits for the disk (``synchronous = FULL``), and SQLite releases the interpreter meanwhile; the deflation of an answer does
+so, too. The answers that arrive during one commit share the next. A worker awaits its own commit before it asks again, and this is
+all the back-pressure: at most one answer a worker is not stored.
 """
 
 import asyncio
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
 
 from blackbox_lb.store.rollouts import RolloutStore
 from blackbox_lb.types import Completion, Prompt
 
-Waiting = tuple[Mapping[str, Sequence[Mapping[str, Any]]], asyncio.Future[list[str]]]
+Waiting = tuple[tuple[Mapping[str, Any], Prompt, Mapping[int, Completion]], asyncio.Future[list[str]]]
 
 
 class Writer:
@@ -39,9 +39,8 @@ class Writer:
 
         Raises StoreError: they are not stored.
         """
-        rows = self._store.rows_of(settings, prompt, completions)
         done: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
-        self._waiting.put((rows, done))
+        self._waiting.put(((settings, prompt, completions), done))
         return await done
 
     def _run(self) -> None:
@@ -58,7 +57,7 @@ class Writer:
 
     def _commit(self, batch: list[Waiting]) -> None:
         try:
-            keys: list[list[str] | Exception] = [*self._store.add_answers([answer for answer, _ in batch])]
+            keys: list[list[str] | Exception] = [*self._store.add_answers([self._store.rows_of(*answer) for answer, _ in batch])]
         except Exception as error:  # noqa: BLE001  (raised where the answer came from)
             if len(batch) > 1:  # a failing one must not keep the others out
                 for each in batch:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sqlite3
 import subprocess
 import sys
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ from blackbox_lb.errors import StoreError
 from blackbox_lb.store import RolloutStore, canonical, prompt_hash, request_hash, rollout_key
 from blackbox_lb.store.packing import Arrays, pack, unpack
 from blackbox_lb.store.schema import SCHEMA
-from blackbox_lb.types import Completion, Prompt
+from blackbox_lb.types import Completion, ListedBytes, Prompt
 
 SETTINGS = {"model": "m", "tokenizer": "t", "sampling": {"temperature": 1.0}}
 HELLO = Prompt.user("hello")
@@ -115,6 +118,44 @@ def test_a_completion_comes_back_as_it_was(tmp_path: Path) -> None:
         assert store.token_bytes("t") == {0: b"a", 1: b"\xff"}
         assert store.keys(request_hash(SETTINGS)) == {key}
         assert (store.size().completions, store.size().tokens) == (1, 3)
+
+
+def listed(*tokens: int) -> ListedBytes:
+    """The bytes of these tokens, in a list of an answer, as the reader of long lists gives them."""
+    spelled = [f"t{token}".encode() for token in tokens]
+    return ListedBytes(np.array(tokens, np.int32), np.arange(len(tokens), dtype=np.int32), spelled)
+
+
+def test_listed_bytes_are_a_mapping_and_travel_without_the_other_spellings() -> None:
+    """Each token once, whatever its numbers; a copy or a pickle is the dictionary itself."""
+    found = ListedBytes(np.array([7, 4, 7], np.int32), np.array([2, 0, 2], np.int32), [b"four", b"another", b"seven"])
+    assert (dict(found), len(found), found[7], 5 in found) == ({4: b"four", 7: b"seven"}, 2, b"seven", False)
+    assert type(pickle.loads(pickle.dumps(found))) is dict
+    assert copy.deepcopy(found) == found
+
+
+def test_bytes_are_stored_with_the_first_answer_that_is_stored(tmp_path: Path) -> None:
+    """Those of an answer that was not stored come with the next one; those of ids beyond the table come every time."""
+    far = (1 << 20) + 5
+    with RolloutStore(tmp_path / "s.db") as store:
+
+        def rows(*tokens: int, sample: int) -> dict[str, list[dict[str, Any]]]:
+            return store.rows_of(SETTINGS, HELLO, {sample: replace(completion(), token_bytes=listed(*tokens))})
+
+        def shown(found: dict[str, list[dict[str, Any]]]) -> list[int]:
+            return [row["id"] for row in found["token_bytes"]]
+
+        assert shown(rows(3, 5, 3, sample=0)) == [3, 5]  # and lost
+        again = rows(3, 5, far, sample=1)
+        assert shown(again) == [3, 5, far]
+        store.add_answers([again])
+        assert shown(rows(3, 5, 8, sample=2)) == [8]
+        assert shown(rows(5, far, sample=3)) == [far]
+        store.add_answers([rows(5, far, sample=3), rows(8, sample=4)])
+        assert store.token_bytes("t") == {3: b"t3", 5: b"t5", 8: b"t8", far: f"t{far}".encode()}
+        plain = replace(completion(), token_bytes={5: b"t5", 9: b"t9"})
+        assert shown(store.rows_of({**SETTINGS, "tokenizer": "another"}, HELLO, {0: plain})) == [5, 9]
+        assert shown(store.rows_of(SETTINGS, HELLO, {5: plain})) == [9]
 
 
 def test_what_the_provider_kept_back_survives_and_is_counted(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_bytes_come_from_the_store_when_one_is_missing() -> None:
     thinking.known = known
     for _ in range(3):
         one = completion(1, 2, 3, 4, 5)
-        one.token_bytes.clear()
+        one = replace(one, token_bytes={})
         assert thinking.lengths(one) == (2, 3, True)
     assert len(asked) == 1
     ended = replace(completion(1, 2, 3), token_ids=np.array([1, 2, 3, 99], np.int32), generated=4)  # the end token has no bytes

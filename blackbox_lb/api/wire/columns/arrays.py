@@ -12,7 +12,7 @@ import numpy.typing as npt
 from blackbox_lb.api.wire.columns.byte_spans import Aside
 from blackbox_lb.api.wire.dialects.position import LEAST, ROUNDING, PositionReader
 from blackbox_lb.errors import BlbError
-from blackbox_lb.types import NO_TOKEN, UNNAMED
+from blackbox_lb.types import NO_TOKEN, UNNAMED, ListedBytes
 
 Table = tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]
 
@@ -29,7 +29,7 @@ class LogprobColumns:
     logprobs: Any
     widths: Any
     listed: Table
-    token_bytes: dict[int, bytes]
+    token_bytes: ListedBytes
 
 
 def arrays_of(reader: PositionReader, choice: dict[str, Any], columns: LogprobColumns) -> dict[str, Any]:

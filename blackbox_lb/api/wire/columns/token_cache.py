@@ -14,7 +14,7 @@ from blackbox_lb.api.wire.columns.byte_spans import Aside, Spans, words_at
 from blackbox_lb.api.wire.dialects.token_identity import Identity, checked_bytes
 from blackbox_lb.providers.profile import Profile
 from blackbox_lb.providers.schema import EndpointRules
-from blackbox_lb.types import UNNAMED
+from blackbox_lb.types import UNNAMED, ListedBytes
 
 if TYPE_CHECKING:
     from blackbox_lb.vocabulary import Vocabulary
@@ -25,8 +25,6 @@ SLOTS = 20
 """Bits of a hash. The second of two spellings that share a slot is looked up in a dictionary, which takes a microsecond."""
 STEP = 32
 """Bytes that are compared at once."""
-FEW = 2_000
-"""More tokens are looked up faster once each."""
 FACTORS = [np.uint64(each) for each in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)]
 _NEEDED = np.array([0, 1 << 24, 0x0101 << 16, 0x010101 << 8, 0x01010101], "<u4")
 """Which of four words must be equal, by the number of the field's bytes in the last."""
@@ -40,35 +38,33 @@ class TokenSpellings:
         self._exact = profile.tokens.bytes_exact
         self._numbers: dict[bytes, int] = {}
         self._bytes = [b""]  # number 0 is none
-        self._spelled, self._clash = dict[int, bytes](), False
+        self._spelled, self._clash, self._all_told = dict[int, bytes](), False, True
         self._slots = np.zeros(1 << SLOTS, np.int32)
         self.ids = np.zeros(1024, np.int32)
         self._told = np.zeros(1024, np.bool_)
-        self._places = np.zeros((2, 2, 1024), np.intp)
+        # By number, in rows, so that one is in one or two lines of the processor's cache: the last words of the token and of its
+        # bytes; their lengths, and the ends of what is kept of them.
+        self._tails, self._places = np.zeros((1024, 2, STEP // 8), np.uint64), np.zeros((1024, 4), np.int32)
         self._keep = np.zeros(1 << 16, np.uint8)
         self._kept = STEP
 
     def numbers(self, content: bytes, spans: Spans) -> Any:
         """The number of each entry's spelling (n,). Raises Aside, ValueError, and the errors of ``Identity``."""
-        slots = self._hashed(content, spans)
+        windows = [words_at(content, ends - STEP, STEP // 8) for _, ends in (spans.token, spans.raw)]
+        slots = self._hashed(windows, spans)
         found = self._slots[slots]
-        same = self._same(content, spans, found)
+        same = self._same(content, windows, spans, found)
         if not same.all():
             self._look_up(content, spans, found, slots, (~same).nonzero()[0])
         return found
 
-    def bytes_of(self, numbers: Any) -> dict[int, bytes]:
+    def bytes_of(self, numbers: Any) -> ListedBytes:
         """Id -> bytes of these tokens, where the profile's are exact. Raises Aside where one id has two."""
-        used = numbers[self._told[numbers]]
-        if len(used) > FEW:
-            seen = np.zeros(len(self._bytes), np.bool_)
-            seen[used] = True
-            used = seen.nonzero()[0]
-        pairs = zip(self.ids[used].tolist(), map(self._bytes.__getitem__, used.tolist()), strict=True)
-        table = dict(pairs)
-        if self._clash and any(table[self.ids[number]] != self._bytes[number] for number in used.tolist()):
+        used = numbers if self._all_told else numbers[self._told[numbers]]
+        found = ListedBytes(self.ids[used], used, self._bytes)
+        if self._clash and any(found[self.ids[number]] != self._bytes[number] for number in used.tolist()):
             raise Aside("a token with two lists of bytes")
-        return table
+        return found
 
     @property
     def full(self) -> bool:
@@ -76,36 +72,37 @@ class TokenSpellings:
         return len(self._bytes) > MOST
 
     @staticmethod
-    def _hashed(content: bytes, spans: Spans) -> Any:
-        """A slot for each entry by the first and last eight bytes of its token, and the last eight of its bytes."""
-        (token, token_end), (_, raw_end) = spans.token, spans.raw
-        mixed = np.zeros(len(token), np.uint64)
-        for places, factor in zip((token, token_end - 8, raw_end - 8), FACTORS, strict=False):
-            mixed ^= words_at(content, places) * factor
+    def _hashed(windows: list[Any], spans: Spans) -> Any:
+        """A slot for each entry by the last 16 bytes up to its token's end, and the last 8 up to that of its bytes."""
+        token, raw = windows
+        mixed = token[:, -1] * FACTORS[0]
+        mixed ^= token[:, -2] * FACTORS[1]
+        mixed ^= raw[:, -1] * FACTORS[2]
         mixed ^= mixed >> np.uint64(29)
         mixed *= FACTORS[-1]
         return mixed >> np.uint64(64 - SLOTS)
 
-    def _same(self, content: bytes, spans: Spans, found: Any) -> Any:
+    def _same(self, content: bytes, windows: list[Any], spans: Spans, found: Any) -> Any:
         """Whether each entry equals the spelling with the number ``found``, to the last byte."""
-        same = found > 0
-        for (begins, ends), (sizes, kept) in zip((spans.token, spans.raw), self._places, strict=True):
+        same, tails, places = found > 0, self._tails.take(found, axis=0), self._places.take(found, axis=0)
+        for field, (words, (begins, ends)) in enumerate(zip(windows, (spans.token, spans.raw), strict=True)):
             lengths = ends - begins
-            same &= lengths == sizes[found]
-            self._compare(content, same, ends, kept[found], lengths)
+            same &= lengths == places[:, field]
+            self._compare(content, words == tails[:, field], same, ends, places[:, 2 + field], lengths)
         return same
 
-    def _compare(self, content: bytes, same: Any, ends: Any, kept: Any, lengths: Any) -> None:
-        """Make False in ``same`` (n,) whatever differs before ``ends``, backwards to the first byte.
+    def _compare(self, content: bytes, equal: Any, same: Any, ends: Any, kept: Any, lengths: Any) -> None:
+        """Make False in ``same`` (n,) whatever differs before ``ends``, backwards to the first byte; ``equal``: the last words.
 
         A word may hold bytes before the field: those of its key, the same everywhere. Bytes behind the field differ.
         """
-        equal = words_at(content, ends - STEP, 4) == words_at(self._keep, kept - STEP, 4)
         needed = _NEEDED.take(lengths + 7 >> 3, mode="clip")
         same &= equal.view("<u4")[:, 0] & needed == needed
         if (longer := lengths > STEP).any() and len(rows := (same & longer).nonzero()[0]):
             rest = np.ones(len(rows), np.bool_)
-            self._compare(content, rest, ends[rows] - STEP, kept[rows] - STEP, lengths[rows] - STEP)
+            before, earlier = ends[rows] - STEP, kept[rows] - STEP
+            equal = words_at(content, before - STEP, STEP // 8) == words_at(self._keep, earlier - STEP, STEP // 8)
+            self._compare(content, equal, rest, before, earlier, lengths[rows] - STEP)
             same[rows] = rest
 
     def _look_up(self, content: bytes, spans: Spans, found: Any, slots: Any, rows: Any) -> None:
@@ -131,9 +128,10 @@ class TokenSpellings:
         spelled = checked_bytes(self._provider, given) if self._exact and given and found != UNNAMED else b""
         number = len(self._bytes)
         if number == len(self.ids):
-            self.ids, self._told = (np.concatenate([each, np.zeros_like(each)]) for each in (self.ids, self._told))
-            self._places = np.concatenate([self._places, np.zeros_like(self._places)], axis=2)
+            for name in ("ids", "_told", "_tails", "_places"):
+                setattr(self, name, np.concatenate([(had := getattr(self, name)), np.zeros_like(had)]))
         self.ids[number], self._told[number] = found, bool(spelled)
+        self._all_told = self._all_told and bool(spelled)
         self._clash = self._clash or (bool(spelled) and self._spelled.setdefault(found, spelled) != spelled)
         self._bytes.append(spelled)
         self._numbers[key] = number
@@ -147,4 +145,5 @@ class TokenSpellings:
         end = self._kept + len(token)
         self._keep[self._kept : end + len(raw)] = np.frombuffer(both, np.uint8)
         self._kept = end + len(raw)
-        self._places[:, :, number] = (len(token) - 8, end), (len(raw) - 8, self._kept)
+        self._places[number] = len(token) - 8, len(raw) - 8, end, self._kept
+        self._tails[number] = [words_at(self._keep, np.array([each - STEP]), STEP // 8)[0] for each in (end, self._kept)]
