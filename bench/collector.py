@@ -52,6 +52,7 @@ CLIENTS = (
     Client("openai SDK, raw response", "sdk", "raw"),
     Client("openai SDK, typed objects", "sdk", "typed"),
     Client("lm-evaluation-harness", "lm_evaluation_harness", "lm-eval", own=True),
+    Client("vLLM's benchmark client", "vllm_benchmark", "vllm", own=True),
     Client("inspect_ai", "inspect_client", "inspect", own=True),
     Client(OURS, "blb", "blb"),
 )
