@@ -120,7 +120,7 @@ class Compiled(Row):
     kl_lost_nats_per_token: KL between the learned and the compiled policy on logged prefixes.
     kept_share: 1 less that loss as a share of the KL between the learned policy and the base.
     clipped, rounded, dropped: entries at a limit of the range, entries that became 0 as integers, learned entries not sent.
-    exact: the same by whole distributions, None where these were not asked for.
+    exact: the same by whole distributions, which an earlier version recorded.
     held_out: the gains that chose the number of entries, empty where the number was given.
     """
 

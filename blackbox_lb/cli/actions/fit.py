@@ -24,7 +24,6 @@ from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.jobs.fitting.list_fidelity import Fidelity
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit
@@ -108,7 +107,6 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         goal=Goal(options.objective, options.kl_price),
         go_on=options.go_on,
         only_stored=options.only_stored,
-        full_vocab=options.full_vocab or 0,
         entries=_entries(options.entries),
         integers=options.integers,
         settings=settings,
@@ -122,7 +120,7 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
 
 def _suits_answers(options: FitOptions, reward: Reward, labels: Labels | None) -> bool:
     """Whether the default is to learn the answers of the data: a decision, rewarded for being right, without options on samples."""
-    asked = options.full_vocab or options.engine != "here" or options.rollouts or options.phases or options.only_stored
+    asked = options.engine != "here" or options.rollouts or options.phases or options.only_stored
     return labels is not None and reward.name in CORRECTNESS and options.estimator == Sweep().estimators and not asked
 
 
@@ -185,8 +183,6 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
     if bias.censoring and bias.sampling:
         click.echo(bias.censoring.sentence(bias.sampling.top_logprobs))
     findings_list(bias.findings)
-    if result.fidelity is not None:
-        _print_fidelity(result.fidelity)
     if "bias.json" not in unwritten:
         click.echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")
     if "learned.json" not in unwritten:
@@ -219,30 +215,5 @@ def _print_decisions(setting: str, base: DecisionScores, biased: DecisionScores)
                 *(f"{one} -> {two}" for one, two in zip(base.confusion[row], biased.confusion[row], strict=True)),
             )
             for row, name in enumerate(base.names)
-        ),
-    )
-
-
-def _print_fidelity(found: Fidelity) -> None:
-    if not found.rows:
-        click.echo(
-            f"exactness NOT CHECKED: distributions at {found.positions} reference positions do not agree with the logged lists "
-            f"(total variation {found.distance:.2f} on average)"
-        )
-        return
-    print_table(
-        f"Exact at {found.positions} training positions with all {found.vocabulary:,} logprobs, and as the lists say of them "
-        "(nats a token)",
-        ("bias", "entries", "KL", "by lists", "KL lost", "by lists", "kept", "by lists", "log Z error", "sd", "largest"),
-        (
-            (
-                row.label,
-                f"{row.entries:,}",
-                *(f"{value:.4f}" for value in (row.kl.exact, row.kl.listed, row.lost.exact, row.lost.listed)),
-                *(f"{value:.1%}" for value in (row.kept.exact, row.kept.listed)),
-                f"{row.log_z[0]:+.4f}",
-                *(f"{value:.4f}" for value in row.log_z[1:]),
-            )
-            for row in found.rows
         ),
     )

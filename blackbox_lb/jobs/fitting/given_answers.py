@@ -40,11 +40,8 @@ def check_answers(trials: Trials, task: Task, plan: FitPlan) -> None:
             f"given answers are learned by projection, and not by {others}, which need completions that were drawn; use "
             "--learn-from samples, or --estimator projection alone"
         )
-    if trials.engine is not None or plan.full_vocab:
-        raise InputError(
-            f"--learn-from {plan.learn_from} works in one process and without --full-vocab; leave those out, or use "
-            "--learn-from samples"
-        )
+    if trials.engine is not None:
+        raise InputError(f"--learn-from {plan.learn_from} works in one process; leave out --engine, or use --learn-from samples")
     training = task.train[: plan.limit]
     if len({tuple(sorted(map(normalise, example.answers))) for example in training}) == 1:
         raise InputError(

@@ -86,14 +86,12 @@ class DecisionsPair(_Known):
 class Result(_Known):
     """The displayed part of ``result.json``."""
 
-    uncompiled_entries: int | None = None
     kl_nats_per_completion: Number | None = None
     kl_missing: str | None = None
     kl_whole: bool = True
     validation: Validation = Validation()
     training: TrainingSummary | None = None
     usage: UsageSummary | None = None
-    fidelity: dict[str, Any] | None = None
     decisions: dict[str, DecisionsPair] = Field(default_factory=dict)
     provenance: dict[str, Any] | None = None
 
