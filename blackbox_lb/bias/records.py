@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import AllowInfNan, BaseModel, Field, Strict, model_validator
@@ -16,6 +17,12 @@ Flag: TypeAlias = Annotated[bool, Strict()]
 TokenId: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=2**31 - 1)]
 Name: TypeAlias = Annotated[str, Field(min_length=1)]
 Scalar: TypeAlias = Flag | Annotated[int, Strict()] | Finite | str | None
+
+
+def settings_text(settings: Mapping[str, Scalar]) -> str:
+    """The settings of an estimator that are set, as a sentence part; not safe to print."""
+    told = ((name, value) for name, value in settings.items() if value is not None)
+    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told)
 
 
 class Row(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):

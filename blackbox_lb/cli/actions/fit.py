@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+import shlex
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,12 @@ from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.bias.phases import Phases
+from blackbox_lb.bias.records import settings_text
 from blackbox_lb.cli.commands.learning.fit import FitOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import labels_of, load, open_trials, run_folder
 from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import findings_list, print_table, settings_text, verdict_table
+from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.scores import DecisionScores
@@ -32,8 +34,9 @@ from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.rollouts.judging.verdict import GREEDY, parse_setting
 from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.tasks.sets.labels import LEAST_ROWS, Labels
 
 ALL = "all"
 CORRECTNESS = frozenset({"exact-match", "contains", "accuracy", "log-accuracy"})
@@ -115,7 +118,19 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         labels=labels,
         depends_on=tuple(on for each in dict.fromkeys(options.depends_on) if (on := DependsOn.parse(each)) is not None),
         phases=Phases.parse(options.phases) if options.phases else None,
+        remarks=tuple(_too_few_rows(options, task, reward, labels)),
     )
+
+
+def _too_few_rows(options: FitOptions, task: Task, reward: Reward, labels: Labels | None) -> Iterator[str]:
+    """A sentence where --limit leaves too few rows to see that the answers are labels, and so changes what is learned from."""
+    whole = Labels.found_in(task.train) if labels is None and options.learn_from is None and options.limit else None
+    if whole is not None and _suits_answers(options, reward, whole):
+        yield (
+            f"--limit {options.limit} leaves too few rows to see that the answers are {len(whole.names)} labels (that takes "
+            f"{LEAST_ROWS} rows of each), so this fit learns from samples; to learn from the answers, name the labels: --labels "
+            f"{shlex.quote(','.join(whole.names))}"
+        )
 
 
 def _suits_answers(options: FitOptions, reward: Reward, labels: Labels | None) -> bool:
@@ -175,8 +190,8 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
             ),
         )
     click.echo(
-        f"{bias.estimator} ({settings_text(bias.settings)}), {len(bias.entries)} entries, learned from {bias.rollouts} rollouts, "
-        f"{result.kl_sentence}"
+        f"{bias.estimator} ({printable(settings_text(bias.settings))}), {len(bias.entries)} entries, learned from "
+        f"{bias.rollouts} rollouts, {result.kl_sentence}"
     )
     if bias.compiled:
         click.echo(f"compiled: {bias.compiled.sentence}")

@@ -99,7 +99,7 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPl
     if found.outside > OFTEN * len(found.examples) and found.width < MOST_LISTED and rules.limit_is_setting:
         trials.report.remark(f"how far answers outside the lists are behind can only be guessed: {rules.limit_remedy}")
     if plan.labels is not None:
-        trials.report.remark(f"first lists: {judged(found, plan.labels).sentence}")
+        trials.report.remark(f"first lists, which do not tell what follows a label: {judged(found, plan.labels).sentence}")
     begins = np.unique(np.concatenate([np.zeros(0, np.int64), *found.accepted]))
     after = await followed(trials, found) if plan.learn_from == "answers" else None
     if after is None:

@@ -22,6 +22,7 @@ class FitPlan:
     that the training rows have, or the sum of both objectives; listed: alternatives at the place of an answer, None for as many as
     help. labels: of a decision, None where there are none to score. depends_on: features of the prompt that a bias may depend on,
     each tried beside the fixed one. phases: of completions, each of which may get a vector of its own; None for one vector.
+    remarks: sentences on how the plan came about.
     """
 
     samples: int = 10
@@ -40,6 +41,7 @@ class FitPlan:
     labels: Labels | None = None
     depends_on: tuple[DependsOn, ...] = ()
     phases: Phases | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def reads_answers(self) -> bool:
