@@ -22,7 +22,7 @@ OFTEN = 0.05
 
 def confusable(labels: Labels, matcher: Matcher) -> Iterator[str]:
     """A sentence where ``matcher`` accepts one label as another, or finds it inside of a longer number."""
-    if matcher.spec != "contains" and not matcher.spec.startswith("regex:"):
+    if not matcher.needs_answer or (matcher.spec != "contains" and not matcher.spec.startswith("regex:")):
         return
     longer = [(name, f"{name}0") for name in labels.names if name.isdecimal()]
     pairs = [(one, other) for one in labels.names for other in labels.names if one != other] + longer
@@ -41,7 +41,7 @@ def remark_on_others(trials: Trials, title: str, labels: Labels, said: Sequence[
         for example, text in said
         if (own := labels.of(example)) is not None and labels.said(text) not in (None, own) and matcher(example, text)
     ]
-    if len(others) > OFTEN * len(said):
+    if matcher.needs_answer and len(others) > OFTEN * len(said):
         trials.report.remark(
             f"{title}: {matcher.spec} counts {len(others)} of {len(said)} answers as right that name another label first, such as "
             f"{shorten(others[0])}: exact-match does not, and the scores of decisions count the label that is named first"
