@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import AllowInfNan, BaseModel, Field, Strict, model_validator
@@ -16,6 +17,12 @@ Flag: TypeAlias = Annotated[bool, Strict()]
 TokenId: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=2**31 - 1)]
 Name: TypeAlias = Annotated[str, Field(min_length=1)]
 Scalar: TypeAlias = Flag | Annotated[int, Strict()] | Finite | str | None
+
+
+def settings_text(settings: Mapping[str, Scalar]) -> str:
+    """The settings of an estimator that are set, as a sentence part; not safe to print."""
+    told = ((name, value) for name, value in settings.items() if value is not None)
+    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told)
 
 
 class Row(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
@@ -120,7 +127,7 @@ class Compiled(Row):
     kl_lost_nats_per_token: KL between the learned and the compiled policy on logged prefixes.
     kept_share: 1 less that loss as a share of the KL between the learned policy and the base.
     clipped, rounded, dropped: entries at a limit of the range, entries that became 0 as integers, learned entries not sent.
-    exact: the same by whole distributions, None where these were not asked for.
+    exact: the same by whole distributions, which an earlier version recorded.
     held_out: the gains that chose the number of entries, empty where the number was given.
     """
 

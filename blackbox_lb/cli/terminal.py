@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from blackbox_lb.api.limits.interrupts import asking
-from blackbox_lb.bias.records import RecordedFinding, Scalar, Verdict
+from blackbox_lb.bias.records import RecordedFinding, Verdict
 from blackbox_lb.rollouts.progress import Reporter, Silent, chance
 from blackbox_lb.safety.printable import legible, printable
 from blackbox_lb.safety.secrets import redacted
@@ -206,12 +206,6 @@ def verdict_table(verdicts: Iterable[Verdict]) -> None:
         ),
         left=2,
     )
-
-
-def settings_text(settings: Mapping[str, Scalar]) -> str:
-    """The settings of an estimator that are set, safe to print."""
-    told = ((name, value) for name, value in settings.items() if value is not None)
-    return printable(", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told))
 
 
 def findings_list(findings: Iterable[RecordedFinding], *, everything: bool = False) -> None:

@@ -1,18 +1,20 @@
 """``blb check``: whether a bias can correct a decision, from a few greedy answers and first lists, before a collection."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from blackbox_lb.errors import InputError
-from blackbox_lb.estimate.decisions.feasibility import Feasibility, feasibility
+from blackbox_lb.estimate.decisions.feasibility import AfterLabel, Feasibility, feasibility
 from blackbox_lb.estimate.decisions.prediction import FirstLists
 from blackbox_lb.estimate.inputs.checks import Bools
 from blackbox_lb.rollouts.answers.given_answers import FirstTokens, first_tokens
+from blackbox_lb.rollouts.judging.decisions import confusable, remark_on_others
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY
+from blackbox_lb.tasks import Reward
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example
 
@@ -38,14 +40,43 @@ async def check(trials: Trials, examples: Sequence[Example], labels: Labels, lis
 
     Raises InputError: fewer than two labels among them. NoLogprobs: no list at all. ProviderError: the API failed.
     """
-    looked = examples[:LOOKED_AT]
-    scores = await trials.scores("check, greedy answers", looked, GREEDY, 1)
+    looked, title = examples[:LOOKED_AT], "check, greedy answers"
+    for sentence in confusable(labels, trials.reward.matcher):
+        trials.report.remark(sentence)
+    keys = await trials.collect(title, looked, trials.draw(GREEDY, None, trials.session.biased_endpoint), 1)
+    drawn = [list(trials.store.completions(row)) for row in keys]
+    scores = trials.scored(title, looked, drawn)
+    said = [(example, each.text) for example, row in zip(looked, drawn, strict=True) for each in row if each.readable]
+    remark_on_others(trials, title, labels, said)
     found = await first_tokens(trials, looked, "check", listed)
     right = None
     if scores.correct is not None:
         whole = np.array([bool(row.size and row[0]) for row in scores.correct], np.bool_)
         right = whole[found.places]
-    return Checked(judged(found, labels, right), found.sentence)
+    after = after_label(trials.reward, labels, said, max(map(len, found.spelled)))
+    return Checked(replace(judged(found, labels, right), after=after), found.sentence)
+
+
+def after_label(reward: Reward, labels: Labels, said: Sequence[tuple[Example, str]], longest: int) -> AfterLabel | None:
+    """Test the greedy answers ``said`` that begin with a label as if it were the right one; None where one token is all there is.
+
+    A task's own test of correctness reads more of a row than its answer: there only right labels are looked at.
+    longest: tokens of the longest label.
+    """
+    matcher = reward.matcher
+    if reward.max_tokens == 1:
+        return None
+    answers = {labels.of(example): example.answers for example, _ in said}
+    begun = [(example, text, number) for example, text in said if (number := labels.begun(text)) is not None]
+    begun = [each for each in begun if matcher.judge is None or each[2] == labels.of(each[0])]
+    tested = [(replace(each, answers=answers.get(number) or (labels.names[number],)), text) for each, text, number in begun]
+    refused = [text for example, text in tested if not matcher(example, text)]
+    remedies = [f"--max-tokens {longest} leaves no room for more than the longest label"] if longest < reward.max_tokens else []
+    if matcher.spec == "exact-match":
+        option = "reward" if reward.spec == matcher.spec else "correct"
+        remedies.append(f"--{option} contains accepts a label anywhere in the answer")
+    remedy = ", or ".join(remedies) or "let the prompt ask for the label alone"
+    return AfterLabel(len(tested), len(tested) - len(refused), matcher.spec, refused[0] if refused else "", remedy)
 
 
 def judged(found: FirstTokens, labels: Labels, right: Bools | None = None) -> Feasibility:

@@ -87,8 +87,8 @@ def _of(trials: Trials, stage: ForecastStage) -> Forecast:
 
 
 def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
-    """The most that a fit asks for: training, the validation of every candidate, the test, and whole distributions."""
-    most, positions = _candidates(plan.sweep), task.train[:1] * bool(plan.full_vocab)
+    """The most that a fit asks for: training, the validation of every candidate, and the test."""
+    most = _candidates(plan.sweep)
     firsts = [ForecastStage(task.train[: plan.limit], 1, 1)] if plan.reads_answers else []
     settings, phased = dict.fromkeys(plan.settings), 2 * most if plan.phases else 0  # each completion of two parts
     extra = plan.goal.objective == "reward-kl" and SAMPLED not in settings
@@ -106,7 +106,6 @@ def fit_stages(task: Task, plan: FitPlan) -> list[ForecastStage]:
         *firsts,
         ForecastStage(task.train[: plan.limit], 0 if plan.only_stored or plan.learn_from == "answers" else plan.samples),
         *judged,
-        ForecastStage(positions, plan.full_vocab, 1),
     ]
 
 

@@ -1,6 +1,6 @@
-"""Reference positions: places in the training completions where the server is asked for the whole next-token distribution.
+"""Reference positions: places in stored completions where the server is asked for the whole next-token distribution.
 
-They are drawn uniformly from the tokens of the base model's completions, so that an average over them is one over its usage.
+They are drawn uniformly from the tokens of the completions, so that an average over them is one over their usage.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from blackbox_lb.api.limits.workers import run_all
 from blackbox_lb.errors import CorruptResponse, InputError, NoLogprobs, ProfileError, RequestRejected
-from blackbox_lb.estimate.inputs.checks import Bools, Ids
+from blackbox_lb.estimate.inputs.checks import Bools, Ids, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.full_vocabulary import ListModel
 from blackbox_lb.providers.schema import ReferenceRules
 from blackbox_lb.rollouts.collect import settings_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Watcher, short
-from blackbox_lb.rollouts.training import Training
 from blackbox_lb.safety.printable import with_remedy
 from blackbox_lb.store import next_token_key, prompt_hash
 from blackbox_lb.types import Completion, Draw, Example, FloatArray, Prompt, Sampling
@@ -42,7 +41,7 @@ differ, is up to .1 nat apart. Lists after two different prefixes were .36 apart
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """``exact`` (r, v): logprobs in nats at the training ``positions`` (r,).
+    """``exact`` (r, v): logprobs in nats at the ``positions`` (r,) of the completions.
 
     unanswered: positions with an answer without a list. padding: ids above the tokenizer's vocabulary, which
     name no token and are left out. disagreement: the largest difference in nats between the sampled token's logged logprob and
@@ -115,14 +114,14 @@ async def check_reference(trials: Trials, examples: Sequence[Example], count: in
         )
 
 
-async def ask_reference(trials: Trials, examples: Sequence[Example], training: Training, count: int, seed: int) -> Reference:
-    """The whole next-token distribution at ``count`` positions of ``training``; stored ones are not asked for again.
+async def ask_reference(trials: Trials, examples: Sequence[Example], rollouts: Rollouts, count: int, seed: int) -> Reference:
+    """The whole next-token distribution at ``count`` positions of ``rollouts``, whose lists are in memory; stored ones are not
+    asked for again.
 
     Raises CorruptResponse: an answer that is no distribution over the vocabulary, or fewer than two answers with a list.
     ProviderError: the API failed; what was received is kept.
     """
-    rollouts = training.rollouts
-    chosen = sample_positions(rollouts, count, seed, training.next_token.tail_mass < 1, training.base)
+    chosen = sample_positions(rollouts, count, seed, np.asarray((rollouts.top_ids >= 0).any(axis=1)))
     asker, started = _Asker.of(trials), time.monotonic()
     found = await _asked(asker, examples, rollouts, chosen)
     sizes = sorted({len(row) for row in found.values()})
@@ -132,7 +131,7 @@ async def ask_reference(trials: Trials, examples: Sequence[Example], training: T
             "are needed: run without --full-vocab, or restart the server"
         )
     positions = np.array(sorted(found), dtype=np.int64)
-    known = _vocabulary_size(trials, training, sizes[0])
+    known = _vocabulary_size(trials, rollouts, sizes[0])
     exact = np.stack([found[position][:known] for position in positions.tolist()])
     here = exact[np.arange(len(positions)), rollouts.token_ids[positions]]
     apart = np.abs(here - rollouts.logprobs[positions])[~rollouts.is_bounded[positions]]
@@ -142,17 +141,25 @@ async def ask_reference(trials: Trials, examples: Sequence[Example], training: T
         unanswered=len(chosen) - len(found),
         padding=sizes[0] - known,
         disagreement=float(apart.max(initial=0.0)),
-        distance=float(ListModel.of(training.next_token, positions).distance(exact).mean()),
+        distance=float(total_variation(rollouts, positions, exact).mean()),
         received=asker.received,
         seconds=time.monotonic() - started,
         stored=asker.stored,
     )
 
 
-def _vocabulary_size(trials: Trials, training: Training, listed: int) -> int:
+def _vocabulary_size(trials: Trials, rollouts: Rollouts, listed: int) -> int:
     """The number of the ``listed`` ids that are tokens: a model's matrix often has rows without a token, as padding."""
     size = trials.tokenizer.vocabulary_size
-    return listed if size is None else min(listed, max(size, int(training.next_token.token_ids[-1]) + 1))
+    return listed if size is None else min(listed, max(size, int(max(rollouts.token_ids.max(), rollouts.top_ids.max())) + 1))
+
+
+def total_variation(rollouts: Rollouts, positions: Ids, exact: npt.NDArray[np.floating]) -> Vector:
+    """(r,) half the absolute differences, over the tokens listed at the ``positions`` (r,), between the logged probabilities and
+    those of the logprobs ``exact`` (r, v): 0 to 1."""
+    ids, logged = rollouts.top_ids[positions], rollouts.top_logprobs[positions].astype(np.float64)
+    now = np.take_along_axis(exact, np.maximum(ids, 0), axis=1).astype(np.float64)
+    return np.asarray(np.where(ids >= 0, np.abs(np.exp(now) - np.exp(logged)), 0.0).sum(axis=1) / 2)
 
 
 async def _asked(asker: _Asker, examples: Sequence[Example], rollouts: Rollouts, chosen: Ids) -> dict[int, FloatArray]:
@@ -176,18 +183,17 @@ async def _asked(asker: _Asker, examples: Sequence[Example], rollouts: Rollouts,
     return found
 
 
-def sample_positions(rollouts: Rollouts, count: int, seed: int, usable: Bools, base: Bools | None = None) -> Ids:
-    """At most ``count`` positions that are ``usable`` (m,) and of a rollout that the ``base`` (n,) drew, in order.
+def sample_positions(rollouts: Rollouts, count: int, seed: int, usable: Bools) -> Ids:
+    """At most ``count`` positions that are ``usable`` (m,), in order.
 
     Drawn uniformly without replacement; a position's rank depends on its rollout's key and ``seed`` only, so most of the
     drawn ones stay when rollouts are added.
     """
-    allowed = usable if base is None else usable & base[rollouts.rollout_of]
     ranks = np.concatenate(
         [np.zeros(0, np.uint64)]
         + [_ranks(key, length, seed) for key, length in zip(rollouts.keys, rollouts.lengths.tolist(), strict=True)]
     )
-    where = np.flatnonzero(allowed)
+    where = np.flatnonzero(usable)
     return np.sort(where[np.argsort(ranks[where], kind="stable")[:count]])
 
 

@@ -176,8 +176,8 @@ def test_greedy_stages_take_one_sample() -> None:
     """A task of one prompt a split, so that counts are samples: training 10, validation (1 + 2) x (6 + 1), test 2 x (6 + 1)."""
     train, validation, test = ((Example(str(n), Prompt.user(f"q{n}")),) for n in range(3))
     task = Task("t", train, validation, test)
-    assert [stage.samples for stage in fit_stages(task, FitPlan(settings=(SAMPLED, GREEDY)))] == [10, 18, 3, 12, 2, 0]
-    assert [stage.samples for stage in fit_stages(task, FitPlan(settings=(GREEDY,)))] == [10, 3, 2, 1, 0]
+    assert [stage.samples for stage in fit_stages(task, FitPlan(settings=(SAMPLED, GREEDY)))] == [10, 18, 3, 12, 2]
+    assert [stage.samples for stage in fit_stages(task, FitPlan(settings=(GREEDY,)))] == [10, 3, 2, 1]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blackbox_lb.bias.document import Bias
-from blackbox_lb.bias.records import Compiled, Entry, HeldOutGain, RecordedFinding, Verdict
+from blackbox_lb.bias.records import Compiled, Entry, ExactEffects, HeldOutGain, RecordedFinding, Verdict
 from blackbox_lb.cli import main
 from blackbox_lb.cli.commands import COMMANDS
 from blackbox_lb.providers.names import profile_names
@@ -260,8 +260,13 @@ def test_entries_take_a_number(call: Callable[..., tuple[object, ...]]) -> None:
 
 
 def test_a_bias_whose_size_was_cross_validated_is_shown(tmp_path: Path) -> None:
-    """A file that says what held-out completions said of each number of entries is read and printed."""
+    """A file that says what held-out completions said of each number of entries, and what whole distributions did, is read and
+    printed."""
     rows = (HeldOutGain(entries=10, gain=0.1, error=0.01), HeldOutGain(entries=30, gain=0.2, error=0.01))
+    exact = ExactEffects(
+        positions=200, kl_nats_per_token=0.1, kl_lost_nats_per_token=0.01, kept_share=0.9, log_normaliser_error=0.02
+    )
+    compiled = Compiled(held_out=rows, exact=exact)
     Bias(
         provider="vllm",
         model="m",
@@ -269,9 +274,9 @@ def test_a_bias_whose_size_was_cross_validated_is_shown(tmp_path: Path) -> None:
         reward="length",
         estimator="ips",
         settings={"tau": 0.5, "entries": 30},
-        compiled=Compiled(held_out=rows),
+        compiled=compiled,
         entries=(Entry(id=1, bias=1.0),),
     ).save(tmp_path / "bias.json")
-    assert Bias.load(tmp_path / "bias.json").compiled == Compiled(held_out=rows)
+    assert Bias.load(tmp_path / "bias.json").compiled == compiled
     printed = blb("show", tmp_path / "bias.json").stdout
     assert "held-out gain by entries" in " ".join(printed.split())

@@ -84,14 +84,14 @@ def test_every_option_arrives_from_the_file(
         assert plain(got) == wanted, table
 
 
-@pytest.mark.parametrize("key", ["l2", "tau", "tokenizer", "full-vocab", "deploy"])
+@pytest.mark.parametrize("key", ["l2", "tau", "tokenizer", "test-samples", "deploy"])
 def test_the_command_line_wins_over_the_environment_over_the_file(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of three different values the outermost arrives."""
     monkeypatch.chdir(tmp_path)
     option = keys_of(command_of("fit"))[key.replace("-", "_")]
-    for_all = {"l2": 1.0, "tau": 1.0, "tokenizer": "one", "full-vocab": 7, "deploy": "one"}
+    for_all = {"l2": 1.0, "tau": 1.0, "tokenizer": "one", "test-samples": 7, "deploy": "one"}
     (tmp_path / "blb.toml").write_text(toml("fit", key, for_all[key]))
 
     def arrives(*arguments: str) -> Any:
@@ -99,7 +99,7 @@ def test_the_command_line_wins_over_the_environment_over_the_file(
         return got[0] if isinstance(got, tuple) else got
 
     assert arrives() == for_all[key]
-    second, third = ("20", "30") if key in ("l2", "tau", "full-vocab") else ("two", "three")
+    second, third = ("20", "30") if key in ("l2", "tau", "test-samples") else ("two", "three")
     monkeypatch.setenv(f"BLB_FIT_{key.upper().replace('-', '_')}", second)
     assert str(arrives()).removesuffix(".0") == second
     assert str(arrives(f"--{key}", third)).removesuffix(".0") == third

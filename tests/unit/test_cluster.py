@@ -187,7 +187,6 @@ def test_a_workers_error_is_ours(reading: tuple[RolloutStore, Reading]) -> None:
     ("options", "said"),
     [
         (("--workers", 2), "--engine ray"),
-        (("--engine", "ray", "--full-vocab"), "--full-vocab works in one process only"),
         (("--engine", "ray", "--estimator", "ratio", "--top-logprobs", 0), "works in one process only|vocabulary"),
     ],
 )

@@ -1,9 +1,10 @@
-"""``blb fit --full-vocab``: whole next-token distributions are asked for, stored, checked against the log, and reported."""
+"""``blb analyze --full-vocab``: whole next-token distributions are asked for, stored, and checked against the log."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from blackbox_lb.api.session import Session
 from blackbox_lb.api.transport import channel
 from blackbox_lb.api.transport.channel import Channel
 from blackbox_lb.api.wire import build_request
-from blackbox_lb.bias.document import Bias
 from blackbox_lb.cli import main
 from blackbox_lb.errors import InputError, ProfileError
+from blackbox_lb.jobs.analysis.document import Analysis
 from blackbox_lb.providers.profile import Profile, load_profile
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.progress import Silent
@@ -64,18 +65,28 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def call(server: Server, tmp_path: Path) -> Call:
-    """Run a short fit against the exact model."""
-    data = tmp_path / "data.jsonl"
+    """Analyze the bias of a short fit against the exact model; the fit is made at the first call."""
+    data, folder = tmp_path / "data.jsonl", tmp_path / "run"
     rows = [{"prompt": f"question {chr(97 + n)}", "answer": "a", "split": split} for split, ns in SPLITS for n in ns]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def run(*more: object) -> Result:
-        where = ("--provider", "llamacpp", "--base-url", server.base_url, "--out", tmp_path / "run", "--seed", 1)
-        size = ("--samples-per-prompt", 8, "--validation-samples", 1, "--test-samples", 1, "--l2", 5)
-        options = ("--data", data, "--reward", "length", "--max-tokens", 8, "--top-logprobs", TOP, *where, *size, *more)
-        return CliRunner().invoke(main, [str(each) for each in ("fit", *options)])
+    def run(*more: object, provider: object = "llamacpp") -> Result:
+        where = ("--base-url", server.base_url, "--provider", provider)
+        if not (folder / "bias.json").exists():
+            size = ("--samples-per-prompt", 8, "--validation-samples", 1, "--test-samples", 4, "--l2", 5, "--entries", 20)
+            goal = ("--data", data, "--reward", "length", "--max-tokens", 8, "--top-logprobs", TOP, "--seed", 1)
+            made = CliRunner().invoke(main, [str(each) for each in ("fit", *where, *goal, *size, "--out", folder)])
+            assert made.exit_code == 0, made.output
+        server.requests.clear()
+        server.calls.clear()
+        return CliRunner().invoke(main, [str(each) for each in ("analyze", folder / "bias.json", *where, *more)])
 
     return run
+
+
+def found_in(tmp_path: Path) -> Analysis:
+    """What the command wrote."""
+    return Analysis.model_validate_json((tmp_path / "run" / "analysis.json").read_text())
 
 
 def plain(text: str) -> str:
@@ -83,39 +94,32 @@ def plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_the_report_is_printed_stored_and_not_asked_for_again(call: Call, server: Server, tmp_path: Path) -> None:
-    """The log agrees to float32; the table, the result and the bias file say the same; a second run asks for no distribution."""
-    first = call("--entries", 20, "--full-vocab", ASKED)
+def test_scores_are_printed_stored_and_not_asked_for_again(call: Call, server: Server, tmp_path: Path) -> None:
+    """The log agrees to float32; the file says that the scores are exact; a second run asks for no distribution."""
+    first = call("--full-vocab", ASKED)
     assert first.exit_code == 0, first.output
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
-    found = result["fidelity"]
-    assert (found["positions"], found["vocabulary"], found["unanswered"], found["agree"]) == (ASKED, V, 0, True)
-    assert found["disagreement"] < 1e-5
-    assert found["distance"] < 1e-6
-    assert [row["label"] for row in found["rows"]] == ["learned", "compiled to 10", "compiled to 30", "sent"]
-    assert [row["entries"] for row in found["rows"][1:]] == [10, 30, 20]
-    losses = [row["lost"]["exact"] for row in found["rows"]]
-    assert losses[0] == 0 < losses[2] < losses[1]
-    compiled = Bias.load(tmp_path / "run" / "bias.json").compiled
-    assert compiled is not None
-    assert compiled.exact is not None
-    assert compiled.exact.positions == ASKED
-    assert compiled.exact.kl_lost_nats_per_token == found["rows"][-1]["lost"]["exact"]
-    assert Bias.load(tmp_path / "run" / "learned.json").compiled is None
-    assert f"Exact at {ASKED} training positions with all {V} logprobs" in first.stdout
-    assert "they agree with the logged lists" in plain(first.stderr)
+    found = found_in(tmp_path)
+    assert (found.source, found.positions) == ("exact", ASKED)
+    assert f"scores exact, from all logprobs: {ASKED} positions" in plain(first.stdout)
+    said = plain(first.stderr)
+    assert f"{ASKED} reference positions with all {V} logprobs" in said
+    assert "they agree with the logged lists" in said
+    assert "more came without a list" not in said
+    numbers = re.search(r"total variation (\S+) on average .* at most (\S+) nats apart", said)
+    assert numbers is not None
+    assert float(numbers[1]) < 1e-6
+    assert float(numbers[2]) < 1e-5
     assert 0 < len(server.wholes) <= ASKED + 1
-    before = len(server.wholes)
-    again = call("--entries", 20, "--full-vocab", ASKED)
-    assert len(server.wholes) == before
+    again = call("--full-vocab", ASKED)
+    assert not server.wholes
     assert again.stdout == first.stdout
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["fidelity"] == found
+    assert found_in(tmp_path).tokens == found.tokens
 
 
 def test_every_request_is_a_prompt_of_ids_and_asks_for_all(call: Call, server: Server) -> None:
     """One token at temperature 1 after the ids of the templated prompt and of the completion so far, all alternatives, no bias."""
     assert call("--full-vocab", 10, "--quiet").exit_code == 0
-    prompts = [server.tokenize(f"question {letter}") for letter in "abcdefgh"]
+    prompts = [server.tokenize(f"question {chr(97 + n)}") for _, numbers in SPLITS[1:] for n in numbers]
     for body in server.wholes:
         assert (body["max_tokens"], body["temperature"], body["logprobs"]) == (1, 1.0, V)
         assert "logit_bias" not in body
@@ -123,9 +127,8 @@ def test_every_request_is_a_prompt_of_ids_and_asks_for_all(call: Call, server: S
     assert len({len(body["prompt"]) for body in server.wholes}) > 1
 
 
-def test_whole_distributions_are_paid_from_the_same_budget(call: Call, server: Server) -> None:
+def test_whole_distributions_are_paid_from_the_budget(call: Call, server: Server) -> None:
     """With all completions stored, a limit of three requests lets three distributions through and no more."""
-    assert call("--quiet").exit_code == 0
     stopped = call("--full-vocab", 10, "--max-requests", 3)
     assert stopped.exit_code == 2, stopped.output
     assert "stopped at --max-requests 3: sent were 3 requests" in plain(stopped.stderr)
@@ -134,25 +137,21 @@ def test_whole_distributions_are_paid_from_the_same_budget(call: Call, server: S
 
 def test_prefixes_put_together_wrongly_are_not_believed(call: Call, server: Server, tmp_path: Path) -> None:
     """Where the template gives another prompt than chat has, nothing is called exact."""
+    assert call().exit_code == 0
+    before = found_in(tmp_path)
 
     def other(path: str, body: JSON) -> Answer | None:
         return {"prompt": "question o"} if path == "/apply-template" else None
 
     server.before = other
     done = call("--full-vocab", ASKED)
-    assert done.exit_code == 0, done.output
-    found = json.loads((tmp_path / "run" / "result.json").read_text())["fidelity"]
-    assert found["agree"] is False
-    assert found["rows"] == []
-    assert found["distance"] > 0.1
-    assert "exactness NOT CHECKED" in done.stdout
-    assert "they DO NOT AGREE with the logged lists" in plain(done.stderr)
-    compiled = Bias.load(tmp_path / "run" / "bias.json").compiled
-    assert compiled is not None
-    assert compiled.exact is None
-    sent = Bias.load(tmp_path / "run" / "bias.json").logit_bias
-    assert call().exit_code == 0
-    assert Bias.load(tmp_path / "run" / "bias.json").logit_bias == sent
+    assert done.exit_code == 2, done.output
+    said = plain(done.stderr)
+    assert "they DO NOT AGREE with the logged lists" in said
+    distance = re.search(r"drawn from \(total variation (\S+) on average\)", said)
+    assert distance is not None
+    assert float(distance[1]) > 0.1
+    assert found_in(tmp_path) == before
 
 
 @pytest.mark.parametrize("nothing", [{"content": []}, None], ids=["an empty list", "no list"])
@@ -164,21 +163,21 @@ def test_positions_without_a_list_are_counted(
 
     def some(number: int, answer: JSON) -> Answer:
         asked = server.requests[-1]
-        if asked.get("max_tokens") == 1 and sum(asked["prompt"]) % 4 == 3:
+        if len(server.wholes) > 1 and sum(asked["prompt"]) % 4 >= 2:  # the first one tells whether there are any
             answer["choices"][0]["logprobs"] = nothing
         return answer
 
     server.faults = some
     done = call("--full-vocab", ASKED, "--concurrency", 1)
     assert done.exit_code == 0, done.output
-    found = json.loads((tmp_path / "run" / "result.json").read_text())["fidelity"]
-    assert found["unanswered"] > 5
-    assert found["positions"] == ASKED - found["unanswered"]
-    assert f"{found['unanswered']} more came without a list" in plain(done.stderr)
+    said = re.search(r"(\d+) more came without a list", plain(done.stderr))
+    assert said is not None
+    assert int(said[1]) > 5
+    assert found_in(tmp_path).positions == ASKED - int(said[1])
 
 
 def test_ids_that_name_no_token_are_left_out(call: Call, server: Server, tmp_path: Path) -> None:
-    """A model's matrix may have more rows than its tokenizer has tokens: they are counted, and have no bias in any file."""
+    """A model's matrix may have more rows than its tokenizer has tokens: they are counted, and no token is added to the scores."""
     own = tmp_path / "whole.toml"
     own.write_text('extends = "llamacpp"\nname = "whole"\n[reference]\nwhole = -1\n')
 
@@ -195,12 +194,13 @@ def test_ids_that_name_no_token_are_left_out(call: Call, server: Server, tmp_pat
         return answer
 
     server.before, server.faults = whole, padded
-    done = call("--full-vocab", ASKED, "--provider", own, "--entries", "all", "--concurrency", 1, "--samples-per-prompt", 3)
+    done = call("--full-vocab", ASKED, "--concurrency", 1, provider=own)
     assert done.exit_code == 0, done.output
-    found = json.loads((tmp_path / "run" / "result.json").read_text())["fidelity"]
-    assert (found["vocabulary"], found["agree"]) == (V, True)
-    assert "3 more ids name no token" in plain(done.stderr)
-    assert max(Bias.load(tmp_path / "run" / "learned.json").logit_bias) < V
+    said = plain(done.stderr)
+    assert f"with all {V} logprobs" in said
+    assert "they agree with the logged lists" in said
+    assert "3 more ids name no token" in said
+    assert max(each.id for each in found_in(tmp_path).tokens) < V
 
 
 def refuse(path: str, body: JSON) -> Answer | None:
@@ -220,24 +220,25 @@ def cut(path: str, body: JSON) -> Answer | None:
     [(refuse, "--full-vocab needs all logprobs of a position"), (cut, "listed 7 tokens")],
     ids=["refused", "cut"],
 )
-def test_a_server_that_does_not_list_all_is_known_before_anything_is_collected(
+def test_a_server_that_does_not_list_all_is_known_from_the_first_answer(
     call: Call, server: Server, before: Callable[[str, JSON], Answer | None], said: str
 ) -> None:
-    """One sentence, exit code 2, and no completion was asked for."""
+    """One sentence, exit code 2, and nothing more is asked for."""
     server.before = before
     done = call("--full-vocab")
     assert done.exit_code == 2
     assert said in plain(done.output)
     assert "Traceback" not in done.output
+    assert len(server.wholes) <= 1
     assert not [path for path, _ in server.calls if path == "/v1/chat/completions"]
 
 
-def test_more_than_memory_holds_is_refused_before_anything_is_collected(call: Call, server: Server) -> None:
+def test_more_than_memory_holds_is_refused_at_once(call: Call, server: Server) -> None:
     """The sentence has the size, the limit and the number that fits."""
     done = call("--full-vocab", 10**8)
     assert done.exit_code == 2
     assert f"22 GiB, and 4 GiB is the limit; give {2**32 // (4 * V):,} positions at most" in plain(done.output)
-    assert not [path for path, _ in server.calls if path == "/v1/chat/completions"]
+    assert len(server.wholes) == 1
 
 
 def trials(server: ExactServer, store: RolloutStore, profile: Profile, size: int | None, top: int = TOP) -> Trials:

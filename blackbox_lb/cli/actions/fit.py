@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+import shlex
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +16,16 @@ from blackbox_lb.api.limits.budget import Budget
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import DependsOn
 from blackbox_lb.bias.phases import Phases
+from blackbox_lb.bias.records import settings_text
 from blackbox_lb.cli.commands.learning.fit import FitOptions
 from blackbox_lb.cli.json_output import print_json
 from blackbox_lb.cli.resources import labels_of, load, open_trials, run_folder
 from blackbox_lb.cli.run_limits import run
-from blackbox_lb.cli.terminal import findings_list, print_table, settings_text, verdict_table
+from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
 from blackbox_lb.errors import BiasError, InputError
 from blackbox_lb.estimate.choice.goal import Goal
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.estimate.inputs.sweep import Sweep
-from blackbox_lb.jobs.fitting.list_fidelity import Fidelity
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult
 from blackbox_lb.jobs.fitting.run import fit
@@ -33,8 +34,9 @@ from blackbox_lb.jobs.records.provenance import Remembering, provenance
 from blackbox_lb.rollouts.judging.verdict import GREEDY, parse_setting
 from blackbox_lb.rollouts.training import FitEngine
 from blackbox_lb.safety.atomic_file import write_whole
+from blackbox_lb.safety.printable import printable
 from blackbox_lb.tasks import Reward, Task
-from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.tasks.sets.labels import LEAST_ROWS, Labels
 
 ALL = "all"
 CORRECTNESS = frozenset({"exact-match", "contains", "accuracy", "log-accuracy"})
@@ -108,7 +110,6 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         goal=Goal(options.objective, options.kl_price),
         go_on=options.go_on,
         only_stored=options.only_stored,
-        full_vocab=options.full_vocab or 0,
         entries=_entries(options.entries),
         integers=options.integers,
         settings=settings,
@@ -117,12 +118,24 @@ def _plan(options: FitOptions, task: Task, reward: Reward) -> FitPlan:
         labels=labels,
         depends_on=tuple(on for each in dict.fromkeys(options.depends_on) if (on := DependsOn.parse(each)) is not None),
         phases=Phases.parse(options.phases) if options.phases else None,
+        remarks=tuple(_too_few_rows(options, task, reward, labels)),
     )
+
+
+def _too_few_rows(options: FitOptions, task: Task, reward: Reward, labels: Labels | None) -> Iterator[str]:
+    """A sentence where --limit leaves too few rows to see that the answers are labels, and so changes what is learned from."""
+    whole = Labels.found_in(task.train) if labels is None and options.learn_from is None and options.limit else None
+    if whole is not None and _suits_answers(options, reward, whole):
+        yield (
+            f"--limit {options.limit} leaves too few rows to see that the answers are {len(whole.names)} labels (that takes "
+            f"{LEAST_ROWS} rows of each), so this fit learns from samples; to learn from the answers, name the labels: --labels "
+            f"{shlex.quote(','.join(whole.names))}"
+        )
 
 
 def _suits_answers(options: FitOptions, reward: Reward, labels: Labels | None) -> bool:
     """Whether the default is to learn the answers of the data: a decision, rewarded for being right, without options on samples."""
-    asked = options.full_vocab or options.engine != "here" or options.rollouts or options.phases or options.only_stored
+    asked = options.engine != "here" or options.rollouts or options.phases or options.only_stored
     return labels is not None and reward.name in CORRECTNESS and options.estimator == Sweep().estimators and not asked
 
 
@@ -177,16 +190,14 @@ def _print(result: FitResult, folder: Path, unwritten: Collection[str]) -> None:
             ),
         )
     click.echo(
-        f"{bias.estimator} ({settings_text(bias.settings)}), {len(bias.entries)} entries, learned from {bias.rollouts} rollouts, "
-        f"{result.kl_sentence}"
+        f"{bias.estimator} ({printable(settings_text(bias.settings))}), {len(bias.entries)} entries, learned from "
+        f"{bias.rollouts} rollouts, {result.kl_sentence}"
     )
     if bias.compiled:
         click.echo(f"compiled: {bias.compiled.sentence}")
     if bias.censoring and bias.sampling:
         click.echo(bias.censoring.sentence(bias.sampling.top_logprobs))
     findings_list(bias.findings)
-    if result.fidelity is not None:
-        _print_fidelity(result.fidelity)
     if "bias.json" not in unwritten:
         click.echo(f"wrote {folder / 'bias.json'}; look into it with: blb show {folder / 'bias.json'}")
     if "learned.json" not in unwritten:
@@ -219,30 +230,5 @@ def _print_decisions(setting: str, base: DecisionScores, biased: DecisionScores)
                 *(f"{one} -> {two}" for one, two in zip(base.confusion[row], biased.confusion[row], strict=True)),
             )
             for row, name in enumerate(base.names)
-        ),
-    )
-
-
-def _print_fidelity(found: Fidelity) -> None:
-    if not found.rows:
-        click.echo(
-            f"exactness NOT CHECKED: distributions at {found.positions} reference positions do not agree with the logged lists "
-            f"(total variation {found.distance:.2f} on average)"
-        )
-        return
-    print_table(
-        f"Exact at {found.positions} training positions with all {found.vocabulary:,} logprobs, and as the lists say of them "
-        "(nats a token)",
-        ("bias", "entries", "KL", "by lists", "KL lost", "by lists", "kept", "by lists", "log Z error", "sd", "largest"),
-        (
-            (
-                row.label,
-                f"{row.entries:,}",
-                *(f"{value:.4f}" for value in (row.kl.exact, row.kl.listed, row.lost.exact, row.lost.listed)),
-                *(f"{value:.1%}" for value in (row.kept.exact, row.kept.listed)),
-                f"{row.log_z[0]:+.4f}",
-                *(f"{value:.4f}" for value in row.log_z[1:]),
-            )
-            for row in found.rows
         ),
     )

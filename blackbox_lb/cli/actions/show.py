@@ -9,9 +9,9 @@ import click
 
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.prompt_bias import strongest
-from blackbox_lb.bias.records import Entry, Learned
+from blackbox_lb.bias.records import Entry, Learned, settings_text
 from blackbox_lb.cli.json_output import print_json
-from blackbox_lb.cli.terminal import findings_list, print_table, settings_text, verdict_table
+from blackbox_lb.cli.terminal import findings_list, print_table, verdict_table
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.printable import printable
 
@@ -37,7 +37,7 @@ def execute(bias_file: Path, top: int, as_json: bool) -> None:
 def _origin(bias: Bias) -> None:
     click.echo(f"model      {printable(bias.model)} ({printable(bias.provider)}), tokenizer {printable(bias.tokenizer)}")
     click.echo(
-        f"learned    {printable(bias.estimator)} ({settings_text(bias.settings)}) from {bias.rollouts} rollouts, "
+        f"learned    {printable(bias.estimator)} ({printable(settings_text(bias.settings))}) from {bias.rollouts} rollouts, "
         f"{bias.tokens:,} tokens"
     )
     if bias.censoring:

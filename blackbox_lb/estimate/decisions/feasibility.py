@@ -1,8 +1,8 @@
-"""Feasibility: whether a bias can mend a decision, from the base model's first lists and the right answers alone.
+"""Feasibility: whether a bias can mend a decision, from the base model's first lists and the right answers.
 
 A fixed bias adds one number to each label, the same on every prompt. It can correct a margin that prompts share. Where the lists
 separate the labels but prompts want corrections of opposite sign, only a bias that depends on the prompt can help; where the
-lists do not separate them, none can.
+lists do not separate them, none can. Lists are of the first token; what follows a label, greedy answers that begin with one show.
 
 Index letters: ``p`` prompts, ``l`` labels.
 """
@@ -28,8 +28,42 @@ SURE = 2.4
 FOLDS = 10
 NOBODY = np.array([-2], np.int64)
 """The tokens of a label without a prompt."""
+KEPT = 0.9
+"""Share of the answers that begin with a label below which what follows is said to make them wrong."""
 L2 = 0.1
 """Pull of an offset to 0, in prompts: a tenth of one keeps an offset finite where every prompt wants it larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class AfterLabel:
+    """The greedy answers that begin with a label, right or wrong, tested with that label as the right one.
+
+    begun: their number. kept: how many are right as they stand. test: its name. refused: one that is not right, "" where all are.
+    remedy: against what follows the label.
+    """
+
+    begun: int
+    kept: int
+    test: str
+    refused: str
+    remedy: str
+
+    @property
+    def harms(self) -> bool:
+        """Whether what follows a label makes many answers wrong."""
+        return self.kept < KEPT * self.begun
+
+    def sentence(self, predicted: float | None = None) -> str:
+        """The end of a sentence; ``predicted``: the share of answers that a bias begins right, None where that is not known."""
+        if not self.begun:
+            return "; no greedy answer begins with a label, so that nothing is known of what follows one"
+        if not self.harms:
+            return ""
+        left = "" if predicted is None else f", which leaves {predicted * self.kept / self.begun:.0%} right"
+        return (
+            f"; but what follows a label makes answers wrong: {self.test} accepts {self.kept} of {self.begun} greedy answers that "
+            f"begin with one (not {self.refused!r}){left} unless the bias also ends them; {self.remedy}"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,12 +72,12 @@ class Feasibility:
 
     answer: the remedy for the decision.
     base: share that greedy decoding decides right.
-    predicted: share that a fixed bias would decide right, each prompt predicted from the others, with its standard ``error``.
+    predicted: share that a fixed bias would begin right, each prompt predicted from the others, with its standard ``error``.
     repaired, broken: share of the wrong prompts that it corrects; share of the right ones that it breaks.
     margins: (p,) nats by which the right answer is behind the greedy one; 0 where it is right, inf where not listed.
     listed: share of the wrong prompts with a listed right answer.
     informed: share that the lists decide right among the labels, with any weight for the model's logprobs; ``majority``: share of
-    the commonest label.
+    the commonest label. after: what follows a label, None where that was not looked at.
     """
 
     answer: Answer
@@ -56,6 +90,7 @@ class Feasibility:
     listed: float
     informed: float
     majority: float
+    after: AfterLabel | None = None
 
     @property
     def sentence(self) -> str:
@@ -63,10 +98,12 @@ class Feasibility:
         margin = f"; right answers are {np.median(behind):.1f} nats behind (median of the wrong ones)" if len(behind) else ""
         found = f"greedy decoding is right on {self.base:.0%} of {len(self.margins)} prompts"
         mends = f"mends {self.repaired:.0%} of the wrong ones and breaks {self.broken:.0%} of the right ones"
+        can = "can: predicted {} right" if self.after is None or not self.after.harms else "can begin {} of the answers right"
+        rest, alone = ("", "") if self.after is None else (self.after.sentence(self.predicted), self.after.sentence())
         told = {
-            "fixed": f"a fixed bias can: predicted {self.predicted:.0%} right (standard error {self.error:.0%}), it {mends}",
+            "fixed": f"a fixed bias {can.format(f'{self.predicted:.0%}')} (standard error {self.error:.0%}), it {mends}{rest}",
             "depends on the prompt": "only a bias that depends on the prompt can: prompts want corrections of opposite sign, and a "
-            f"fixed one {mends}",
+            f"fixed one {mends}{alone}",
             "already right": "no bias is needed: there is little left to mend",
             "not listed": f"none can be learned: of the wrong prompts only {self.listed:.0%} list the right answer; ask for more "
             "alternatives, or say the labels in the prompt",

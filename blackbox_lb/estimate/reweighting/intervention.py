@@ -14,7 +14,6 @@ import numpy.typing as npt
 from blackbox_lb.errors import InputError
 from blackbox_lb.estimate.inputs.checks import Ids, Vector, vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.full_vocabulary import probabilities
 from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.divergence import divergence
 
@@ -77,7 +76,8 @@ def exact_shifts(logprobs: npt.NDArray[np.floating], sampled: npt.NDArray[np.int
     values = vector("delta", delta, logprobs.shape[1])
     shift = float(values.max())
     tilt = np.exp(values - shift)
-    log_z = shift + np.log([float(row @ tilt) for row in probabilities(logprobs)])
+    rows = (np.exp(row.astype(np.float64)) for row in logprobs)  # one at a time: all in float64 are twice as large
+    log_z = shift + np.log([float(row @ tilt / row.sum()) for row in rows])
     return np.asarray(values[sampled] - log_z, dtype=np.float64)
 
 

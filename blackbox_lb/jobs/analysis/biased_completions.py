@@ -14,7 +14,6 @@ from blackbox_lb.bias.prompt_bias import PromptBias, as_recorded, sent_by
 from blackbox_lb.errors import BiasError, CorruptResponse, InputError, ProfileError, StoreError
 from blackbox_lb.estimate.inputs.checks import Bools, Vector
 from blackbox_lb.estimate.inputs.rollouts import Rollouts
-from blackbox_lb.estimate.next_token.next_token import NextToken
 from blackbox_lb.estimate.reweighting.intervention import exact_shifts, listed_shifts, shifts_after_bias
 from blackbox_lb.jobs.analysis.document import Source
 from blackbox_lb.jobs.compiling.logged_prefixes import logged_prefixes
@@ -23,7 +22,7 @@ from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
 from blackbox_lb.rollouts.progress import Reporter
 from blackbox_lb.rollouts.reference import ask_reference, check_reference
-from blackbox_lb.rollouts.training import Training, scored
+from blackbox_lb.rollouts.training import scored
 from blackbox_lb.safety.printable import printable
 from blackbox_lb.store import RolloutStore
 from blackbox_lb.tasks import parse_reward
@@ -211,8 +210,7 @@ async def ask_shifts(trials: Trials, biased: Biased, bias: Bias, count: int, see
             f"{trials.session.profile.name}; leave it out"
         )
     await check_reference(trials, biased.examples, count)
-    table = NextToken.of(biased.rollouts, vocab_size=trials.tokenizer.vocabulary_size)
-    found = await ask_reference(trials, biased.examples, Training(biased.rollouts, table, 0, 0), count, seed)
+    found = await ask_reference(trials, biased.examples, biased.rollouts, count, seed)
     trials.report.remark(found.sentence)
     if not found.agrees:
         raise CorruptResponse(

@@ -12,7 +12,7 @@ from blackbox_lb.api.wire import asks_logprobs
 from blackbox_lb.errors import InputError, NoLogprobs
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.jobs.evaluation.document import PolicyCompletion
-from blackbox_lb.rollouts.judging.decisions import completion_of, scores_of
+from blackbox_lb.rollouts.judging.decisions import completion_of, remark_on_others, scores_of
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import GREEDY, PolicyScores, Setting
 from blackbox_lb.rollouts.phased import ThinkingBudget
@@ -257,6 +257,8 @@ async def draw(trials: Trials, examples: Sequence[Example], arm: Arm, samples: i
         trials.report.remark(f"{title}: {bounded} tokens have no logprob, only an upper bound, which ranks their completions")
     prompt_tokens, completion_tokens = np.mean(paid, axis=0).tolist() if paid else (0.0, 0.0)
     answers = sum(row.size for row in scores.tokens)
+    if labels is not None:
+        remark_on_others(trials, title, labels, said)
     decisions = None if labels is None else scores_of(labels, said)
     return ArmResult(arm, scores, prompt_tokens, completion_tokens, _first(arm, shown, scores), answers, decisions)
 

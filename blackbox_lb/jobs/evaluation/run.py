@@ -14,6 +14,7 @@ from blackbox_lb.jobs.evaluation.document import Evaluation, ShownPrompt
 from blackbox_lb.jobs.evaluation.plan import EvalPlan
 from blackbox_lb.jobs.evaluation.summary import notes, summarise
 from blackbox_lb.jobs.records.provenance import Remembering, provenance
+from blackbox_lb.rollouts.judging.decisions import confusable
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import Example
@@ -46,8 +47,9 @@ async def evaluate(trials: Trials, task: Task, biases: Mapping[str, Bias], plan:
                 f"{name} was learned on other examples of {task.name}, or on another division of them: make sure that no test "
                 "prompt here is one that it was learned or chosen on (the same --data, --test-data and limits)"
             )
-    if task.note:
-        trials.report.remark(task.note)
+    told = [] if plan.labels is None else list(confusable(plan.labels, trials.reward.matcher))
+    for sentence in [*told, *([task.note] if task.note else [])]:
+        trials.report.remark(sentence)
     drawn = await _results(trials, plan, examples, arms)
     return _told(trials, task, plan, examples, drawn, remembering)
 

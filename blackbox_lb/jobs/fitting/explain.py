@@ -36,14 +36,13 @@ class Explanation:
     """findings: the most likely reason first. errors: (k,) nats, the standard error of each value sent, NaN where it has none.
 
     statistics: of the learned bias, None where the size of the vocabulary is not known. reliability: see ``Precision``, None
-    without standard errors. effective_sample_size: of the reward weights, in completions.
+    without standard errors.
     """
 
     findings: tuple[Finding, ...]
     errors: Vector
     statistics: DeltaStatistics | None
     reliability: float | None
-    effective_sample_size: float
 
 
 def room_for_gain(rollouts: Rollouts, reward: Reward, tau: float, base: Bools | None = None) -> Headroom | None:
@@ -74,13 +73,12 @@ def explain(
     errors = _errors(rollouts, next_token, chosen)
     sent = next_token.align(chosen.sparse.token_ids, chosen.sparse.values)
     precision = None if errors is None else Precision.of(errors, rollouts)
-    size = effective_sample_size(weights)
     facts = Facts(
         estimator=chosen.estimator,
         effect=_effect(verdict, reward),
         headroom=room_for_gain(rollouts, reward, tau, training.base),
         precision=precision,
-        effective_sample=size,
+        effective_sample=effective_sample_size(weights),
         censoring=None if rollouts.given.any() else Censoring.of(rollouts, next_token),
         tail=None if rollouts.given.any() else tail_coverage(next_token),
         touched=Touched.of(rollouts, next_token, sent),
@@ -90,7 +88,7 @@ def explain(
     if vocab_size is not None and vocab_size >= len(chosen.learned):
         statistics = delta_statistics(chosen.learned, vocab_size, sampled=len(np.unique(rollouts.token_ids)))
     known = None if precision is None else precision.reliability
-    return Explanation(diagnose(facts), _of_sent(errors, chosen), statistics, known, size)
+    return Explanation(diagnose(facts), _of_sent(errors, chosen), statistics, known)
 
 
 def _errors(rollouts: Rollouts, next_token: NextToken, chosen: Candidate) -> StandardErrors | None:

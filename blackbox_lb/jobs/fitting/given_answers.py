@@ -40,11 +40,8 @@ def check_answers(trials: Trials, task: Task, plan: FitPlan) -> None:
             f"given answers are learned by projection, and not by {others}, which need completions that were drawn; use "
             "--learn-from samples, or --estimator projection alone"
         )
-    if trials.engine is not None or plan.full_vocab:
-        raise InputError(
-            f"--learn-from {plan.learn_from} works in one process and without --full-vocab; leave those out, or use "
-            "--learn-from samples"
-        )
+    if trials.engine is not None:
+        raise InputError(f"--learn-from {plan.learn_from} works in one process; leave out --engine, or use --learn-from samples")
     training = task.train[: plan.limit]
     if len({tuple(sorted(map(normalise, example.answers))) for example in training}) == 1:
         raise InputError(
@@ -102,7 +99,7 @@ async def given_answers(trials: Trials, examples: Sequence[Example], plan: FitPl
     if found.outside > OFTEN * len(found.examples) and found.width < MOST_LISTED and rules.limit_is_setting:
         trials.report.remark(f"how far answers outside the lists are behind can only be guessed: {rules.limit_remedy}")
     if plan.labels is not None:
-        trials.report.remark(f"first lists: {judged(found, plan.labels).sentence}")
+        trials.report.remark(f"first lists, which do not tell what follows a label: {judged(found, plan.labels).sentence}")
     begins = np.unique(np.concatenate([np.zeros(0, np.int64), *found.accepted]))
     after = await followed(trials, found) if plan.learn_from == "answers" else None
     if after is None:

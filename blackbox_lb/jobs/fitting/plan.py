@@ -22,7 +22,7 @@ class FitPlan:
     that the training rows have, or the sum of both objectives; listed: alternatives at the place of an answer, None for as many as
     help. labels: of a decision, None where there are none to score. depends_on: features of the prompt that a bias may depend on,
     each tried beside the fixed one. phases: of completions, each of which may get a vector of its own; None for one vector.
-    full_vocab: positions at which whole distributions are asked for, 0 for none.
+    remarks: sentences on how the plan came about.
     """
 
     samples: int = 10
@@ -36,12 +36,12 @@ class FitPlan:
     settings: tuple[Setting, ...] = (SAMPLED, GREEDY)
     go_on: bool = False
     only_stored: bool = False
-    full_vocab: int = 0
     learn_from: LearnFrom = "samples"
     listed: int | None = None
     labels: Labels | None = None
     depends_on: tuple[DependsOn, ...] = ()
     phases: Phases | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def reads_answers(self) -> bool:

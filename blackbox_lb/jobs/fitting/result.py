@@ -9,7 +9,6 @@ from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.records import Verdict
 from blackbox_lb.estimate.decisions.scores import DecisionScores
 from blackbox_lb.jobs.fitting.choosing.choice import Measured, TriedCandidate
-from blackbox_lb.jobs.fitting.list_fidelity import Fidelity
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,6 @@ class FitResult:
     filtered: int
     encoded: int = 0
     kl_whole: bool = True
-    fidelity: Fidelity | None = None
     base_by_setting: tuple[Measured, ...] = ()
     usage: FitUsage | None = None
     decisions: Mapping[str, tuple[DecisionScores, DecisionScores]] = field(default_factory=dict)
@@ -92,7 +90,6 @@ class FitResult:
                 "encoded": self.encoded,
             },
             "censoring": None if bias.censoring is None else bias.censoring.model_dump(),
-            "fidelity": None if self.fidelity is None else self.fidelity.as_json(),
             "decisions": {
                 setting: {"base": base.as_json(), "biased": biased.as_json()} for setting, (base, biased) in self.decisions.items()
             },

@@ -18,7 +18,6 @@ from blackbox_lb.jobs.fitting.choosing.choice import Choice
 from blackbox_lb.jobs.fitting.choosing.choose import choose
 from blackbox_lb.jobs.fitting.explain import Explanation, explain
 from blackbox_lb.jobs.fitting.given_answers import GivenAnswers, choose_predicted
-from blackbox_lb.jobs.fitting.list_fidelity import Fidelity, fidelity
 from blackbox_lb.jobs.fitting.plan import FitPlan
 from blackbox_lb.jobs.fitting.result import FitResult, FitUsage
 from blackbox_lb.jobs.fitting.training_rollouts import TrainingData, check_plan
@@ -28,10 +27,9 @@ from blackbox_lb.jobs.fitting.varying.phases import PhasedCandidate, phased_cand
 from blackbox_lb.jobs.fitting.varying.prompt_features import PromptFeatures
 from blackbox_lb.jobs.fitting.vectors import sent_entries, uncompiled_of
 from blackbox_lb.rollouts.answers.given_answers import first_tokens
-from blackbox_lb.rollouts.judging.decisions import decision_scores
+from blackbox_lb.rollouts.judging.decisions import confusable, decision_scores
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import SAMPLED
-from blackbox_lb.rollouts.reference import Reference, ask_reference, check_reference
 from blackbox_lb.rollouts.training import Training, censored
 from blackbox_lb.tasks import Task
 from blackbox_lb.types import AnyBias
@@ -51,7 +49,6 @@ async def fit(trials: Trials, task: Task, plan: FitPlan) -> FitResult:
     await job.check()
     await job.first_look()
     await job.collect()
-    await job.compare_lists()
     await job.choose()
     await job.judge()
     job.explain()
@@ -66,7 +63,6 @@ class _Fit:
     data: the training completions during collection, read and scored once.
     training: their rollouts, with the table of next tokens.
     given: the answers of the training rows, None where nothing is learned from them.
-    reference: whole distributions at reference positions, None where the plan wants none.
     choice: the candidate that won on the validation prompts; fixed: its bias as it is sent.
     verdict: a row a metric and setting, on the test prompts.
     decisions: setting -> what the decisions of the base and of the biased model are worth, where the task has labels.
@@ -75,19 +71,16 @@ class _Fit:
     beside: what the chosen one was compared with.
     why: what explains the verdict.
     bias: the result, as its file holds it.
-    exact: what lists and compiles are worth against ``reference``.
     """
 
     data: TrainingData
     training: Training
     given: GivenAnswers | None
-    reference: Reference | None = None
     choice: Choice
     fixed: dict[int, float]
     verdict: list[Verdict]
     why: Explanation
     bias: Bias
-    exact: Fidelity | None = None
     decisions: dict[str, tuple[DecisionScores, DecisionScores]]
     features: list[PromptFeatures]
     dependent: DependentCandidate | None
@@ -103,10 +96,10 @@ class _Fit:
     async def check(self) -> None:
         """Refuse an impossible plan before training completions cost anything."""
         check_plan(self.trials, self.task, self.plan)
-        if self.task.note:
-            self.trials.report.remark(self.task.note)
-        if self.plan.full_vocab:
-            await check_reference(self.trials, self.examples, self.plan.full_vocab)
+        labels = self.plan.labels
+        told = [] if labels is None else list(confusable(labels, self.trials.reward.matcher))
+        for sentence in [*self.plan.remarks, *told, *([self.task.note] if self.task.note else [])]:
+            self.trials.report.remark(sentence)
 
     async def first_look(self) -> None:
         """Draw completions of the first prompts, and stop where they show nothing to learn."""
@@ -118,13 +111,6 @@ class _Fit:
         self.training = await self.data.collect()
         self.given = self.data.given
         del self.data  # its memory of each completion is not needed any more
-
-    async def compare_lists(self) -> None:
-        """Ask for whole distributions at reference positions, where the plan wants them."""
-        if self.plan.full_vocab:
-            positions, seed = self.plan.full_vocab, self.plan.sweep.seed
-            self.reference = await ask_reference(self.trials, self.examples, self.training, positions, seed)
-            self.trials.report.remark(self.reference.sentence)
 
     async def choose(self) -> None:
         """Learn a candidate for each setting of the sweep, and choose one on the validation prompts."""
@@ -226,9 +212,6 @@ class _Fit:
             chosen, compiled, errors, version = self.dependent.common(chosen), None, self.dependent.errors, 2
         if self.phased is not None:
             chosen, compiled, errors, version = self.phased.rest, None, self.phased.errors, 3
-        if self.reference is not None:
-            self.exact = fidelity(self.reference, self.training.next_token, chosen, self.limits)
-            compiled = None if compiled is None else compiled.replacing(exact=self.exact.record)
         learned = None
         if why.statistics is not None:
             learned = Learned(**asdict(why.statistics), reliability=why.reliability)
@@ -278,7 +261,6 @@ class _Fit:
             filtered=training.filtered,
             encoded=training.encoded,
             kl_whole=trials.session.end_tokens.listed is True and not (trials.may_cut_stops and training.cut),
-            fidelity=self.exact,
             base_by_setting=choice.base_by_setting,
             usage=FitUsage(*trials.store.spent(trials.used)),
             decisions=self.decisions,

@@ -41,9 +41,10 @@ def check_plan(trials: Trials, task: Task, plan: FitPlan) -> None:
         check_answers(trials, task, plan)
     check_features(plan.depends_on, task, plan.limit)
     _check_phases(trials, plan)
-    if plan.only_stored and (plan.reads_answers or plan.full_vocab):
-        asking = "--full-vocab" if plan.full_vocab else f"--learn-from {plan.learn_from}"
-        raise InputError(f"--only-stored learns from stored samples alone; leave out {asking}, or --only-stored")
+    if plan.only_stored and plan.reads_answers:
+        raise InputError(
+            f"--only-stored learns from stored samples alone; leave out --learn-from {plan.learn_from}, or --only-stored"
+        )
     listless = ", ".join(name for name, each in estimators(plan.sweep).items() if not each.facts.learns_answers)
     if plan.depends_on and (listless or trials.engine is not None):
         raise InputError(
@@ -69,7 +70,7 @@ def _check_phases(trials: Trials, plan: FitPlan) -> None:
 def _check_engine(trials: Trials, plan: FitPlan) -> None:
     if trials.engine is None:
         return
-    alone = {"--full-vocab": bool(plan.full_vocab), "--top-logprobs 0": trials.top_logprobs == 0}
+    alone = {"--top-logprobs 0": trials.top_logprobs == 0}
     alone |= {f"--estimator {name}": not each.facts.spreads for name, each in estimators(plan.sweep).items()}
     for option, given in alone.items():
         if given:

@@ -1,6 +1,6 @@
 """A run folder as one value: the bias file and all other documents beside it, each checked as it is read."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from blackbox_lb.bias.document import MAX_BYTES, Bias
+from blackbox_lb.bias.records import settings_text
 from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.analysis.document import Analysis
 from blackbox_lb.jobs.evaluation.document import Decisions, Evaluation, Number
@@ -44,14 +45,8 @@ class CandidateRow(Point):
 
     @property
     def name(self) -> str:
-        told = settings_of(self.settings)
+        told = settings_text(self.settings)
         return f"{self.estimator}, {told}" if told else self.estimator
-
-
-def settings_of(settings: Mapping[str, object]) -> str:
-    """The settings with a value, as a sentence part."""
-    told = ((name, value) for name, value in settings.items() if value is not None)
-    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told)
 
 
 class Validation(_Known):
@@ -86,14 +81,12 @@ class DecisionsPair(_Known):
 class Result(_Known):
     """The displayed part of ``result.json``."""
 
-    uncompiled_entries: int | None = None
     kl_nats_per_completion: Number | None = None
     kl_missing: str | None = None
     kl_whole: bool = True
     validation: Validation = Validation()
     training: TrainingSummary | None = None
     usage: UsageSummary | None = None
-    fidelity: dict[str, Any] | None = None
     decisions: dict[str, DecisionsPair] = Field(default_factory=dict)
     provenance: dict[str, Any] | None = None
 

@@ -17,7 +17,6 @@ COLOURS = {
 }  # fmt: skip
 """Name -> colour in a file; in the page the same colour is a variable of the style sheet, so that it follows light and dark."""
 SIZE = (4.7, 3.3)
-BINS = 40
 FAINTEST, STRONGEST = 0.04, 0.85
 """Opacity of a cell of a confusion matrix with none, or with all, of its row."""
 

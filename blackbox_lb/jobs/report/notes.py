@@ -7,8 +7,9 @@ from typing import Any
 from blackbox_lb.bias.document import Bias
 from blackbox_lb.bias.features import PromptText
 from blackbox_lb.bias.prompt_bias import PromptBias
+from blackbox_lb.bias.records import settings_text
 from blackbox_lb.jobs.analysis.document import Analysis
-from blackbox_lb.jobs.report.data import Result, Run, settings_of
+from blackbox_lb.jobs.report.data import Result, Run
 from blackbox_lb.jobs.report.verdict_text import rows_of
 from blackbox_lb.rollouts.progress import short
 
@@ -127,7 +128,7 @@ def chosen_by(run: Run) -> str:
     if run.result is None or not run.result.validation.tried:
         return ""
     tried = run.result.validation.tried
-    chosen = f"{run.bias.estimator}, {settings_of(run.bias.settings)}"
+    chosen = f"{run.bias.estimator}, {settings_text(run.bias.settings)}"
     if len(tried) == 1:
         return f"There was one candidate, {chosen}, so nothing was chosen."
     sampled = sum(each.samples > 0 for each in tried)
@@ -183,7 +184,7 @@ def origin(run: Run) -> Facts:
     yield "task", bias.task or "not recorded"
     yield "reward", bias.reward
     yield "data (SHA-256)", bias.data_hash or "not recorded"
-    yield "estimator", f"{bias.estimator}: {settings_of(bias.settings)}" if bias.settings else bias.estimator
+    yield "estimator", f"{bias.estimator}: {settings_text(bias.settings)}" if bias.settings else bias.estimator
     if bias.vocab_size is not None:
         yield "vocabulary", f"{bias.vocab_size:,} tokens"
     if drawn := bias.sampling:

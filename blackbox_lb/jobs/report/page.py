@@ -18,15 +18,12 @@ from blackbox_lb.errors import InputError
 from blackbox_lb.jobs.report import notes, tables, verdict_text
 from blackbox_lb.jobs.report.data import Run, read_run
 from blackbox_lb.jobs.report.figures import COLOURS, Plot, plots
-from blackbox_lb.jobs.report.tables import labels_table
 from blackbox_lb.jobs.report.verdict_text import judged, rows_of
 from blackbox_lb.rollouts.progress import short
 from blackbox_lb.safety.atomic_file import explained, write_whole
 from blackbox_lb.safety.printable import UNSAFE
 from blackbox_lb.safety.secrets import redacted, redaction
 
-OF_TOKENS = ("delta", "score")
-"""Plots of tokens; the others but "confusion" show the choice of the strength."""
 ORDER = ("HURTS", "HELPS", "NO EVIDENCE")
 FONT = re.compile(r"font: ([\d.]+)px [^;\"]*")
 IDENTITY = re.compile(r"(\bid=\"|url\(#|href=\"#)([^\")]+)")
@@ -75,11 +72,9 @@ def render(run: Run, drawn: dict[str, Plot] | None = None) -> str:
         parts=parts,
         words=[word for word in ORDER if word in found] or ["UNVERIFIED"],
         drawn=plots(run, _label(run)) if drawn is None else drawn,
-        of_tokens=OF_TOKENS,
         notes=notes,
         own_biases=notes.own_biases(run),
         tables=tables,
-        labels_table=labels_table,
         say=verdict_text,
         style=markup(_asset("style.css")),
         script=markup(script),

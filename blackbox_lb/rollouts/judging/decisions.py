@@ -1,6 +1,6 @@
 """Decisions: the labels of fresh completions, with and without a bias, and the model's confidence in them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +11,41 @@ from blackbox_lb.estimate.inputs.checks import Ids, Vector
 from blackbox_lb.rollouts.answers.given_answers import AnswerTokens
 from blackbox_lb.rollouts.judging.trials import Trials
 from blackbox_lb.rollouts.judging.verdict import Setting
+from blackbox_lb.safety.printable import shorten
+from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import AnyBias, Completion, Example
+
+OFTEN = 0.05
+"""Share of answers that count as right and name another label first, above which it is said."""
+
+
+def confusable(labels: Labels, matcher: Matcher) -> Iterator[str]:
+    """A sentence where ``matcher`` accepts one label as another, or finds it inside of a longer number."""
+    if not matcher.needs_answer or (matcher.spec != "contains" and not matcher.spec.startswith("regex:")):
+        return
+    longer = [(name, f"{name}0") for name in labels.names if name.isdecimal()]
+    pairs = [(one, other) for one in labels.names for other in labels.names if one != other] + longer
+    wrong = [(one, other) for one, other in pairs if matcher.test((one,), other)]
+    for one, other in wrong[:1]:
+        words = parse_matcher("contains").test((one,), other)
+        remedy = "labels that share no word" if words else r"whole words, as contains and \b{answer}\b in a pattern take them"
+        yield f"{matcher.spec} counts the answer {other!r} as right where {one!r} is: use exact-match, or {remedy}"
+
+
+def remark_on_others(trials: Trials, title: str, labels: Labels, said: Sequence[tuple[Example, str]]) -> None:
+    """Remark on answers that count as right although the label that they name first is another."""
+    matcher = trials.reward.matcher
+    others = [
+        text
+        for example, text in said
+        if (own := labels.of(example)) is not None and labels.said(text) not in (None, own) and matcher(example, text)
+    ]
+    if matcher.needs_answer and len(others) > OFTEN * len(said):
+        trials.report.remark(
+            f"{title}: {matcher.spec} counts {len(others)} of {len(said)} answers as right that name another label first, such as "
+            f"{shorten(others[0])}: exact-match does not, and the scores of decisions count the label that is named first"
+        )
 
 
 async def label_tokens(trials: Trials, labels: Labels) -> list[Ids]:
@@ -29,7 +62,7 @@ async def decision_scores(
     draw = trials.draw(setting, bias, trials.session.biased_endpoint)
     keys = await trials.collect(f"test at {setting.name}, decisions", examples, draw, samples, scored=False)
     begins = await label_tokens(trials, labels)
-    right, said, sure = [], [], []
+    right, said, sure, texts = [], [], [], list[tuple[Example, str]]()
     for example, row in zip(examples, keys, strict=True):
         number = labels.of(example)
         own = bias if bias is None or isinstance(bias, Mapping) else bias.at(example.prompt)
@@ -37,7 +70,9 @@ async def decision_scores(
             told = labels.said(completion.text)
             right.append(number)
             said.append(-1 if told is None else told)
+            texts.append((example, completion.text))
             sure.append(_confidence(completion, told, own if trials.session.tells_base_logprobs else None, begins))
+    remark_on_others(trials, f"test at {setting.name}{', biased' if bias else ''}", labels, texts)
     return DecisionScores.of(labels.names, right, said, sure)  # type: ignore[arg-type]
 
 

@@ -90,6 +90,14 @@ class Labels:
         }
         return min(places, key=lambda number: places[number]) if places else None
 
+    def begun(self, text: str) -> int | None:
+        """The number of the label that ``text`` begins with, at word boundaries, the longest of several; None where it is none."""
+        words = f"{normalise(text)} "
+        found = [
+            (len(key), number) for number, accepted in enumerate(self.accepted) for key in accepted if words.startswith(f"{key} ")
+        ]
+        return max(found)[1] if found else None
+
     def counts(self, examples: Iterable[Example]) -> dict[str, int]:
         """The number of ``examples`` with each label, the commonest first."""
         found = Counter(number for each in examples if (number := self.of(each)) is not None)

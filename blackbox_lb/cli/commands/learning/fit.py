@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from blackbox_lb.cli.grouped import AMOUNT, COUNT, HelpGroup, LateChoice, command, option, options
-from blackbox_lb.cli.options import POSITIONS, TaskOptions, TrialOptions
+from blackbox_lb.cli.options import TaskOptions, TrialOptions
 
 if TYPE_CHECKING:
     from blackbox_lb.estimate.choice.goal import Objective
@@ -180,15 +180,6 @@ class FitOptions(TaskOptions, TrialOptions):
     )
     test_samples: int = option(
         HelpGroup.JUDGING, "Completions a test prompt and setting.", type=COUNT, default=lambda: _plan().test_samples
-    )
-    full_vocab: int | None = option(
-        HelpGroup.JUDGING,
-        f"Check lists and compiles against all logprobs at so many training positions, {POSITIONS} by default. "
-        "A position is 2 to 5 MB of JSON and about a second on a CPU. vllm, llamacpp and local only.",
-        type=click.IntRange(2),
-        is_flag=False,
-        flag_value=POSITIONS,
-        metavar="[POSITIONS]",
     )
 
 

@@ -1,0 +1,190 @@
+"""What a check says of answers beyond their first token, and of tests of correctness that take one label for another."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from blackbox_lb.cli import main
+from blackbox_lb.jobs.check import after_label
+from blackbox_lb.rollouts.judging.decisions import confusable
+from blackbox_lb.tasks import parse_reward
+from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
+from blackbox_lb.tasks.sets.labels import Labels
+from blackbox_lb.types import Example, Prompt
+from tests.support.exact import ExactModel, ExactServer
+
+KINDS, V = 12, 14
+RARE = np.zeros(V)
+RARE[[1, 2]], RARE[V - 1] = -1.5, -6.0
+MODEL = ExactModel(V, 2, seed=5, prompts=KINDS, unigram=RARE, end=True)
+"""Tokens 1 and 2, " b" and " c", are the labels; the model goes on after them, as its end token is rare."""
+LABELS = Labels(("0", "1", "2", "3"), tuple(frozenset({str(number)}) for number in range(4)))
+
+
+def prompt_of(text: str) -> int:
+    """The kind of a prompt."""
+    return zlib.crc32(text.encode()) % KINDS
+
+
+def row(number: int, split: str) -> dict[str, Any]:
+    """The right label is the one that the model finds likelier of the two."""
+    prompt = f"question {number}"
+    logprobs = MODEL.logprobs([], prompt_of(prompt))
+    return {"prompt": prompt, "answer": "b" if logprobs[1] > logprobs[2] else "c", "split": split}
+
+
+SPLITS = (("train", range(60)), ("validation", range(60, 100)), ("test", range(100, 180)))
+ROWS = [row(number, split) for split, numbers in SPLITS for number in numbers]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ExactServer]:
+    """The model behind a llama.cpp server."""
+    with ExactServer(MODEL, prompt_of=prompt_of) as running:
+        yield running
+
+
+def blb(command: str, server: ExactServer, folder: Path, *more: object, rows: Sequence[dict[str, Any]] = ROWS) -> Result:
+    """Run a command on the rows."""
+    data = folder / "data.jsonl"
+    data.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    where = ("--provider", "llamacpp", "--base-url", server.base_url, "--data", data, "--out", folder)
+    return CliRunner().invoke(main, [str(each) for each in (command, *where, *more)])
+
+
+def greedy() -> list[str]:
+    """What the model says to each training prompt, by its own probabilities."""
+    prompts = [prompt_of(each["prompt"]) for each in ROWS if each["split"] == "train"]
+    texts = [f" {chr(97 + token)}" for token in range(V - 1)] + [""]
+    drawn = MODEL.sample(len(prompts), np.random.default_rng(0), temperature=0, prompts=prompts)
+    return ["".join(texts[token] for token in each if token >= 0) for each in drawn.tolist()]
+
+
+def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path: Path) -> None:
+    """The counts are those of the model's own greedy answers; what exact-match refuses is in the sentence, contains accepts all."""
+    begun = [text for text in greedy() if text.split()[:1] in (["b"], ["c"])]
+    kept = sum(text in (" b", " c") for text in begun)
+    assert 5 < len(begun) < 60
+    assert kept < 0.5 * len(begun)
+    found = json.loads(blb("check", server, tmp_path, "--reward", "exact-match", "--max-tokens", 2, "--quiet", "--json").stdout)
+    assert (found["after"]["begun"], found["after"]["kept"]) == (len(begun), kept)
+    assert found["after"]["refused"] in begun
+    assert found["answer"] == "fixed"
+    told = blb("check", server, tmp_path, "--reward", "exact-match", "--max-tokens", 2, "--quiet").stdout
+    assert told.startswith(f"a fixed bias can begin {found['predicted']:.0%} of the answers right")
+    assert f"exact-match accepts {kept} of {len(begun)} greedy answers that begin with one" in told
+    assert f"leaves {found['predicted'] * kept / len(begun):.0%} right unless the bias also ends them" in told
+    assert "--max-tokens 1 leaves no room for more than the longest label, or --reward contains accepts" in told
+    loose = json.loads(blb("check", server, tmp_path, "--reward", "contains", "--max-tokens", 2, "--quiet", "--json").stdout)
+    assert (loose["after"]["begun"], loose["after"]["kept"]) == (len(begun), len(begun))
+    assert loose["sentence"].startswith("a fixed bias can: predicted ")
+    assert "what follows" not in loose["sentence"]
+
+
+def test_the_remedy_does_what_is_said(server: ExactServer, tmp_path: Path) -> None:
+    """With one token nothing follows a label: what is predicted is what a fit then reaches, whole answers being compared."""
+    small = ("--reward", "exact-match", "--max-tokens", 1, "--quiet", "--json")
+    checked = json.loads(blb("check", server, tmp_path, *small).stdout)
+    assert checked["after"] is None
+    fitted = json.loads(blb("fit", server, tmp_path, *small).stdout)
+    (verdict,) = [each for each in fitted["verdict"] if each["metric"] == "accuracy"]
+    assert abs(checked["predicted"] - verdict["biased"]) < 2 * checked["error"] + 0.1
+
+
+def test_where_no_answer_begins_with_a_label_nothing_is_known() -> None:
+    """Neither that answers stand, nor that they do not."""
+    said = [(Example("1", Prompt.user("q"), ("2",)), "The answer is 2"), (Example("2", Prompt.user("q"), ("1",)), "")]
+    found = after_label(parse_reward("exact-match", max_tokens=4), LABELS, said, 1)
+    assert found is not None
+    assert (found.begun, found.harms) == (0, False)
+    assert "nothing is known of what follows one" in found.sentence(0.5)
+
+
+@pytest.mark.parametrize(
+    ("reward", "correct", "kept", "remedy"),
+    [
+        ("exact-match", "contains", 1, "--reward contains"),
+        ("contains", "contains", 3, "--max-tokens 1"),
+        ("accuracy", "exact-match", 1, "--correct contains"),
+        (r"regex:^\W*{answer}\b", "contains", 3, "--max-tokens 1"),
+    ],
+)
+def test_answers_are_tested_with_the_label_that_they_begin_with(reward: str, correct: str, kept: int, remedy: str) -> None:
+    """Whether it is the right one or not; by the reward's own test of correctness."""
+    texts = ["0, 2", " 2 or 3", "3", "Well, 1", "20"]
+    said = [(Example(str(number), Prompt.user("q"), (str(number % 4),)), text) for number, text in enumerate(texts)]
+    found = after_label(parse_reward(reward, max_tokens=4, correct=correct), LABELS, said, 1)
+    assert found is not None
+    assert (found.begun, found.kept) == (3, kept)
+    assert found.refused == ("" if kept == 3 else "0, 2")
+    assert remedy in found.remedy
+
+
+def test_a_tasks_own_test_reads_right_labels_alone() -> None:
+    """It knows its rows, so that another answer cannot be put in the place of theirs."""
+    own = Matcher("of a task", needs_answer=True, judge=lambda example, text: text.strip() == example.answers[0])
+    said = [(Example(str(number), Prompt.user("q"), ("0",)), text) for number, text in enumerate(["0", "0, 2", "2"])]
+    found = after_label(parse_reward("accuracy", max_tokens=4, correct=own), LABELS, said, 1)
+    assert found is not None
+    assert (found.begun, found.kept, found.refused) == (2, 1, "0, 2")
+
+
+@pytest.mark.parametrize(
+    ("names", "spec", "said"),
+    [
+        (("no", "not sure", "yes"), "contains", None),
+        (("interested", "not interested"), "contains", "'not interested' as right where 'interested' is"),
+        (("interested", "not interested"), "exact-match", None),
+        (("no", "unknown"), "contains", None),
+        (("no", "unknown"), "regex:{answer}", "'unknown' as right where 'no' is"),
+        (("no", "unknown"), r"regex:\b{answer}\b", None),
+        (("1", "2"), "contains", None),
+        (("1", "2"), "regex:{answer}", "'10' as right where '1' is"),
+        (("1", "2"), r"regex:\b{answer}\b", None),
+        (("yes", "no"), "regex:^yes", None),
+    ],
+)
+def test_labels_that_are_taken_for_others_are_named(names: tuple[str, ...], spec: str, said: str | None) -> None:
+    """Where one label holds another, or a number may stand inside of a longer one; ``contains`` takes whole words."""
+    labels = Labels(names, tuple(frozenset({name}) for name in names))
+    found = list(confusable(labels, parse_matcher(spec)))
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
+
+
+@pytest.mark.parametrize("command", [("check",), ("fit", "--learn-from", "answers"), ("eval", "--deploy", "greedy")])
+def test_answers_that_name_another_label_first_are_remarked(command: tuple[str, ...], server: ExactServer, tmp_path: Path) -> None:
+    """A pattern that finds anything counts every answer as right; those that begin with the other label are counted and shown."""
+    flipped = [{**each, "answer": {"b": "c", "c": "b"}[each["answer"]]} for each in ROWS]
+    options = ("--reward", "regex:{answer}|.", "--labels", "b,c", "--max-tokens", 2)
+    done = blb(command[0], server, tmp_path, *command[1:], *options, rows=flipped)
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stderr.split())
+    assert "regex:{answer}|. counts the answer 'c' as right where 'b' is" in said
+    assert "answers as right that name another label first, such as" in said
+    if command[0] == "check":
+        others = sum(text.split()[:1] in (["b"], ["c"]) for text in greedy())
+        assert f"counts {others} of 60 answers as right that name another label first" in said
+
+
+def test_few_rows_change_what_a_fit_learns_from_and_say_so(server: ExactServer, tmp_path: Path) -> None:
+    """Of 60 rows with two labels five are too few to see it: the remark names the option that makes them labels again."""
+    short = ("--reward", "exact-match", "--max-tokens", 1, "--samples-per-prompt", 2, "--go-on")
+    few = " ".join(blb("fit", server, tmp_path, *short, "--limit", 5).stderr.split())
+    assert "--limit 5 leaves too few rows to see that the answers are 2 labels (that takes 3 rows of each)" in few
+    assert "name the labels: --labels b,c" in few
+    named = blb("fit", server, tmp_path / "..", *short, "--limit", 5, "--labels", "b,c", "--out", tmp_path / "named", "--json")
+    assert json.loads(named.stdout)["chosen"]["learn_from"] == "answers"
+    assert "leaves too few rows" not in named.stderr
+    asked = blb("fit", server, tmp_path, *short, "--limit", 5, "--learn-from", "samples", "--out", tmp_path / "asked")
+    assert "leaves too few rows" not in asked.stderr
+    enough = blb("fit", server, tmp_path, *short, "--limit", 30, "--out", tmp_path / "enough", "--json")
+    assert json.loads(enough.stdout)["chosen"]["learn_from"] == "answers"
