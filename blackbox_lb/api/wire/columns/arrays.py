@@ -80,9 +80,12 @@ def _checked(values: Any) -> Any:
 def sort(widths: Any, top_ids: Any, top_logprobs: Any) -> Table:
     """All alternatives (t, k), from the most likely, equal ones by id, padded with -1 and -inf. Raises Aside."""
     t, k = len(widths), int(widths.max(initial=0))
-    ids, logprobs = np.full((t, k), NO_TOKEN, np.int32), np.full((t, k), -np.inf)
-    there = np.arange(k) < widths[:, None]
-    ids[there], logprobs[there] = top_ids, _checked(top_logprobs)
+    if len(top_ids) == t * k:  # as wide everywhere
+        ids, logprobs = top_ids.reshape(t, k), _checked(top_logprobs).reshape(t, k)
+    else:
+        ids, logprobs = np.full((t, k), NO_TOKEN, np.int32), np.full((t, k), -np.inf)
+        there = np.arange(k) < widths[:, None]
+        ids[there], logprobs[there] = top_ids, _checked(top_logprobs)
     here, after = logprobs[:, :-1], logprobs[:, 1:]
     in_order = (here > after) | ((here == after) & (ids[:, :-1] <= ids[:, 1:]))
     rows = (~in_order.all(axis=1)).nonzero()[0]
