@@ -7,6 +7,7 @@ samples to the least. py-spy comes by ``uv run --with py-spy``; it needs the rig
 from __future__ import annotations
 
 import collections
+import json
 import shutil
 import subprocess
 import sys
@@ -19,14 +20,29 @@ from bench.collector_server import MODEL, serving
 from bench.measuring import markdown
 from bench.peers.timed import Job, options
 
-__all__ = ["PATHS", "folded", "main"]
+__all__ = ["PARTS", "PATHS", "folded", "main", "parts"]
 
 PATHS = ("collector", "table", "projection")
 LEFT_OUT = ("_find_and_load", "prepared_store", "prepared_rollouts")
 """Imports, and what is made for the profile alone."""
 WAITING = ("_worker (", "Condition.wait (", "Writer._run (", "Thread._wait_for_tstate_lock (")
 """Threads that wait for work; py-spy sees no more than that they are inside C code."""
-SECONDS = 15
+DISK = "waiting for the disk"
+PARTS = {
+    DISK: ("Database.transaction (",),
+    "SQLite": ("RolloutStore.add_rows (", "RolloutStore.add_answers ("),
+    "packing and checksums": ("RolloutStore.rows_of (",),
+    "finding the numbers in JSON": ("AnswerReader.",),
+    "from numbers to a completion": ("Session.completions_in (",),
+    "HTTP": ("AiohttpClient.", "ResponseHandler.", "_SelectorSocketTransport.", "ClientSession."),
+    "request, key, errors": ("Channel._sent (", "Channel._read (", "Credentials."),
+    "budgets, rate limits, retries": ("Budget.", "Budgets.", "Channel.", "Session.answer ("),
+    "drift, pace, progress": ("DriftWatch.", "Pace.", "collect.<locals>.receive ("),
+    "event loop": ("BaseEventLoop.", "Handle."),
+}
+"""Parts of a completion's collection, each with the functions that it is made of; the innermost known one decides."""
+SECONDS, RATE = 15, 200
+"""Of the profile, and samples a second."""
 TOP, CONCURRENCY = 20, 32
 
 
@@ -51,6 +67,19 @@ def folded(text: str) -> tuple[collections.Counter[str], collections.Counter[str
     return own, within
 
 
+def parts(text: str) -> collections.Counter[str]:
+    """Samples by the part of ``PARTS`` that was running, from py-spy's raw format; "other" where none of them was."""
+    found: collections.Counter[str] = collections.Counter()
+    for line in text.splitlines():
+        stack, _, count = line.rpartition(" ")
+        frames = [_short(frame) for frame in stack.split(";")]
+        if any(name in stack for name in LEFT_OUT) or frames[-1].startswith(WAITING):
+            continue
+        known = (part for frame in reversed(frames) for part, names in PARTS.items() if frame.startswith(names))
+        found[next(known, "other")] += int(count)
+    return found
+
+
 def _short(frame: str) -> str:
     """Without the folders of the file."""
     name, found, place = frame.partition(" (")
@@ -69,14 +98,24 @@ def main(path: str, rows: int, tokens: int, native: bool) -> None:
         raise click.ClickException("py-spy is not here; uv run --with py-spy python -m bench.profile " + path)
     with tempfile.TemporaryDirectory() as folder, serving(tokens, TOP) as base_url:
         raw = Path(folder, "profile.txt")
-        command = [spy, "record", "--format", "raw", "--function", "--output", str(raw), "--rate", "200"]
+        command = [spy, "record", "--format", "raw", "--function", "--output", str(raw), "--rate", str(RATE)]
         command += ["--native"] if native else []
         done = subprocess.run(
             [*command, "--", sys.executable, *_command(path, base_url, folder, tokens)], capture_output=True, text=True, check=False
         )
         if done.returncode or not raw.exists() or "Traceback" in done.stderr:
             raise click.ClickException(f"py-spy ended with exit code {done.returncode}: {done.stderr.strip()[-500:]}")
-        own, within = folded(raw.read_text(encoding="utf-8"))
+        samples = raw.read_text(encoding="utf-8")
+    own, within = folded(samples)
+    if path == "collector":
+        told = json.loads(done.stdout.strip().splitlines()[-1])
+        shares, cpu = parts(samples), told["cpu"] / told["completions"] * 1e3
+        waited = shares.pop(DISK, 0) / RATE / SECONDS
+        table = [
+            [part, f"{count / shares.total():.1%}", f"{cpu * count / shares.total():.3f}"] for part, count in shares.most_common()
+        ]
+        click.echo(f"{cpu:.2f} ms of processor time a completion; beside it a thread was {DISK} {waited:.0%} of the time\n")
+        click.echo(markdown(["part", "share", "ms a completion"], table) + "\n")
     total = own.total()
     click.echo(f"{total} samples of running threads; share by the function itself, then by what it was called from\n")
     for title, counter in (("itself", own), ("with what it calls", within)):
