@@ -56,6 +56,13 @@ def test_answers_beside_a_label_count_as_it() -> None:
     assert labels.counts(rows("yes", "no", "no")) == {"no": 2, "yes": 1}
 
 
+def test_the_label_that_a_text_begins_with_is_the_longest_one() -> None:
+    """At word boundaries, whatever its case and signs; a label further on does not count."""
+    labels = Labels.named(["not", "not sure", "2"], rows("not", "not sure", "2"))
+    texts = {"Not sure, really": 1, " **not** today": 0, "nothing": None, "2, or 3": 2, "20": None, "It is 2": None, "": None}
+    assert {text: labels.begun(text) for text in texts} == texts
+
+
 @pytest.mark.parametrize(
     ("names", "answers", "sentence"),
     [
