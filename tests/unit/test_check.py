@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blackbox_lb.cli import main
+from blackbox_lb.estimate.decisions.feasibility import AfterLabel
 from blackbox_lb.jobs.check import after_label
 from blackbox_lb.rollouts.judging.decisions import confusable
 from blackbox_lb.tasks import parse_reward
@@ -21,11 +22,9 @@ from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Prompt
 from tests.support.exact import ExactModel, ExactServer
 
-KINDS, V = 12, 14
-RARE = np.zeros(V)
-RARE[[1, 2]], RARE[V - 1] = -1.5, -6.0
-MODEL = ExactModel(V, 2, seed=5, prompts=KINDS, unigram=RARE, end=True)
-"""Tokens 1 and 2, " b" and " c", are the labels; the model goes on after them, as its end token is rare."""
+KINDS, V = 20, 14
+MODEL = ExactModel(V, 2, seed=30, prompts=KINDS, unigram=np.where(np.arange(V) == V - 1, 0.5, 0.0), end=True)
+"""Tokens 1 and 2, " b" and " c", are the labels, with which a fifth of its greedy answers begin; most of these go on."""
 LABELS = Labels(("0", "1", "2", "3"), tuple(frozenset({str(number)}) for number in range(4)))
 
 
@@ -72,8 +71,8 @@ def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path:
     """The counts are those of the model's own greedy answers; what exact-match refuses is in the sentence, contains accepts all."""
     begun = [text for text in greedy() if text.split()[:1] in (["b"], ["c"])]
     kept = sum(text in (" b", " c") for text in begun)
-    assert 5 < len(begun) < 60
-    assert kept < 0.5 * len(begun)
+    assert 10 <= len(begun) < 60
+    assert 0 < kept < 0.5 * len(begun)
     found = json.loads(blb("check", server, tmp_path, "--reward", "exact-match", "--max-tokens", 2, "--quiet", "--json").stdout)
     assert (found["after"]["begun"], found["after"]["kept"]) == (len(begun), kept)
     assert found["after"]["refused"] in begun
@@ -97,6 +96,14 @@ def test_the_remedy_does_what_is_said(server: ExactServer, tmp_path: Path) -> No
     fitted = json.loads(blb("fit", server, tmp_path, *small).stdout)
     (verdict,) = [each for each in fitted["verdict"] if each["metric"] == "accuracy"]
     assert abs(checked["predicted"] - verdict["biased"]) < 2 * checked["error"] + 0.1
+
+
+def test_few_answers_lower_no_prediction() -> None:
+    """From ten answers on the share that stands lowers the predicted one; of fewer their number is said."""
+    few, enough = (AfterLabel(size, 0, "exact-match", "0, 2", "cut them") for size in (9, 10))
+    assert "accepts 0 of 9 greedy answers that begin with one (not '0, 2'), too few to predict by; cut them" in few.sentence(0.5)
+    assert "which leaves 0% right unless the bias also ends them; cut them" in enough.sentence(0.5)
+    assert few.harms
 
 
 def test_where_no_answer_begins_with_a_label_nothing_is_known() -> None:
