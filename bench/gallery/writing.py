@@ -176,7 +176,7 @@ async def learned(trials: Trials, task: Task, samples: int, bias: Bias, hand: Al
     notes = [
         f"Of the {looked} most negative of {len(bias.logit_bias)} learned tokens, the reward can have meant {len(found)}: at least "
         f"half of their occurrences in {len(drawn)} training completions stood in what it counts.",
-        f"Of these, {len(found) - missing} are on the hand list, which has {len(hand.bias)} tokens, and {missing} are missing there"
+        f"On the hand list, which has {len(hand.bias)} tokens, are {len(found) - missing} of these; missing there are {missing}"
         + (f"; the table has the first {SHOWN}." if len(found) > SHOWN else "."),
         f"The other {len(others)} stand mostly for what is not counted; the most negative of them: "
         f"{', '.join(f'`{text!r}`' for text in others[:12])}.",

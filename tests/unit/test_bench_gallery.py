@@ -200,12 +200,12 @@ def test_the_first_letter_is_one_of_two() -> None:
 def test_learned_tokens_are_told_from_the_hand_list() -> None:
     """By what they stood in; a token that mostly stands elsewhere is no part of it."""
     raw = {1: b" lush", 2: b" whisper", 3: b"ing", 4: b" the", 5: " —".encode(), 6: b"Lush", 7: b" once", 8: b" upon", 9: b" a"}
-    raw |= {10: b" time", 11: b" serene"}
-    drawn = [[6, 1, 4, 2, 3, 4, 5, 4, 7, 8, 9, 10, 9, 4, 9, 3, 4, 3, 4, 3, 4]] * 3
+    raw |= {10: b" time", 11: b" serene", 12: b" gold", 13: b"en"}
+    drawn = [[6, 1, 4, 2, 3, 4, 5, 4, 7, 8, 9, 10, 9, 4, 9, 3, 4, 3, 4, 3, 4, 12, 13]] * 3
     counted = meant(([(token, raw[token]) for token in row] for row in drawn), slop)
     assert (counted[3].seen, counted[3].counted, counted[3].mostly) == (12, 3, False)
     assert counted[2].inside == {("word", "whispering"): 3}
-    bias = {1: -3.0, 2: -2.5, 3: -2.2, 5: -2.0, 6: -1.5, 7: -1.0, 11: -0.5, 4: 1.0}
+    bias = {1: -3.0, 2: -2.5, 3: -2.2, 5: -2.0, 6: -1.5, 7: -1.0, 12: -0.8, 11: -0.5, 4: 1.0}
     found, others = variants(bias, {token: text.decode() for token, text in raw.items()}, counted, [1], FAMILIES)
     assert [(each.text, each.hand_list) for each in found] == [
         (" lush", "on it"),
@@ -213,6 +213,7 @@ def test_learned_tokens_are_told_from_the_hand_list() -> None:
         (" —", "missing: a dash"),
         ("Lush", "missing: another spelling of 'lush'"),
         (" once", "missing: a phrase"),
+        (" gold", "missing: a piece of 'golden'"),
     ]
     assert others == ["ing", " serene"]
 
