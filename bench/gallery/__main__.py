@@ -69,7 +69,9 @@ def _program(step: Step) -> tuple[int, str, str]:
     "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with agnews.jsonl and rte.jsonl."
 )
 @click.option(
-    "--reflector", type=click.Path(exists=True, path_type=Path), help="GGUF file of the model that rewrites prompts for GEPA."
+    "--reflector",
+    type=click.Path(exists=True, path_type=Path),
+    help="GGUF file of a second model, that rewrites prompts for GEPA and judges texts.",
 )
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/gallery"), show_default=True)
 @click.option("--pages", type=click.Path(file_okay=False, path_type=Path), default=Path("docs/gallery"), show_default=True)

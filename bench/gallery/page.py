@@ -47,6 +47,7 @@ def write_page(name: str, use: Use, done: Sequence[tuple[Step, Mapping[str, Any]
         "asked for again.\n",
         *([f"![The reward of every policy with its 95 % interval]({picture})\n"] if picture else []),
         *(_section(title, document) for title, document in judged),
+        *(_table(table) for _, found in done for table in found.get("document", {}).get("tables", ())),
         _others(done),
         "## Commands\n\n```console\n" + "".join(f"$ {_shown(step, at)}\n" for step, _ in done) + "```\n",
     ]
@@ -118,6 +119,17 @@ def _section(title: str, document: Mapping[str, Any]) -> str:
     for each in sorted({policy["name"] for policy in document["policies"]}, key=len, reverse=True):
         said = said.replace(each, _named(each))
     return text + said
+
+
+def _table(table: Mapping[str, Any]) -> str:
+    """A table that a step printed: title, head, rows, and sentences under it."""
+    rows = [
+        table["head"],
+        ["---"] * len(table["head"]),
+        *([_named(cell).replace("|", "\\|") for cell in row] for row in table["rows"]),
+    ]
+    text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return f"## {table['title']}\n\n{text}\n" + "".join(f"- {note}\n" for note in table["notes"])
 
 
 def _others(done: Sequence[tuple[Step, Mapping[str, Any]]]) -> str:

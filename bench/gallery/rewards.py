@@ -7,7 +7,10 @@ import re
 
 from blackbox_lb.types import Completion, Example
 
-__all__ = ["LETTERS_HAN", "STOCK", "few_stock_words", "one_script", "quoted", "record", "stripped_record"]
+__all__ = [
+    *("DASHES", "FAMILIES", "LETTERS_HAN", "PHRASES", "STOCK", "few_stock_words", "little_slop", "one_script", "quoted", "record"),
+    *("slop", "stripped_record", "words_of"),
+]
 
 LETTERS_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 LETTERS_HANGUL = re.compile("[\uac00-\ud7a3]")
@@ -33,6 +36,53 @@ STOCK = (
     "once upon a time",
 )
 """Words and a phrase that generated prose is full of; the last is no single token, so that no list of words can hold it."""
+FAMILIES = {
+    "bustling": r"bustl(?:e|ed|es|ing)",
+    "nestled": r"nestl(?:e|ed|es|ing)",
+    "vibrant": r"vibran(?:t|tly|ce|cy)",
+    "tapestry": r"tapestr(?:y|ies)",
+    "testament": r"testaments?",
+    "whispers": r"whisper(?:s|ed|ing|ings)?",
+    "delve": r"delv(?:e|ed|es|ing)",
+    "cherished": r"cherish(?:ed|es|ing)?",
+    "breathtaking": r"breathtaking(?:ly)?",
+    "serene": r"seren(?:e|ely|ity)",
+    "lush": r"lush(?:ly|ness)?",
+    "gentle": r"gent(?:le|ly|leness|ler)",
+    "golden": r"golden",
+    "ancient": r"ancients?",
+    "mysterious": r"myster(?:y|ies|ious|iously)",
+    "shadows": r"shadow(?:s|ed|ing|y)?",
+    "weathered": r"weather(?:ed|worn)",
+    "bygone": r"bygone",
+    "shrouded": r"shroud(?:s|ed|ing)?",
+    "etched": r"etch(?:ed|es|ing|ings)?",
+    "intricate": r"intrica(?:te|tely|cy|cies)",
+    "echoed": r"echo(?:es|ed|ing)?",
+    "creaking": r"creak(?:s|ed|ing|y)?",
+    "flickering": r"flicker(?:s|ed|ing)?",
+    "crumbling": r"crumbl(?:e|ed|es|ing|y)",
+    "relentless": r"relentless(?:ly)?",
+    "lone": r"lone",
+}
+"""What a person would put on a hand list, and the forms of each word that count with it."""
+PHRASES = (
+    "once upon a time",
+    "a sense of",
+    "a mix of",
+    "thick with the",
+    "the sound of",
+    "the scent of",
+    "as if the",
+    "as the sun",
+)
+"""Stock phrases of common words: no list of single tokens can hold them."""
+DASHES = r"[—–]|(?<!-)-{2,}(?!-)|(?<=\S )-(?= )"
+"""A dash between words, of any of its spellings; neither a hyphen nor the sign before an item of a list."""
+SLOP = re.compile(rf"\b(?P<word>{'|'.join(FAMILIES.values())})\b|\b(?P<phrase>{'|'.join(PHRASES)})\b|(?P<dash>{DASHES})", re.I)
+WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+FEWEST, WORST = 20, -10.0
+"""Words below which a text is no opening, and the reward of one: as bad as ten stock words in a hundred."""
 FENCE = re.compile(r"^```(?:json)?\s*|\s*```$")
 
 
@@ -58,6 +108,22 @@ def few_stock_words(example: Example, completion: Completion) -> float:
     text = completion.text.lower()
     found = sum(len(re.findall(rf"\b{word}\b", text)) for word in STOCK)
     return -100.0 * found / max(len(text), 100) if text.strip() else -3.0
+
+
+def words_of(text: str) -> list[str]:
+    """The words in lower case, without numbers and signs; "don't" is one."""
+    return [word.lower() for word in WORD.findall(text)]
+
+
+def slop(text: str) -> list[re.Match[str]]:
+    """Each stock word, stock phrase and dash, in the group ``word``, ``phrase`` or ``dash``, in their order."""
+    return list(SLOP.finditer(text))
+
+
+def little_slop(example: Example, completion: Completion) -> float:
+    """Less the number of stock words, stock phrases and dashes for each hundred words of the text."""
+    words = len(words_of(completion.text))
+    return WORST if words < FEWEST else -100.0 * len(slop(completion.text)) / words
 
 
 def one_script(example: Example, completion: Completion) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from bench.gallery.rewards import LETTERS_HAN, STOCK
+from bench.gallery.rewards import FAMILIES, LETTERS_HAN
 from bench.gpu.jobs import RIGHT as NUMBER
 from bench.gpu.jobs import school_problem
 from bench.studies.thinking import ASKED, CLOSING, LONGEST, RIGHT, SAMPLES, SPLITS, TAUS, WORDS, problems
@@ -27,7 +27,7 @@ SMALL = 100
 @dataclass(frozen=True, slots=True)
 class Place:
     """where: options of ``blb`` that name the model. out: folder of the use's runs. data: folder of tasks as JSONL, or None.
-    reflector: GGUF file of the model that rewrites prompts for the prompt optimiser, None for no such rival."""
+    reflector: GGUF file of a second model, that rewrites prompts for the prompt optimiser and judges texts, None for neither."""
 
     where: tuple[str, ...]
     out: Path
@@ -242,30 +242,36 @@ def _shorter(at: Place) -> list[Step]:
 
 
 PLACES = ("a harbour", "a library", "a mountain village", "a night market", "an old theatre", "a train station", "a lighthouse")
+OTHER_PLACES = (
+    *("a hospital", "a desert inn", "a bakery", "a museum", "an apartment block"),
+    *("a farm", "a ferry", "a village school", "a circus"),
+)
+"""Where the stories of validation and test take place: none of them was looked at before the run."""
 EVENTS = ("a storm begins", "two friends meet again", "someone loses a letter", "a stranger asks for help", "the lights go out")
+WRITING = ("uv", "run", "python", "-m", "bench.gallery.writing")
 
 
 def _slop(at: Place) -> list[Step]:
     """Openings of stories, with fewer of the words that generated prose is full of, at a temperature of .7."""
-    asked = [f"Write the opening of a short story in {place}, where {event}." for place in PLACES for event in EVENTS]
-    random.Random(0).shuffle(asked)
-    cut = {"train": asked[:15], "validation": asked[15:20], "test": asked[20:]}
-    data = _write(at.out / "stories.jsonl", ({"prompt": each, "split": split} for split, rows in cut.items() for each in rows))
-    words = at.out / "words.txt"
-    words.write_text("\n".join(word for word in STOCK if " " not in word) + "\n")
-    reward = ("--reward", "bench.gallery.rewards:few_stock_words", "--max-tokens", 60)
-    task = _words("--data", data, *reward, "--store", at.out / "store.db", "--deploy", "temperature=0.7")
-    learn = _words("--samples-per-prompt", 20, "--validation-samples", 8, "--test-samples", 4, "--tau", 0.5, "--tau", 0.25)
-    arms = _words("--baseline-words", f"{words}:-3", "--baseline-words", f"{words}:-100")
-    said = "Use plain words, no clichés and no flowery adjectives."
+    asked = "Write the opening of a short story in {}, where {}."
+    rows = [{"prompt": asked.format(place, event), "split": "train"} for place in PLACES for event in EVENTS]
+    fresh = [asked.format(place, event) for place in OTHER_PLACES for event in EVENTS]
+    random.Random(0).shuffle(fresh)
+    rows += [{"prompt": each, "split": "validation" if number < 15 else "test"} for number, each in enumerate(fresh)]
+    data, words = _write(at.out / "stories.jsonl", rows), at.out / "words.txt"
+    words.write_text("\n".join((*FAMILIES, "—", "–", "--")) + "\n", encoding="utf-8")
+    task = _words("--data", data, "--reward", "bench.gallery.rewards:little_slop", "--max-tokens", 60)
+    task += _words("--store", at.out / "store.db", "--deploy", "temperature=0.7")
+    drawn = ("--samples-per-prompt", "20")
+    learn = _words(*drawn, "--validation-samples", 3, "--test-samples", 3, "--tau", 4, "--tau", 2, "--tau", 1)
+    arms = _words("--test-samples", 3, "--baseline-words", f"{words}:-3", "--baseline-words", f"{words}:-100")
+    arms += ("--baseline-prompt", "Use plain words, no clichés and no flowery adjectives.")
+    judged = _words(f"bias={at.out / 'fit' / 'bias.json'}", *at.where, *task, *arms)
+    judge = () if at.reflector is None else _words("--judge", at.reflector)
     return [
         Step("fit", _words("fit", *at.where, *task, *learn, "--out", at.out / "fit")),
-        Step(
-            "eval",
-            _words("eval", f"bias={at.out / 'fit' / 'bias.json'}", *at.where, *task, "--test-samples", 4, *arms)
-            + _words("--baseline-prompt", said, "--out", at.out / "eval"),
-            "Stock words, T = .7",
-        ),
+        Step("eval", ("eval", *judged, "--out", str(at.out / "eval")), "Stock words and dashes in stories"),
+        Step("writing", (*judged, *drawn, *judge), program=WRITING),
     ]
 
 
@@ -354,9 +360,33 @@ USES: Mapping[str, Use] = {
     ),
     "slop": Use(
         "Stock words in stories",
-        "Openings of stories with fewer of sixteen stock words and phrases. Rivals: the same words as a hand list, softly (-3) and "
-        "as a ban (-100), and an instruction. The list was written before the run, and the reward counts exactly its words: a hand "
-        "list is at its strongest here.",
+        "Openings of stories with fewer stock words, stock phrases and dashes, counted for each hundred words. Rivals: a hand"
+        " list of the stock words and dashes, softly (-3) and as a ban (-100), and an instruction. The list has one form of "
+        'each word, as a person writes it ("whispers"). The reward also counts other forms ("whispering") and phrases, which '
+        "no list of single tokens can hold. The texts are judged beside the reward, too: by counts, by their likelihood, and "
+        "by Qwen2.5-Coder-0.5B as a blind judge, which is far weaker than the models that one would ask.\n\n"
+        "What was looked at before the settings were fixed, at T = .7: 30 stories of fifteen of the training prompts and 24 "
+        "paragraphs on twelve subjects, of 100 tokens each, from SmolLM2-135M and from Qwen2.5-Coder-0.5B. Of the sixteen "
+        'words and phrases of a first list, a hundred words of stories held .91 by SmolLM2 and 1.22 by Qwen ("once upon a '
+        'time" and "bustling" were ten of its 25), a hundred words of paragraphs .72 and .29. Qwen declined six of the 30 '
+        "stories. SmolLM2 was taken, and what its stories were full of was added to the list: with other forms 4.6 in a "
+        "hundred words of them, 2.1 in those of Qwen. Dashes were in none of these texts of SmolLM2 and in one of Qwen; of 30"
+        " letters, advertisements, dialogues, reviews and diaries each, 2 and 3 had one. Models this small hardly write any, "
+        "so that this page cannot show whether a bias removes them. The judge was tried on 16 of these stories beside their own "
+        "words in a random order: by four forms of the question (the plain one is used, with a system prompt and two examples, "
+        "without the task, and for better English), the preference for the story was .50, .50, .50 and .51, and every pair "
+        "flipped; asked of single texts whether they are well written, it was surer of the story in 9 of 16. So its answers "
+        "below were expected to say nothing.\n\n"
+        "A first run learned from 15 prompts and rewarded the sixteen words and phrases alone, for each hundred characters: "
+        "-0.21 for the base, -0.16 (-0.25 to -0.09) with the bias, NO EVIDENCE; -0.12 with the instruction; 0.00 with either "
+        "hand list, which won. Its 35 prompts are the training prompts here; the others take place where no earlier one did.\n\n"
+        "What came: the ban won over the learned bias; the soft list and the instruction had higher rewards than it, too, not"
+        " told apart. No bias of the fit beat the base on the validation prompts. The one that was judged moves no token by "
+        "more than .19 nats, and the fit says that about 112 prompts would be needed. It wrote 1.1 stock words fewer in a "
+        "hundred words, which is not beyond chance among all comparisons. Lists and bias left length, repetition and "
+        "likelihood as they were. Four words of the list (creaking, crumbling, flickering, bygone) have no token of their "
+        "own, so that a list of words cannot act on them. Among what learning found and the list lacks are the first pieces of "
+        "two of these, words of two phrases, two other forms of listed words and a spelling of the dash.",
         _slop,
     ),
     "limits": Use(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,19 @@ import pytest
 
 from bench.gallery import optimiser, page
 from bench.gallery.page import index, write_page
-from bench.gallery.rewards import few_stock_words, one_script, quoted, record, stripped_record
+from bench.gallery.pairs import first_letter, judged, question, shuffled, verdicts
+from bench.gallery.rewards import FAMILIES, few_stock_words, little_slop, one_script, quoted, record, slop, stripped_record
 from bench.gallery.uses import USES, Place, Step
+from bench.gallery.variants import meant, variants
+from bench.gallery.writing import compared, judgement, repetition, stored
+from blackbox_lb import RolloutStore, Trials
 from blackbox_lb.api.session import Session
 from blackbox_lb.cli import main
+from blackbox_lb.errors import CorruptResponse, InputError
+from blackbox_lb.jobs.evaluation.arms import Alternative, arms_at, draw
 from blackbox_lb.providers.profile import load_profile
+from blackbox_lb.rollouts.judging.verdict import SAMPLED
+from blackbox_lb.rollouts.progress import Silent
 from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.exact import ExactModel, ExactServer
@@ -54,7 +63,10 @@ def test_every_command_is_taken(name: str, tmp_path: Path) -> None:
     above = click.Context(main, **main.context_settings)  # a command keeps the help option of its first context
     for step in steps:
         if step.program:
-            optimiser.main.make_context("optimiser", list(step.words))
+            for word in step.words:
+                if word.endswith("store.db"):
+                    Path(word).touch()
+            importlib.import_module(step.program[-1]).main.make_context(step.name, list(step.words))
             continue
         command = main.get_command(above, step.words[0])
         assert command is not None
@@ -85,6 +97,150 @@ def test_stock_words_are_counted_whole() -> None:
     assert few_stock_words(example, completion(f"Once upon a time {plain} serene")) == pytest.approx(-200 / 224)
     assert few_stock_words(example, completion(f"serenely {plain}")) == 0
     assert few_stock_words(example, completion("  ")) == -3
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Whispers and a whispering shadow, nestling.", ["word"] * 4),
+        ("Once upon a time there was a sense of loss.", ["phrase"] * 2),
+        ("He left — she stayed -- both – no one - all --- gone", ["dash"] * 5),
+        ("A well-known gentleman, lonely.\n- one\n  - two", []),
+        ("golden—lush", ["word", "dash", "word"]),
+    ],
+)
+def test_slop_is_found_in_all_its_forms(text: str, found: list[str]) -> None:
+    """Forms of a word, phrases and dashes; neither hyphens nor the signs of a list."""
+    assert [match.lastgroup for match in slop(text)] == found
+
+
+def test_slop_is_counted_for_each_hundred_words() -> None:
+    """A text of fewer than twenty words is as bad as one with ten."""
+    example = Example("1", Prompt.user("p"), ())
+    assert little_slop(example, completion("word " * 48 + "— bustling serenity")) == pytest.approx(-6)
+    assert little_slop(example, completion("word " * 20)) == 0
+    assert little_slop(example, completion("word " * 19)) == -10
+
+
+def test_every_listed_word_is_one_of_its_forms() -> None:
+    """What is on the hand list counts, and under its own name."""
+    for word in FAMILIES:
+        assert [match.group() for match in slop(f"the {word} thing")] == [word]
+
+
+def test_a_repeated_trigram_counts_from_its_second_time() -> None:
+    """Three of eight; a text of two words has none."""
+    five = "one two Three four five"
+    assert repetition(f"{five}, {five}.") == 3 / 8
+    assert repetition(five) == repetition("one two") == 0
+    assert repetition("no no no no no") == 2 / 3
+
+
+def test_the_measures_are_means_with_the_difference_marked() -> None:
+    """Per hundred words, over prompts; the mark is of a difference beyond chance."""
+    plain, rich = [[completion("word " * 50)] for _ in range(12)], [[completion("lush " * 50)] for _ in range(12)]
+    table = compared({"base": plain, "bias": rich}, ("stock words and phrases", "words"))
+    assert table["head"] == ["policy", "stock words and phrases", "words"]
+    assert table["rows"][0] == ["base", "0.00 (0.00 to 0.00)", "50.00 (50.00 to 50.00)"]
+    assert table["rows"][1] == ["**bias**", "100.00 (100.00 to 100.00) *", "50.00 (50.00 to 50.00)"]
+
+
+def test_a_preference_for_a_place_cancels() -> None:
+    """A judge that goes by the place alone prefers nobody, and all of its pairs flip."""
+
+    async def places(text: str) -> float:
+        return 0.75
+
+    found = verdicts([asyncio.run(judged(places, "p", "one", "other")) for _ in range(5)])
+    assert (found.preference.mean, found.preference.low, found.preference.high) == (0.5, 0.5, 0.5)
+    assert (found.wins, found.losses, found.flips, found.first) == (0, 0, 1, 0.75)
+    assert not found.tells
+
+
+def test_a_judge_whose_answers_all_flip_is_not_believed() -> None:
+    """However sure its small preference is."""
+
+    async def hardly(text: str) -> float:
+        return 0.75 if text.index("good") < text.index("bad") else 0.7
+
+    found = verdicts([asyncio.run(judged(hardly, "p", "good", "bad")) for _ in range(5)])
+    assert found.preference.low == pytest.approx(0.525)
+    assert (found.flips, found.tells) == (1, False)
+
+
+def test_a_judge_that_reads_is_believed() -> None:
+    """It names the better text in either place, and does not learn whose it is."""
+    asked = []
+
+    async def reads(text: str) -> float:
+        asked.append(text)
+        return 0.9 if text.index("good") < text.index("bad") else 0.2
+
+    better = [asyncio.run(judged(reads, "p", "good", "bad")) for _ in range(5)]
+    worse = [asyncio.run(judged(reads, "p", "bad", "good")) for _ in range(5)]
+    assert verdicts(better).preference.mean == pytest.approx(0.85)
+    assert (verdicts(better).wins, verdicts(worse).losses, verdicts(better).tells) == (1, 1, True)
+    assert set(asked) == {question("p", "good", "bad"), question("p", "bad", "good")}
+    table = judgement("judge", {"known": verdicts(worse), "bias": verdicts(better)})
+    assert "does not tell even these apart" in table["notes"][0]
+    assert table["rows"][1] == ["bias", "0.85 (0.85 to 0.85)", "1.00", "0.00", "0.00"]
+    assert sorted(shuffled("a b c d e f", 1).split()) == list("abcdef")
+    assert shuffled("a b c d e f", 1) != "a b c d e f"
+
+
+def test_the_first_letter_is_one_of_two() -> None:
+    """Its probability among both, spellings with a space counted; a judge that says neither is refused."""
+    ids, logprobs = np.array([[1, 2, 3]], dtype=np.int32), np.log(np.array([[0.3, 0.2, 0.1]], dtype=np.float32))
+    told = Completion("A", "length", ids[0, :1], logprobs[0, :1], ids, logprobs, token_bytes={1: b"A", 2: b"B", 3: b" A"})
+    assert first_letter(told) == pytest.approx(4 / 6)
+    with pytest.raises(CorruptResponse, match="neither A nor B"):
+        first_letter(Completion("x", "length", ids[0, :1], logprobs[0, :1], ids, logprobs, token_bytes={1: b"x"}))
+
+
+def test_learned_tokens_are_told_from_the_hand_list() -> None:
+    """By what they stood in; a token that mostly stands elsewhere is no part of it."""
+    raw = {1: b" lush", 2: b" whisper", 3: b"ing", 4: b" the", 5: " —".encode(), 6: b"Lush", 7: b" once", 8: b" upon", 9: b" a"}
+    raw |= {10: b" time", 11: b" serene", 12: b" gold", 13: b"en"}
+    drawn = [[6, 1, 4, 2, 3, 4, 5, 4, 7, 8, 9, 10, 9, 4, 9, 3, 4, 3, 4, 3, 4, 12, 13]] * 3
+    counted = meant(([(token, raw[token]) for token in row] for row in drawn), slop)
+    assert (counted[3].seen, counted[3].counted, counted[3].mostly) == (12, 3, False)
+    assert counted[2].inside == {("word", "whispering"): 3}
+    bias = {1: -3.0, 2: -2.5, 3: -2.2, 5: -2.0, 6: -1.5, 7: -1.0, 12: -0.8, 11: -0.5, 4: 1.0}
+    found, others = variants(bias, {token: text.decode() for token, text in raw.items()}, counted, [1], FAMILIES)
+    assert [(each.text, each.hand_list) for each in found] == [
+        (" lush", "on it"),
+        (" whisper", "missing: a form of 'whispers'"),
+        (" —", "missing: a dash"),
+        ("Lush", "missing: another spelling of 'lush'"),
+        (" once", "missing: a phrase"),
+        (" gold", "missing: a piece of 'golden'"),
+    ]
+    assert others == ["ing", " serene"]
+
+
+def test_completions_of_an_evaluation_are_read_back(tmp_path: Path) -> None:
+    """Those that were drawn, for each policy, without a request; an evaluation that was not run is refused."""
+    examples = [Example(str(number), Prompt.user(f"question {number}"), ()) for number in range(3)]
+    arms = arms_at(SAMPLED, {"bias": {1: -2.0}}, [Alternative("said", instruction="Be brief.")])
+
+    async def read(base_url: str) -> int:
+        async with Session(load_profile("llamacpp"), base_url=base_url) as session:
+            with RolloutStore(tmp_path / "store.db") as store:
+                reward = parse_reward("length", max_tokens=4)
+                trials = Trials(session, store, await session.tokenizer(), reward, Silent(), 5)
+                with pytest.raises(InputError, match="run blb eval"):
+                    await stored(trials, arms[0], examples, 2)
+                first = {arm.name: (await draw(trials, examples, arm, 2)).first for arm in arms}
+                before = len(server.requests)
+                for arm in arms:
+                    texts = await stored(trials, arm, examples, 2)
+                    assert [len(row) for row in texts] == [2, 2, 2]
+                    assert [row[0].text for row in texts] == [each and each.text for each in first[arm.name]]
+                return len(server.requests) - before
+
+    with ExactServer(ExactModel(12, 6, end=True, prompts=3)) as server:
+        assert asyncio.run(read(server.base_url)) == 0
+    assert [arm.name for arm in arms] == ["base", "bias", "said", "said and bias"]
 
 
 @pytest.mark.parametrize(
@@ -169,12 +325,24 @@ def test_a_page_says_who_won_and_what_failed(tmp_path: Path) -> None:
             {"code": 0, "seconds": 60, "document": document},
         ),
         (Step("broken", ("fit", "--model", "/models/tiny.gguf")), {"code": 2, "seconds": 1, "error": ["Error: no such model"]}),
+        (
+            Step("texts", ("--data", f"{at.data}/rte.jsonl"), program=("python", "-m", "counting")),
+            {
+                "code": 0,
+                "seconds": 1,
+                "document": {
+                    "tables": [{"title": "Texts", "head": ["policy", "words"], "rows": [["a|b", "3"]], "notes": ["Few."]}]
+                },
+            },
+        ),
     ]
     write_page("decisions", USES["decisions"], done, tmp_path / "pages", at, "2026-11-24, 2 cores")
     text = (tmp_path / "pages" / "decisions.md").read_text()
     assert "| labels only | 0.70 (0.60 to 0.80) |  | loses |" in text
     assert "- `broken` ended with exit code 2: Error: no such model" in text
     assert "$ blb eval OUT/bias.json --data DATA/rte.jsonl\n$ blb fit --model tiny.gguf" in text
+    assert "$ python -m counting --data DATA/rte.jsonl\n" in text
+    assert "## Texts\n\n| policy | words |\n| --- | --- |\n| a\\|b | 3 |\n\n- Few.\n" in text
     assert (tmp_path / "pages" / "decisions.svg").read_text().count("labels only")
     row = index(tmp_path / "pages").splitlines()[-1]
     assert row == "| [Topics](decisions.md) | greedy | tiny | 0.20 | 0.60 (0.50 to 0.70) |  |  | labels only |"
