@@ -108,7 +108,9 @@ def main(path: str, rows: int, tokens: int, native: bool) -> None:
         samples = raw.read_text(encoding="utf-8")
     own, within = folded(samples)
     if path == "collector":
-        told = json.loads(done.stdout.strip().splitlines()[-1])
+        told = json.loads(
+            next(line for line in done.stdout.splitlines() if line.startswith("{"))
+        )  # py-spy prints its own lines, too
         shares, cpu = parts(samples), told["cpu"] / told["completions"] * 1e3
         waited = shares.pop(DISK, 0) / RATE / SECONDS
         table = [
