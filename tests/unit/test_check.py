@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from blackbox_lb.cli import main
-from blackbox_lb.estimate.decisions.feasibility import AfterLabel
 from blackbox_lb.jobs.check import after_label
 from blackbox_lb.rollouts.judging.decisions import confusable
 from blackbox_lb.tasks import parse_reward
@@ -79,13 +78,14 @@ def test_what_follows_a_label_is_counted_and_said(server: ExactServer, tmp_path:
     assert found["answer"] == "fixed"
     told = blb("check", server, tmp_path, "--reward", "exact-match", "--max-tokens", 2, "--quiet").stdout
     assert told.startswith(f"a fixed bias can begin {found['predicted']:.0%} of the answers right")
-    assert f"exact-match accepts {kept} of {len(begun)} greedy answers that begin with one" in told
-    assert f"leaves {found['predicted'] * kept / len(begun):.0%} right unless the bias also ends them" in told
+    assert f"exact-match accepts {kept} of {len(begun)} greedy answers that begin with a label" in told
+    assert "whether a bias ends them is not predicted" in told
+    assert "predicted " not in told.partition(";")[0]
     assert "--max-tokens 1 leaves no room for more than the longest label, or --reward contains accepts" in told
     loose = json.loads(blb("check", server, tmp_path, "--reward", "contains", "--max-tokens", 2, "--quiet", "--json").stdout)
     assert (loose["after"]["begun"], loose["after"]["kept"]) == (len(begun), len(begun))
     assert loose["sentence"].startswith("a fixed bias can: predicted ")
-    assert "what follows" not in loose["sentence"]
+    assert "must end there" not in loose["sentence"]
 
 
 def test_the_remedy_does_what_is_said(server: ExactServer, tmp_path: Path) -> None:
@@ -98,21 +98,13 @@ def test_the_remedy_does_what_is_said(server: ExactServer, tmp_path: Path) -> No
     assert abs(checked["predicted"] - verdict["biased"]) < 2 * checked["error"] + 0.1
 
 
-def test_few_answers_lower_no_prediction() -> None:
-    """From ten answers on the share that stands lowers the predicted one; of fewer their number is said."""
-    few, enough = (AfterLabel(size, 0, "exact-match", "0, 2", "cut them") for size in (9, 10))
-    assert "accepts 0 of 9 greedy answers that begin with one (not '0, 2'), too few to predict by; cut them" in few.sentence(0.5)
-    assert "which leaves 0% right unless the bias also ends them; cut them" in enough.sentence(0.5)
-    assert few.harms
-
-
 def test_where_no_answer_begins_with_a_label_nothing_is_known() -> None:
     """Neither that answers stand, nor that they do not."""
     said = [(Example("1", Prompt.user("q"), ("2",)), "The answer is 2"), (Example("2", Prompt.user("q"), ("1",)), "")]
     found = after_label(parse_reward("exact-match", max_tokens=4), LABELS, said, 1)
     assert found is not None
     assert (found.begun, found.harms) == (0, False)
-    assert "nothing is known of what follows one" in found.sentence(0.5)
+    assert "nothing is known of what follows one" in found.sentence
 
 
 @pytest.mark.parametrize(

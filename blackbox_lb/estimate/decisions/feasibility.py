@@ -28,10 +28,8 @@ SURE = 2.4
 FOLDS = 10
 NOBODY = np.array([-2], np.int64)
 """The tokens of a label without a prompt."""
-FEW = 10
-"""Answers that begin with a label from which on their share of right ones lowers the prediction: to about 16 %."""
 KEPT = 0.9
-"""Share of the answers that begin with a label below which what follows is said to make them wrong."""
+"""Share of the answers that begin with a label below which only their beginning is predicted."""
 L2 = 0.1
 """Pull of an offset to 0, in prompts: a tenth of one keeps an offset finite where every prompt wants it larger."""
 
@@ -55,16 +53,16 @@ class AfterLabel:
         """Whether what follows a label makes many answers wrong."""
         return self.kept < KEPT * self.begun
 
-    def sentence(self, predicted: float | None = None) -> str:
-        """The end of a sentence; ``predicted``: the share of answers that a bias begins right, None where that is not known."""
+    @property
+    def sentence(self) -> str:
+        """The end of a sentence. A fit may teach a bias to end answers, or not: the greedy ones are of the model without one."""
         if not self.begun:
             return "; no greedy answer begins with a label, so that nothing is known of what follows one"
         if not self.harms:
             return ""
-        left = f", which leaves {predicted * self.kept / self.begun:.0%} right unless the bias also ends them" if predicted else ""
         return (
-            f"; but what follows a label makes answers wrong: {self.test} accepts {self.kept} of {self.begun} greedy answers that "
-            f"begin with one (not {self.refused!r}){left if self.begun >= FEW else ', too few to predict by'}; {self.remedy}"
+            f"; but answers must end there, too: {self.test} accepts {self.kept} of {self.begun} greedy answers that begin with a "
+            f"label (not {self.refused!r}), and whether a bias ends them is not predicted; {self.remedy}"
         )
 
 
@@ -101,11 +99,11 @@ class Feasibility:
         found = f"greedy decoding is right on {self.base:.0%} of {len(self.margins)} prompts"
         mends = f"mends {self.repaired:.0%} of the wrong ones and breaks {self.broken:.0%} of the right ones"
         can = "can: predicted {} right" if self.after is None or not self.after.harms else "can begin {} of the answers right"
-        rest, alone = ("", "") if self.after is None else (self.after.sentence(self.predicted), self.after.sentence())
+        rest = "" if self.after is None else self.after.sentence
         told = {
             "fixed": f"a fixed bias {can.format(f'{self.predicted:.0%}')} (standard error {self.error:.0%}), it {mends}{rest}",
             "depends on the prompt": "only a bias that depends on the prompt can: prompts want corrections of opposite sign, and a "
-            f"fixed one {mends}{alone}",
+            f"fixed one {mends}{rest}",
             "already right": "no bias is needed: there is little left to mend",
             "not listed": f"none can be learned: of the wrong prompts only {self.listed:.0%} list the right answer; ask for more "
             "alternatives, or say the labels in the prompt",
