@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bench.gallery import optimiser, page
-from bench.gallery.page import index, write_page
+from bench.gallery.page import curves, index, points, write_page
 from bench.gallery.rewards import few_stock_words, one_script, quoted, record, stripped_record
 from bench.gallery.uses import USES, Place, Step
 from blackbox_lb.api.session import Session
@@ -22,6 +22,7 @@ from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.exact import ExactModel, ExactServer
 
+LINES = {"train": 40, "validation": 5, "test": 6}
 OBJECT = '{"name": "Anna", "age": 30, "city": "Oslo"}'
 
 
@@ -38,8 +39,9 @@ def place(folder: Path) -> Place:
     """Where the embedded engine is asked, with tasks of one row."""
     data = folder / "data"
     data.mkdir()
-    for name in ("agnews", "rte"):
-        (data / f"{name}.jsonl").write_text(json.dumps({"prompt": "p", "answer": "a"}) + "\n")
+    for name in ("agnews", "rte", "sst2", "trec"):
+        rows = ({"prompt": f"{split} {number}", "answer": "a", "split": split} for split in LINES for number in range(LINES[split]))
+        (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (data / "gsm8k").mkdir()
     (data / "gsm8k" / "test.jsonl").write_text(json.dumps({"question": "How many?", "answer": "It is #### 1,001"}) + "\n")
     model = folder / "second.gguf"
@@ -178,3 +180,76 @@ def test_a_page_says_who_won_and_what_failed(tmp_path: Path) -> None:
     assert (tmp_path / "pages" / "decisions.svg").read_text().count("labels only")
     row = index(tmp_path / "pages").splitlines()[-1]
     assert row == "| [Topics](decisions.md) | greedy | tiny | 0.20 | 0.60 (0.50 to 0.70) |  |  | labels only |"
+
+
+def _evaluation(*policies: dict[str, Any], compared: tuple[dict[str, Any], ...] = (), said: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"model": "tiny", "label": "accuracy", "policies": list(policies), "comparisons": list(compared), "summary": list(said)}
+
+
+def test_labels_are_counted_in_all(tmp_path: Path) -> None:
+    """Two thirds are learned from and a third chooses; rivals have them all; the test prompts are the same."""
+    at = place(tmp_path)
+    steps = {step.name: step for step in USES["labels"].steps(at)}
+    for number, learned in ((10, 7), (30, 20)):
+        asked = [json.loads(line) for line in (at.out / f"trec_{number}.jsonl").read_text().splitlines()]
+        whole = [json.loads(line) for line in (at.out / f"trec_{number}_all.jsonl").read_text().splitlines()]
+        sizes = {split: sum(row["split"] == split for row in asked) for split in LINES}
+        assert sizes == {"train": learned, "validation": number - learned, "test": LINES["test"]}
+        assert [row["prompt"] for row in whole if row["split"] == "train"] == [row["prompt"] for row in asked[:number]]
+        assert [row for row in whole if row["split"] == "test"] == asked[number:]
+        judged = steps[f"trec_{number}_eval"]
+        assert (judged.labels, str(at.out / f"trec_{number}_all.jsonl") in judged.words) == (number, True)
+
+
+def test_a_curve_has_a_point_for_each_number_of_labels(tmp_path: Path) -> None:
+    """Evaluations of one title make one, smallest number first; a policy has points where it was judged."""
+    pytest.importorskip("matplotlib")
+    at, fixed = place(tmp_path), [_policy("fixed", "fixed", mean) for mean in (0.4, 0.6)]
+    few = _evaluation(
+        _policy("base", None, 0.2), fixed[0], _policy("rival", None, 0.5), said=("Greedy, rival alone WINS over fixed.",)
+    )
+    many = _evaluation(
+        _policy("base", None, 0.2),
+        fixed[1],
+        _policy("words", "words", 0.7),
+        _policy("rival", None, 0.5),
+        _policy("late", None, 0.3),
+        compared=(
+            {"setting": "greedy", "metric": "accuracy", "base": "rival", "other": "fixed", "verdict": "NO EVIDENCE"},
+            {"setting": "greedy", "metric": "accuracy", "base": "rival", "other": "words", "verdict": "HELPS"},
+        ),
+        said=("Greedy, fixed is not shown to change the reward.",),
+    )
+    done: list[tuple[Step, dict[str, Any]]] = [
+        (Step("many", (), "Kinds", labels=300), {"code": 0, "seconds": 1, "document": many}),
+        (Step("few", (), "Kinds", labels=10), {"code": 0, "seconds": 1, "document": few}),
+        (Step("failed", (), "Kinds", labels=30), {"code": 2, "seconds": 1, "error": ["Error: none"]}),
+        (
+            Step("declined", ("fit", "--depends-on", "words")),
+            {"code": 0, "seconds": 1, "document": {"status": "HELPS", "chosen": {"l2": 1.0}}},
+        ),
+    ]
+    found = points(curves(done)["Kinds"], "greedy")
+    means = {name: {number: mean["mean"] for number, mean in each.items()} for name, each in found.items()}
+    assert means == {
+        "base": {10: 0.2, 300: 0.2},
+        "fixed": {10: 0.4, 300: 0.6},
+        "rival": {10: 0.5, 300: 0.5},
+        "words": {300: 0.7},
+        "late": {300: 0.3},
+    }
+    assert list(found["fixed"]) == [10, 300]
+    write_page("labels", USES["labels"], done, tmp_path / "pages", at, "2026-11-24, 2 cores")
+    text = (tmp_path / "pages" / "labels.md").read_text()
+    assert (
+        "## Kinds\n\n- 10 labels: Greedy, rival alone WINS over fixed.\n\n| greedy, 40 test prompts, accuracy | 10 labels | 300"
+        in text
+    )
+    assert "| **words** |  | 0.70 (0.60 to 0.80) |\n" in text
+    assert "| rival |  | fixed level, words wins |\n" in text
+    assert "not shown to change" not in text
+    assert "- Fit `declined`: HELPS; declined to depend on the prompt, the bias is a fixed one (1 s)." in text
+    drawn = (tmp_path / "pages" / "labels-curve.svg").read_text()
+    assert all(word in drawn for word in ("Kinds, greedy", "labelled examples", "<!-- words -->", "<!-- rival -->"))
+    rows = [row["title"] for row in json.loads((tmp_path / "pages" / "labels.json").read_text())]
+    assert rows == ["Kinds, 10 labels", "Kinds, 300 labels", "Kinds, 300 labels"]
