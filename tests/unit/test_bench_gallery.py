@@ -14,7 +14,7 @@ import pytest
 from bench.gallery import optimiser, page
 from bench.gallery.page import curves, index, points, write_page
 from bench.gallery.rewards import few_stock_words, one_script, quoted, record, stripped_record
-from bench.gallery.uses import USES, Place, Step
+from bench.gallery.uses import LAST, USES, Place, Step
 from blackbox_lb.api.session import Session
 from blackbox_lb.cli import main
 from blackbox_lb.providers.profile import load_profile
@@ -43,7 +43,8 @@ def place(folder: Path) -> Place:
         rows = ({"prompt": f"{split} {number}", "answer": "a", "split": split} for split in LINES for number in range(LINES[split]))
         (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (data / "gsm8k").mkdir()
-    (data / "gsm8k" / "test.jsonl").write_text(json.dumps({"question": "How many?", "answer": "It is #### 1,001"}) + "\n")
+    for name in ("train", "test"):
+        (data / "gsm8k" / f"{name}.jsonl").write_text(json.dumps({"question": "How many?", "answer": "It is #### 1,001"}) + "\n")
     model = folder / "second.gguf"
     model.write_bytes(b"")
     return Place(("--provider", "local"), folder / "out", data, model)
@@ -253,3 +254,22 @@ def test_a_curve_has_a_point_for_each_number_of_labels(tmp_path: Path) -> None:
     assert all(word in drawn for word in ("Kinds, greedy", "labelled examples", "<!-- words -->", "<!-- rival -->"))
     rows = [row["title"] for row in json.loads((tmp_path / "pages" / "labels.json").read_text())]
     assert rows == ["Kinds, 10 labels", "Kinds, 300 labels", "Kinds, 300 labels"]
+
+
+def test_school_problems_are_right_with_a_comma_or_without(tmp_path: Path) -> None:
+    """In their number; they are asked as the generated ones are."""
+    USES["school"].steps(place(tmp_path))
+    rows = [json.loads(line) for line in (tmp_path / "out" / "problems.jsonl").read_text().splitlines()]
+    assert [(row["answer"], row["split"]) for row in rows] == [(["1001", "1,001"], split) for split in ("train", "test")]
+    right = parse_reward("correct-and-short", max_tokens=9, correct=LAST)
+    example = Example("1", Prompt.user(rows[0]["prompt"]), tuple(rows[0]["answer"]))
+    texts = {
+        "2 of \\boxed{1,001} eggs.": True,
+        "It is 1001.": True,
+        "$1001.00": True,
+        "1,0012": False,
+        "11,001": False,
+        "1001 of 2": False,
+    }
+    assert {text: right.value(right.score(example, completion(text))) > 0 for text in texts} == texts
+    assert rows[0]["prompt"].endswith("then write 'Answer:' and the number.")
