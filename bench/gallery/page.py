@@ -20,7 +20,7 @@ LONGEST = 60
 """Characters of an instruction on a page."""
 UNTOLD = ("pays for these tokens", "is not distinguishable from")
 """Sentences of an evaluation that a page leaves out: its table has the tokens, and says "level"."""
-ALOUD = ("WINS over", "HURTS", "WORSE", "is better than", "adds to")
+ALOUD = ("WINS over", "HURTS", "WORSE", "is better than")
 """Sentences that the page of a curve keeps of each of its evaluations: its tables have the others."""
 MADE = "<!-- written by `python -m bench.gallery`, not by hand -->\n\n"
 INDEX = """# Gallery
@@ -125,10 +125,15 @@ def _section(title: str, document: Mapping[str, Any]) -> str:
             row = (shown, _number(each["metrics"].get(name)), "" if tokens is None else f"{tokens:.1f}", ", ".join(told))
             text += f"| {' | '.join(row)} |\n"
         text += "\n"
-    said = "".join(f"- {sentence}\n" for sentence in document["summary"] if not any(each in sentence for each in UNTOLD))
+    return text + _said(document, [each for each in document["summary"] if not any(word in each for word in UNTOLD)])
+
+
+def _said(document: Mapping[str, Any], sentences: Sequence[str], before: str = "") -> str:
+    """A list of sentences of an evaluation, with the names of its policies as in the table."""
+    said = "".join(f"- {before}{sentence}\n" for sentence in sentences)
     for each in sorted({policy["name"] for policy in document["policies"]}, key=len, reverse=True):
         said = said.replace(each, _named(each))
-    return text + said
+    return said
 
 
 def _others(done: Sequence[tuple[Step, Mapping[str, Any]]]) -> str:
@@ -238,9 +243,7 @@ def _curve_section(title: str, curve: Mapping[int, Mapping[str, Any]]) -> str:
     """What must not be missed, then a table of rewards and one of verdicts for each setting, a column a number of labels."""
     text, documents = f"## {title}\n\n", list(curve.values())
     for number, document in sorted(curve.items()):
-        text += "".join(
-            f"- {number} labels: {sentence}\n" for sentence in document["summary"] if any(each in sentence for each in ALOUD)
-        )
+        text += _said(document, [each for each in document["summary"] if any(word in each for word in ALOUD)], f"{number} labels: ")
     for setting in dict.fromkeys(each["setting"] for document in documents for each in document["policies"]):
         known = points(curve, setting)
         numbers = sorted({number for found in known.values() for number in found})
@@ -271,7 +274,8 @@ def _draw_curves(drawn: Mapping[str, Mapping[int, Mapping[str, Any]]], path: Pat
     A policy that is the same with any number is a dashed line across; one that was judged with a bias besides is left out.
     """
     pyplot = _pyplot()
-    figure, axes = pyplot.subplots(-(-len(drawn) // 2), min(len(drawn), 2), figsize=(9, 3.2 * -(-len(drawn) // 2)), squeeze=False)
+    lines = -(-len(drawn) // 2)
+    figure, axes = pyplot.subplots(lines, min(len(drawn), 2), figsize=(9, 3.2 * lines + 0.6), squeeze=False, layout="constrained")
     shown, seen = dict[str, Any](), dict[str, Any]()
     for axis, (title, curve) in zip(axes.flat, drawn.items(), strict=False):
         documents = [curve[number] for number in sorted(curve)]
@@ -281,7 +285,7 @@ def _draw_curves(drawn: Mapping[str, Mapping[int, Mapping[str, Any]]], path: Pat
         known = {name: found for name, found in points(curve, setting).items() if name not in joined}
         for place, (name, found) in enumerate(known.items()):
             kind = re.sub('".*"', "an instruction", name)
-            colour = shown.setdefault(kind, BASE if name == "base" else f"C{len(shown)}")
+            colour = shown.setdefault(kind, BASE if name == "base" else f"C{len(shown) - 1}")
             flat = len(found) > 1 and len({mean["mean"] for mean in found.values()}) == 1
             kept = dict([max(found.items())]) if flat else found
             moved = [number * 1.035 ** (place - len(known) / 2) for number in kept]
@@ -299,6 +303,8 @@ def _draw_curves(drawn: Mapping[str, Mapping[int, Mapping[str, Any]]], path: Pat
         axis.set_ylabel(_measure(documents[0]["label"]), fontsize=8)
         axis.tick_params(axis="y", labelsize=8)
         axis.grid(axis="y", linewidth=0.3)
+    for axis in axes.flat[len(drawn) :]:
+        axis.set_axis_off()
     figure.legend(seen.values(), seen, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)

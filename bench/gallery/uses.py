@@ -401,7 +401,8 @@ USES: Mapping[str, Use] = {
     ),
     "labels": Use(
         "Decisions, from 10 to 300 labels",
-        "Four public tasks, each with 10, 30, 100 and 300 labelled examples in all. A bias learns from two thirds of them and is "
+        "Four public tasks, each with 10, 30, 100 and 300 labelled examples in all; an answer is right where its first four tokens "
+        'contain the label ("contains"). A bias learns from two thirds of them and is '
         "chosen on the other third; a rival has them all. Two biases: a fixed one, and from 30 labels on one that depends on the "
         "words of the prompt, which a fit declines where a fixed one does as well (the runs below say where). Rivals: the labels "
         "alone (all else forbidden), both calibrations and an instruction, which need no labelled example; four examples in the "
