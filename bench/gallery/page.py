@@ -249,7 +249,7 @@ def _curve_section(title: str, curve: Mapping[int, Mapping[str, Any]]) -> str:
         numbers = sorted({number for found in known.values() for number in found})
         label, prompts = _measure(documents[0]["label"]), documents[0]["policies"][0]["prompts"]
         columns, line = " | ".join(f"{number} labels" for number in numbers), "|---" * (len(numbers) + 1) + "|"
-        text += f"\n| {setting}, {prompts} test prompts, {label} | {columns} |\n{line}\n"
+        text = text.rstrip("\n") + f"\n\n| {setting}, {prompts} test prompts, {label} | {columns} |\n{line}\n"
         biases = {bias for document in documents for bias in _alone(document)}
         for name, found in known.items():
             shown = f"**{name}**" if name in biases else _named(name)
