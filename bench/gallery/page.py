@@ -116,16 +116,27 @@ def _section(title: str, document: Mapping[str, Any]) -> str:
     text, shown_name = f"## {title}\n\n", _measure(name)
     for setting in dict.fromkeys(each["setting"] for each in document["policies"]):
         prompts = document["policies"][0]["prompts"]
-        text += f"| {setting}, {prompts} test prompts | {shown_name} | tokens | learned bias against it |\n|---|---|---|---|\n"
+        right = _right(document)
+        head = (
+            f"| {setting}, {prompts} test prompts | {shown_name} | {'right | ' if right else ''}tokens | learned bias against it |"
+        )
+        text += f"{head}\n{'|---' * (head.count('|') - 1)}|\n"
         for each in (each for each in document["policies"] if each["setting"] == setting):
             found = {bias: _against(document, setting, name, each["name"], bias) for bias in biases}
             told = [f"{bias} {word}" if len(biases) > 1 else word for bias, word in found.items() if word]
             shown = f"**{each['name']}**" if each["name"] in biases else _named(each["name"])
             tokens = each["metrics"].get("tokens", {}).get("mean")
-            row = (shown, _number(each["metrics"].get(name)), "" if tokens is None else f"{tokens:.1f}", ", ".join(told))
+            beside = [f"{each['metrics']['accuracy']['mean']:.2f}"] if right else []
+            row = (shown, _number(each["metrics"].get(name)), *beside, "" if tokens is None else f"{tokens:.1f}", ", ".join(told))
             text += f"| {' | '.join(row)} |\n"
         text += "\n"
     return text + _said(document, [each for each in document["summary"] if not any(word in each for word in UNTOLD)])
+
+
+def _right(document: Mapping[str, Any]) -> bool:
+    """Whether right answers are known of every policy and are not what the reward says."""
+    pairs = [(each["metrics"].get("accuracy"), each["metrics"].get(document["label"])) for each in document["policies"]]
+    return all(right for right, _ in pairs) and any(right["mean"] != reward["mean"] for right, reward in pairs if right and reward)
 
 
 def _said(document: Mapping[str, Any], sentences: Sequence[str], before: str = "") -> str:

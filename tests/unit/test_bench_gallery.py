@@ -155,6 +155,20 @@ def test_a_reward_is_named_in_short() -> None:
     assert page._measure("correct x T/len (len: thinking)") == "correct x T/len (len: thinking)"
 
 
+def test_right_answers_stand_beside_another_reward() -> None:
+    """In a column of their own, unless they are the reward or nobody knows them."""
+    short: dict[str, Any] = {"label": "short", "summary": [], "comparisons": []}
+    policies = [_policy(name, None, mean) for name, mean in (("base", 0.2), ("rival", 0.5))]
+    for each, reward in zip(policies, (3.0, 4.0), strict=True):
+        each["metrics"]["short"] = {"mean": reward, "low": reward, "high": reward}
+    text = page._section("T", short | {"policies": policies})
+    assert "| short | right | tokens | learned bias against it |\n|---|---|---|---|---|\n" in text
+    assert "| rival | 4.00 (4.00 to 4.00) | 0.50 |  |  |" in text
+    assert "| right |" not in page._section("T", short | {"label": "accuracy", "policies": policies})
+    del policies[0]["metrics"]["accuracy"]
+    assert "| right |" not in page._section("T", short | {"policies": policies})
+
+
 def test_a_page_says_who_won_and_what_failed(tmp_path: Path) -> None:
     """The table of one evaluation, a picture, a command without this machine's folders, and the row of the index."""
     pytest.importorskip("matplotlib")
