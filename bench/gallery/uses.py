@@ -401,6 +401,9 @@ USES: Mapping[str, Use] = {
     ),
     "labels": Use(
         "Decisions, from 10 to 300 labels",
+        "With 10 labels calibration, which needs none, is better than a learned bias on three of these four tasks. With 300 and at "
+        "temperature .6 batch calibration is better on SST-2, and the classifier is better than the fixed bias on TREC. On RTE "
+        "nothing is told apart from the base.\n\n"
         "Four public tasks, each with 10, 30, 100 and 300 labelled examples in all; an answer is right where its first four tokens "
         'contain the label ("contains"). A bias learns from two thirds of them and is '
         "chosen on the other third; a rival has them all. Two biases: a fixed one, and from 30 labels on one that depends on the "
