@@ -66,7 +66,7 @@ def _program(step: Step) -> tuple[int, str, str]:
 @click.option("--model", help="A GGUF file, or a name on the server. [default: SmolLM2-135M-Instruct]")
 @click.option("--base-url", help="A server instead of the embedded engine.")
 @click.option(
-    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with agnews.jsonl and rte.jsonl."
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder with agnews.jsonl, rte.jsonl and others."
 )
 @click.option(
     "--reflector",

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TASKS", "Job", "Place", "decisions", "gsm8k", "labels", "live", "mixture", "overhead", "records", "school_problem"]
+__all__ = [
+    *("TASKS", "Job", "Place", "decisions", "gsm8k", "instruction", "labels", "live", "mixture", "overhead", "records"),
+    "school_problem",
+]
 
 TASKS: Mapping[str, tuple[str, ...]] = {
     "sst2": ("positive", "negative"),

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from bench.gallery import optimiser, page
-from bench.gallery.page import index, write_page
+from bench.gallery.page import curves, index, points, write_page
 from bench.gallery.pairs import first_letter, judged, question, shuffled, verdicts
 from bench.gallery.rewards import FAMILIES, few_stock_words, little_slop, one_script, quoted, record, slop, stripped_record
-from bench.gallery.uses import USES, Place, Step
+from bench.gallery.uses import LAST, USES, Place, Step
 from bench.gallery.variants import meant, variants
 from bench.gallery.writing import compared, judgement, repetition, stored
 from blackbox_lb import RolloutStore, Trials
@@ -31,6 +31,7 @@ from blackbox_lb.tasks import parse_reward
 from blackbox_lb.types import Completion, Example, Prompt
 from tests.support.exact import ExactModel, ExactServer
 
+LINES = {"train": 40, "validation": 5, "test": 6}
 OBJECT = '{"name": "Anna", "age": 30, "city": "Oslo"}'
 
 
@@ -47,10 +48,12 @@ def place(folder: Path) -> Place:
     """Where the embedded engine is asked, with tasks of one row."""
     data = folder / "data"
     data.mkdir()
-    for name in ("agnews", "rte"):
-        (data / f"{name}.jsonl").write_text(json.dumps({"prompt": "p", "answer": "a"}) + "\n")
+    for name in ("agnews", "rte", "sst2", "trec"):
+        rows = ({"prompt": f"{split} {number}", "answer": "a", "split": split} for split in LINES for number in range(LINES[split]))
+        (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (data / "gsm8k").mkdir()
-    (data / "gsm8k" / "test.jsonl").write_text(json.dumps({"question": "How many?", "answer": "It is #### 1,001"}) + "\n")
+    for name in ("train", "test"):
+        (data / "gsm8k" / f"{name}.jsonl").write_text(json.dumps({"question": "How many?", "answer": "It is #### 1,001"}) + "\n")
     model = folder / "second.gguf"
     model.write_bytes(b"")
     return Place(("--provider", "local"), folder / "out", data, model)
@@ -308,6 +311,20 @@ def test_a_reward_is_named_in_short() -> None:
     assert page._measure("correct x T/len (len: thinking)") == "correct x T/len (len: thinking)"
 
 
+def test_right_answers_stand_beside_another_reward() -> None:
+    """In a column of their own, unless they are the reward or nobody knows them."""
+    short: dict[str, Any] = {"label": "short", "summary": [], "comparisons": []}
+    policies = [_policy(name, None, mean) for name, mean in (("base", 0.2), ("rival", 0.5))]
+    for each, reward in zip(policies, (3.0, 4.0), strict=True):
+        each["metrics"]["short"] = {"mean": reward, "low": reward, "high": reward}
+    text = page._section("T", short | {"policies": policies})
+    assert "| short | right | tokens | learned bias against it |\n|---|---|---|---|---|\n" in text
+    assert "| rival | 4.00 (4.00 to 4.00) | 0.50 |  |  |" in text
+    assert "| right |" not in page._section("T", short | {"label": "accuracy", "policies": policies})
+    del policies[0]["metrics"]["accuracy"]
+    assert "| right |" not in page._section("T", short | {"policies": policies})
+
+
 def test_a_page_says_who_won_and_what_failed(tmp_path: Path) -> None:
     """The table of one evaluation, a picture, a command without this machine's folders, and the row of the index."""
     pytest.importorskip("matplotlib")
@@ -346,3 +363,95 @@ def test_a_page_says_who_won_and_what_failed(tmp_path: Path) -> None:
     assert (tmp_path / "pages" / "decisions.svg").read_text().count("labels only")
     row = index(tmp_path / "pages").splitlines()[-1]
     assert row == "| [Topics](decisions.md) | greedy | tiny | 0.20 | 0.60 (0.50 to 0.70) |  |  | labels only |"
+
+
+def _evaluation(*policies: dict[str, Any], compared: tuple[dict[str, Any], ...] = (), said: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"model": "tiny", "label": "accuracy", "policies": list(policies), "comparisons": list(compared), "summary": list(said)}
+
+
+def test_labels_are_counted_in_all(tmp_path: Path) -> None:
+    """Two thirds are learned from and a third chooses; rivals have them all; the test prompts are the same."""
+    at = place(tmp_path)
+    steps = {step.name: step for step in USES["labels"].steps(at)}
+    for number, learned in ((10, 7), (30, 20)):
+        asked = [json.loads(line) for line in (at.out / f"trec_{number}.jsonl").read_text().splitlines()]
+        whole = [json.loads(line) for line in (at.out / f"trec_{number}_all.jsonl").read_text().splitlines()]
+        sizes = {split: sum(row["split"] == split for row in asked) for split in LINES}
+        assert sizes == {"train": learned, "validation": number - learned, "test": LINES["test"]}
+        assert [row["prompt"] for row in whole if row["split"] == "train"] == [row["prompt"] for row in asked[:number]]
+        assert [row for row in whole if row["split"] == "test"] == asked[number:]
+        judged = steps[f"trec_{number}_eval"]
+        assert (judged.labels, str(at.out / f"trec_{number}_all.jsonl") in judged.words) == (number, True)
+
+
+def test_a_curve_has_a_point_for_each_number_of_labels(tmp_path: Path) -> None:
+    """Evaluations of one title make one, smallest number first; a policy has points where it was judged."""
+    pytest.importorskip("matplotlib")
+    at, fixed = place(tmp_path), [_policy("fixed", "fixed", mean) for mean in (0.4, 0.6)]
+    few = _evaluation(
+        _policy("base", None, 0.2), fixed[0], _policy("rival", None, 0.5), said=("Greedy, rival alone WINS over fixed.",)
+    )
+    many = _evaluation(
+        _policy("base", None, 0.2),
+        fixed[1],
+        _policy("words", "words", 0.7),
+        _policy("rival", None, 0.5),
+        _policy("late", None, 0.3),
+        compared=(
+            {"setting": "greedy", "metric": "accuracy", "base": "rival", "other": "fixed", "verdict": "NO EVIDENCE"},
+            {"setting": "greedy", "metric": "accuracy", "base": "rival", "other": "words", "verdict": "HELPS"},
+        ),
+        said=("Greedy, fixed is not shown to change the reward.",),
+    )
+    done: list[tuple[Step, dict[str, Any]]] = [
+        (Step("many", (), "Kinds", labels=300), {"code": 0, "seconds": 1, "document": many}),
+        (Step("few", (), "Kinds", labels=10), {"code": 0, "seconds": 1, "document": few}),
+        (Step("failed", (), "Kinds", labels=30), {"code": 2, "seconds": 1, "error": ["Error: none"]}),
+        (
+            Step("declined", ("fit", "--depends-on", "words")),
+            {"code": 0, "seconds": 1, "document": {"status": "HELPS", "chosen": {"l2": 1.0}}},
+        ),
+    ]
+    found = points(curves(done)["Kinds"], "greedy")
+    means = {name: {number: mean["mean"] for number, mean in each.items()} for name, each in found.items()}
+    assert means == {
+        "base": {10: 0.2, 300: 0.2},
+        "fixed": {10: 0.4, 300: 0.6},
+        "rival": {10: 0.5, 300: 0.5},
+        "words": {300: 0.7},
+        "late": {300: 0.3},
+    }
+    assert list(found["fixed"]) == [10, 300]
+    write_page("labels", USES["labels"], done, tmp_path / "pages", at, "2026-11-24, 2 cores")
+    text = (tmp_path / "pages" / "labels.md").read_text()
+    assert (
+        "## Kinds\n\n- 10 labels: Greedy, rival alone WINS over fixed.\n\n| greedy, 40 test prompts, accuracy | 10 labels | 300"
+        in text
+    )
+    assert "| **words** |  | 0.70 (0.60 to 0.80) |\n" in text
+    assert "| rival |  | fixed level, words wins |\n" in text
+    assert "not shown to change" not in text
+    assert "- Fit `declined`: HELPS; declined to depend on the prompt, the bias is a fixed one (1 s)." in text
+    drawn = (tmp_path / "pages" / "labels-curve.svg").read_text()
+    assert all(word in drawn for word in ("Kinds, greedy", "labelled examples", "<!-- words -->", "<!-- rival -->"))
+    rows = [row["title"] for row in json.loads((tmp_path / "pages" / "labels.json").read_text())]
+    assert rows == ["Kinds, 10 labels", "Kinds, 300 labels", "Kinds, 300 labels"]
+
+
+def test_school_problems_are_right_with_a_comma_or_without(tmp_path: Path) -> None:
+    """In their number; they are asked as the generated ones are."""
+    USES["school"].steps(place(tmp_path))
+    rows = [json.loads(line) for line in (tmp_path / "out" / "problems.jsonl").read_text().splitlines()]
+    assert [(row["answer"], row["split"]) for row in rows] == [(["1001", "1,001"], split) for split in ("train", "test")]
+    right = parse_reward("correct-and-short", max_tokens=9, correct=LAST)
+    example = Example("1", Prompt.user(rows[0]["prompt"]), tuple(rows[0]["answer"]))
+    texts = {
+        "2 of \\boxed{1,001} eggs.": True,
+        "It is 1001.": True,
+        "$1001.00": True,
+        "1,0012": False,
+        "11,001": False,
+        "1001 of 2": False,
+    }
+    assert {text: right.value(right.score(example, completion(text))) > 0 for text in texts} == texts
+    assert rows[0]["prompt"].endswith("then write 'Answer:' and the number.")
