@@ -452,7 +452,8 @@ USES: Mapping[str, Use] = {
         'not use, greedily: 14 of 20 ended within 300 tokens, the limit here, and 7 came to "Answer:"; 8 were right by their last '
         'number, and 2 by the first one after "Answer:", so that the last one counts. All tokens are counted, since this model '
         'also reasons after "Answer:". It wrote 65 tokens a second. The fits say themselves that they had too little to learn '
-        "from: the rewards of 96 samples counted as 2 equal completions.",
+        "from: the rewards of 96 samples counted as 2 equal completions. The run was cut off four times and took 33 minutes in "
+        "all; the minutes below are those of each command's last part.",
         _school,
     ),
     "slop": Use(
