@@ -457,7 +457,9 @@ USES: Mapping[str, Use] = {
         "after 150 tokens, no reasoning at all, and an instruction. Measured before the run on 20 training problems that it does "
         'not use, greedily: 14 of 20 ended within 300 tokens, the limit here, and 7 came to "Answer:"; 8 were right by their last '
         'number, and 2 by the first one after "Answer:", so that the last one counts. All tokens are counted, since this model '
-        'also reasons after "Answer:". It wrote 65 tokens a second.',
+        'also reasons after "Answer:". It wrote 65 tokens a second. The fits say themselves that they had too little to learn '
+        "from: the rewards of 96 samples counted as 2 equal completions. The run was cut off four times and took 33 minutes in "
+        "all; the minutes below are those of each command's last part.",
         _school,
     ),
     "slop": Use(
