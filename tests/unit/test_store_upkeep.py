@@ -143,7 +143,10 @@ def test_truncated_anywhere(whole: Path, tmp_path: Path) -> None:
     for place in sorted(set(places)):
         path = tmp_path / f"cut{place}.db"
         path.write_bytes(data[:place])
-        assert not sound(path)
+        if sound(path):  # SQLite puts zeros in the place of what is missing of the last page: now and then those were there
+            assert not data[place:].strip(b"\0")
+            assert rows(path) == before
+            continue
         after, left = saved(path, before, tmp_path), readable(path)
         assert left.keys() <= after.keys()
         gained += len(after) - len(left)
