@@ -156,16 +156,18 @@ class RolloutStore:
         self, settings: Mapping[str, Any], prompt: Prompt, completions: Mapping[int, Completion]
     ) -> dict[str, list[dict[str, Any]]]:
         """The rows of one answer by table, packed; ``add_answers`` takes them."""
-        if settings != self._asked[0]:  # those of the answer before, mostly
-            self._asked = settings, {"hash": request_hash(settings), "settings": canonical(settings)}
-        request, asked, now = self._asked[1]["hash"], prompt_hash(prompt), time.time()
+        before, row = self._asked  # read once: another writer's thread may change it
+        if settings != before:  # those of the answer before, mostly
+            row = {"hash": request_hash(settings), "settings": canonical(settings)}
+            self._asked = settings, row
+        request, asked, now = row["hash"], prompt_hash(prompt), time.time()
         tokenizer, shown = settings.get("tokenizer", ""), dict[int, bytes]()
         known = self._shown.setdefault(tokenizer, _Shown())
         for each in completions.values():
             shown |= known.missing(each.token_bytes)
         return {
             "prompts": [{"hash": asked, "messages": messages_of(prompt)}],
-            "requests": [self._asked[1]],
+            "requests": [row],
             "completions": [completion_row(request, asked, sample, each, now) for sample, each in completions.items()],
             "token_bytes": [summed({"tokenizer": tokenizer, "id": token, "bytes": raw}) for token, raw in sorted(shown.items())],
         }

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from blackbox_lb.errors import StoreError
-from blackbox_lb.store import RolloutStore, Writer, request_hash
+from blackbox_lb.store import RolloutStore, Writer, prompt_hash, request_hash, rollout_key
 from blackbox_lb.store.packing import Arrays, pack, unpack
 from blackbox_lb.types import Completion, Prompt
 
@@ -45,6 +45,24 @@ class Counting(RolloutStore):
         """As ever."""
         self.sizes.append(len(answers))
         return super().add_answers(answers)
+
+
+def test_two_writers_of_one_store_keep_their_requests_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an answer is packed another thread may pack one of other settings: each has the row of its own request."""
+    other, within = {**SETTINGS, "model": "another"}, list[Rows]()
+
+    def interrupted(prompt: Prompt) -> str:
+        if not within:
+            within.append({})
+            within.append(store.rows_of(other, prompt, {0: completion()}))  # the other thread's turn
+        return prompt_hash(prompt)
+
+    with RolloutStore(tmp_path / "s.db") as store:
+        monkeypatch.setattr("blackbox_lb.store.rollouts.prompt_hash", interrupted)
+        for of, rows in ((SETTINGS, store.rows_of(SETTINGS, Prompt.user("p"), {0: completion()})), (other, within[1])):
+            (asked,), (stored,) = rows["requests"], rows["completions"]
+            assert asked["hash"] == stored["request_hash"] == request_hash(of)
+            assert stored["key"] == rollout_key(request_hash(of), prompt_hash(Prompt.user("p")), 0)
 
 
 def test_answers_that_wait_together_share_a_transaction(tmp_path: Path) -> None:
