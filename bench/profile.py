@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -57,27 +58,28 @@ def folded(text: str) -> tuple[collections.Counter[str], collections.Counter[str
     """Samples by the function that was running, and by every function that was on the stack, from py-spy's raw format."""
     own: collections.Counter[str] = collections.Counter()
     within: collections.Counter[str] = collections.Counter()
-    for line in text.splitlines():
-        stack, _, count = line.rpartition(" ")
-        frames = [_short(frame) for frame in stack.split(";")]
-        if any(name in stack for name in LEFT_OUT) or frames[-1].startswith(WAITING):
-            continue
-        own[frames[-1]] += int(count)
-        within.update(dict.fromkeys(frames, int(count)))
+    for frames, count in _stacks(text):
+        own[frames[-1]] += count
+        within.update(dict.fromkeys(frames, count))
     return own, within
 
 
 def parts(text: str) -> collections.Counter[str]:
     """Samples by the part of ``PARTS`` that was running, from py-spy's raw format; "other" where none of them was."""
     found: collections.Counter[str] = collections.Counter()
+    for frames, count in _stacks(text):
+        known = (part for frame in reversed(frames) for part, names in PARTS.items() if frame.startswith(names))
+        found[next(known, "other")] += count
+    return found
+
+
+def _stacks(text: str) -> Iterator[tuple[list[str], int]]:
+    """The functions of each sampled stack, outermost first, and its samples; without imports and waiting threads."""
     for line in text.splitlines():
         stack, _, count = line.rpartition(" ")
         frames = [_short(frame) for frame in stack.split(";")]
-        if any(name in stack for name in LEFT_OUT) or frames[-1].startswith(WAITING):
-            continue
-        known = (part for frame in reversed(frames) for part, names in PARTS.items() if frame.startswith(names))
-        found[next(known, "other")] += int(count)
-    return found
+        if not any(name in stack for name in LEFT_OUT) and not frames[-1].startswith(WAITING):
+            yield frames, int(count)
 
 
 def _short(frame: str) -> str:

@@ -51,7 +51,7 @@ class TokenSpellings:
     def numbers(self, content: bytes, spans: Spans) -> Any:
         """The number of each entry's spelling (n,). Raises Aside, ValueError, and the errors of ``Identity``."""
         windows = [words_at(content, ends - STEP, STEP // 8) for _, ends in (spans.token, spans.raw)]
-        slots = self._hashed(windows, spans)
+        slots = self._hashed(windows)
         found = self._slots[slots]
         same = self._same(content, windows, spans, found)
         if not same.all():
@@ -72,7 +72,7 @@ class TokenSpellings:
         return len(self._bytes) > MOST
 
     @staticmethod
-    def _hashed(windows: list[Any], spans: Spans) -> Any:
+    def _hashed(windows: list[Any]) -> Any:
         """A slot for each entry by the last 16 bytes up to its token's end, and the last 8 up to that of its bytes."""
         token, raw = windows
         mixed = token[:, -1] * FACTORS[0]
