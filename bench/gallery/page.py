@@ -114,22 +114,19 @@ def _drawn(name: str) -> str:
 def _section(title: str, document: Mapping[str, Any]) -> str:
     """A table of all policies, and what the evaluation says in words."""
     name, biases = document["label"], _alone(document)
-    text, shown_name = f"## {title}\n\n", _measure(name)
+    text, shown_name, right = f"## {title}\n\n", _measure(name), _right(document)
     for setting in dict.fromkeys(each["setting"] for each in document["policies"]):
         prompts = document["policies"][0]["prompts"]
-        right = _right(document)
         head = (
             f"| {setting}, {prompts} test prompts | {shown_name} | {'right | ' if right else ''}tokens | learned bias against it |"
         )
         text += f"{head}\n{'|---' * (head.count('|') - 1)}|\n"
         for each in (each for each in document["policies"] if each["setting"] == setting):
-            found = {bias: _against(document, setting, name, each["name"], bias) for bias in biases}
-            told = [f"{bias} {word}" if len(biases) > 1 else word for bias, word in found.items() if word]
             shown = f"**{each['name']}**" if each["name"] in biases else _named(each["name"])
             tokens = each["metrics"].get("tokens", {}).get("mean")
             beside = [f"{each['metrics']['accuracy']['mean']:.2f}"] if right else []
-            row = (shown, _number(each["metrics"].get(name)), *beside, "" if tokens is None else f"{tokens:.1f}", ", ".join(told))
-            text += f"| {' | '.join(row)} |\n"
+            row = (shown, _number(each["metrics"].get(name)), *beside, "" if tokens is None else f"{tokens:.1f}")
+            text += f"| {' | '.join((*row, _told(document, setting, each['name'])))} |\n"
         text += "\n"
     return text + _said(document, [each for each in document["summary"] if not any(word in each for word in UNTOLD)])
 

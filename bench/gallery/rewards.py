@@ -8,7 +8,7 @@ import re
 from blackbox_lb.types import Completion, Example
 
 __all__ = [
-    *("DASHES", "FAMILIES", "LETTERS_HAN", "PHRASES", "STOCK", "few_stock_words", "little_slop", "one_script", "quoted", "record"),
+    *("DASHES", "FAMILIES", "LETTERS_HAN", "PHRASES", "little_slop", "one_script", "quoted", "record"),
     *("slop", "stripped_record", "words_of"),
 ]
 
@@ -17,25 +17,6 @@ LETTERS_HANGUL = re.compile("[\uac00-\ud7a3]")
 SHORTEST = 10
 """Korean syllables of the shortest answer that counts."""
 
-STOCK = (
-    "bustling",
-    "nestled",
-    "vibrant",
-    "tapestry",
-    "testament",
-    "whispers",
-    "delve",
-    "cherished",
-    "breathtaking",
-    "serene",
-    "lush",
-    "gentle",
-    "golden",
-    "ancient",
-    "mysterious",
-    "once upon a time",
-)
-"""Words and a phrase that generated prose is full of; the last is no single token, so that no list of words can hold it."""
 FAMILIES = {
     "bustling": r"bustl(?:e|ed|es|ing)",
     "nestled": r"nestl(?:e|ed|es|ing)",
@@ -101,13 +82,6 @@ def _is(text: str, example: Example) -> float:
         return float(json.loads(text) == json.loads(example.answers[0]))
     except ValueError:
         return 0.0
-
-
-def few_stock_words(example: Example, completion: Completion) -> float:
-    """Less the number of stock words in the text, in words for each hundred characters; an empty text is as bad as three."""
-    text = completion.text.lower()
-    found = sum(len(re.findall(rf"\b{word}\b", text)) for word in STOCK)
-    return -100.0 * found / max(len(text), 100) if text.strip() else -3.0
 
 
 def words_of(text: str) -> list[str]:

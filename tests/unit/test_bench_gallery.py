@@ -15,7 +15,7 @@ import pytest
 from bench.gallery import optimiser, page
 from bench.gallery.page import curves, index, points, write_page
 from bench.gallery.pairs import first_letter, judged, question, shuffled, verdicts
-from bench.gallery.rewards import FAMILIES, few_stock_words, little_slop, one_script, quoted, record, slop, stripped_record
+from bench.gallery.rewards import FAMILIES, little_slop, one_script, quoted, record, slop, stripped_record
 from bench.gallery.uses import LAST, USES, Place, Step
 from bench.gallery.variants import meant, variants
 from bench.gallery.writing import compared, judgement, repetition, stored
@@ -90,16 +90,6 @@ def test_a_record_is_parsed_as_a_client_would(text: str, strict: float, stripped
     """Strictly, and by one that takes fences off."""
     example = Example("1", Prompt.user("p"), (OBJECT,))
     assert (record(example, completion(text)), stripped_record(example, completion(text))) == (strict, stripped)
-
-
-def test_stock_words_are_counted_whole() -> None:
-    """For each hundred characters, and not inside other words."""
-    example = Example("1", Prompt.user("p"), ())
-    plain = "x" * 200
-    assert few_stock_words(example, completion(plain)) == 0
-    assert few_stock_words(example, completion(f"Once upon a time {plain} serene")) == pytest.approx(-200 / 224)
-    assert few_stock_words(example, completion(f"serenely {plain}")) == 0
-    assert few_stock_words(example, completion("  ")) == -3
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,33 +19,19 @@ from blackbox_lb.tasks.rewards.matching import Matcher, parse_matcher
 from blackbox_lb.tasks.sets.labels import Labels
 from blackbox_lb.types import Example, Prompt
 from tests.support.exact import ExactModel, ExactServer
+from tests.support.labelled import labelled_rows
 
-KINDS, V = 20, 14
-MODEL = ExactModel(V, 2, seed=30, prompts=KINDS, unigram=np.where(np.arange(V) == V - 1, 0.5, 0.0), end=True)
+V = 14
+MODEL = ExactModel(V, 2, seed=30, prompts=20, unigram=np.where(np.arange(V) == V - 1, 0.5, 0.0), end=True)
 """Tokens 1 and 2, " b" and " c", are the labels, with which a fifth of its greedy answers begin; most of these go on."""
 LABELS = Labels(("0", "1", "2", "3"), tuple(frozenset({str(number)}) for number in range(4)))
-
-
-def prompt_of(text: str) -> int:
-    """The kind of a prompt."""
-    return zlib.crc32(text.encode()) % KINDS
-
-
-def row(number: int, split: str) -> dict[str, Any]:
-    """The right label is the one that the model finds likelier of the two."""
-    prompt = f"question {number}"
-    logprobs = MODEL.logprobs([], prompt_of(prompt))
-    return {"prompt": prompt, "answer": "b" if logprobs[1] > logprobs[2] else "c", "split": split}
-
-
-SPLITS = (("train", range(60)), ("validation", range(60, 100)), ("test", range(100, 180)))
-ROWS = [row(number, split) for split, numbers in SPLITS for number in numbers]
+ROWS = labelled_rows(MODEL)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ExactServer]:
     """The model behind a llama.cpp server."""
-    with ExactServer(MODEL, prompt_of=prompt_of) as running:
+    with ExactServer(MODEL) as running:
         yield running
 
 
@@ -60,7 +45,7 @@ def blb(command: str, server: ExactServer, folder: Path, *more: object, rows: Se
 
 def greedy() -> list[str]:
     """What the model says to each training prompt, by its own probabilities."""
-    prompts = [prompt_of(each["prompt"]) for each in ROWS if each["split"] == "train"]
+    prompts = [MODEL.prompt_of(each["prompt"]) for each in ROWS if each["split"] == "train"]
     texts = [f" {chr(97 + token)}" for token in range(V - 1)] + [""]
     drawn = MODEL.sample(len(prompts), np.random.default_rng(0), temperature=0, prompts=prompts)
     return ["".join(texts[token] for token in each if token >= 0) for each in drawn.tolist()]

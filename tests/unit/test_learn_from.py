@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,26 +17,11 @@ from blackbox_lb.store import RolloutStore
 from tests.encodings import register_encoding
 from tests.support.exact import ExactModel, ExactServer
 from tests.support.gateway import RulesGateway
+from tests.support.labelled import labelled_rows
 
-KINDS = 12
-MODEL = ExactModel(14, 2, seed=3, prompts=KINDS, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True)
+MODEL = ExactModel(14, 2, seed=3, prompts=12, unigram=np.where(np.isin(np.arange(14), (1, 2)), -4.0, 0.0), end=True)
 """Tokens 1 and 2, " b" and " c", are the labels; the model hardly says either."""
-SPLITS = (("train", range(60)), ("validation", range(60, 100)), ("test", range(100, 180)))
-
-
-def prompt_of(text: str) -> int:
-    """The kind of a prompt."""
-    return zlib.crc32(text.encode()) % KINDS
-
-
-def row(number: int, split: str) -> dict[str, Any]:
-    """The right label is the one that the model finds likelier of the two."""
-    prompt = f"question {number}"
-    logprobs = MODEL.logprobs([], prompt_of(prompt))
-    return {"prompt": prompt, "answer": "b" if logprobs[1] > logprobs[2] else "c", "split": split}
-
-
-ROWS = [row(number, split) for split, numbers in SPLITS for number in numbers]
+ROWS = labelled_rows(MODEL)
 
 
 def blb(*arguments: object) -> Result:
@@ -60,7 +44,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def server() -> Iterator[ExactServer]:
     """The model behind a llama.cpp server."""
-    with ExactServer(MODEL, prompt_of=prompt_of) as running:
+    with ExactServer(MODEL) as running:
         yield running
 
 

@@ -36,12 +36,14 @@ def confusable(labels: Labels, matcher: Matcher) -> Iterator[str]:
 def remark_on_others(trials: Trials, title: str, labels: Labels, said: Sequence[tuple[Example, str]]) -> None:
     """Remark on answers that count as right although the label that they name first is another."""
     matcher = trials.reward.matcher
+    if not matcher.needs_answer:
+        return
     others = [
         text
         for example, text in said
         if (own := labels.of(example)) is not None and labels.said(text) not in (None, own) and matcher(example, text)
     ]
-    if matcher.needs_answer and len(others) > OFTEN * len(said):
+    if len(others) > OFTEN * len(said):
         trials.report.remark(
             f"{title}: {matcher.spec} counts {len(others)} of {len(said)} answers as right that name another label first, such as "
             f"{shorten(others[0])}: exact-match does not, and the scores of decisions count the label that is named first"

@@ -45,7 +45,7 @@ class Dialect:
         if model.end is not None:
             self.texts[model.end] = ""
         self._known_texts = {text: token for token, text in enumerate(self.texts) if text}
-        self._prompt_of = prompt_of or (lambda text: zlib.crc32(text.encode()) % model.prompts)
+        self._prompt_of = prompt_of or model.prompt_of
         self._seed = seed
         self._tokenized: dict[tuple[int, ...], str] = {}
         self._sizes: dict[str, int] = {}

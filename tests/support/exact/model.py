@@ -5,6 +5,7 @@ Index letters: ``n`` samples, ``t`` positions, ``v`` the vocabulary, ``h`` prefi
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -63,6 +64,10 @@ class ExactModel:
             raise InputError("end_sharpness is for the end token, and this model has none; give end=True")
         for part in (self._prompt, self._position, self._last):
             part[..., self.end] *= share
+
+    def prompt_of(self, text: str) -> int:
+        """The number of the prompt that a text stands for: any, and the same in every run."""
+        return zlib.crc32(text.encode()) % self.prompts
 
     def next_logprobs(self, prefixes: Ids, prompts: Ids) -> Vector:
         """(h, v) log pi_0 in nats after ``prefixes`` (h, t) for ``prompts`` (h,); t below the horizon."""

@@ -146,4 +146,5 @@ class TokenSpellings:
         self._keep[self._kept : end + len(raw)] = np.frombuffer(both, np.uint8)
         self._kept = end + len(raw)
         self._places[number] = len(token) - 8, len(raw) - 8, end, self._kept
-        self._tails[number] = [words_at(self._keep, np.array([each - STEP]), STEP // 8)[0] for each in (end, self._kept)]
+        for field, stop in enumerate((end, self._kept)):
+            self._tails[number, field] = self._keep[stop - STEP : stop].view("<u8")

@@ -1,0 +1,22 @@
+"""Rows of a decision between two labels of an exact model, " b" and " c", its tokens 1 and 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.exact import ExactModel
+
+__all__ = ["labelled_rows"]
+
+SPLITS = (("train", range(60)), ("validation", range(60, 100)), ("test", range(100, 180)))
+
+
+def labelled_rows(model: ExactModel) -> list[dict[str, Any]]:
+    """Questions of all splits. The right label of each is the one that the model finds likelier of the two."""
+    return [_row(model, number, split) for split, numbers in SPLITS for number in numbers]
+
+
+def _row(model: ExactModel, number: int, split: str) -> dict[str, Any]:
+    prompt = f"question {number}"
+    logprobs = model.logprobs([], model.prompt_of(prompt))
+    return {"prompt": prompt, "answer": "b" if logprobs[1] > logprobs[2] else "c", "split": split}
